@@ -11,12 +11,16 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use indicatif::{ProgressBar, ProgressStyle};
 
-use crate::report::{Fate, Line, equivalents, log_of, read_log};
+use crate::report::{Fate, Found, Line, equivalents, found, log_of, read_log};
 use crate::tree::{Site, Tree};
 use crate::{RunArgs, Which};
 
 /// Executions of each scenario, to see which mistakes it reaches.
-const REACH_EXECUTIONS: u64 = 60;
+const REACH_EXECUTIONS: u64 = 300;
+
+/// A mistake that was found before is found again after as many executions, and so many more, in so many seconds.
+const AGAIN_MORE: u64 = 5000;
+const AGAIN_SECONDS: u64 = 60;
 
 /// What the worker says of a scenario.
 #[derive(Clone, serde::Deserialize)]
@@ -76,6 +80,30 @@ pub(crate) fn coverage(root: &Path, mut sites: BTreeMap<u32, Site>, which: &Whic
     }
     let [never, calm] = [(false, false), (true, false)].map(count);
     println!("{} lines; {never} are never reached, and {calm} only without faults", lines.len());
+    Ok(())
+}
+
+/// Runs mistakes that were found before, with the scenario that has found them.
+pub(crate) fn again(root: &Path, mut sites: BTreeMap<u32, Site>, which: &Which) -> Result<()> {
+    let mut found = found(root)?;
+    sites.retain(|_, site| found.contains_key(&site.name));
+    let drawn: BTreeSet<String> =
+        which.choose(sites.values().cloned().collect()).into_iter().map(|site| site.name).collect();
+    sites.retain(|_, site| drawn.contains(&site.name));
+    let bar = ProgressBar::new_spinner();
+    let tree = build(root, &mut sites, &bar)?;
+    bar.finish_and_clear();
+    let (mut missed, count) = (Vec::new(), sites.len());
+    for (id, site) in sites {
+        let Found { scenario, executions } = found.remove(&site.name).expect("it was drawn from them");
+        // The scenario comes to the same executions as before, and sooner, since it is alone.
+        let outcome = kill(&tree.worker(), id, executions + AGAIN_MORE, AGAIN_SECONDS, &[&scenario])?;
+        let is_found = !matches!(&outcome, Ended::Whole(outcome) if outcome.killed_by.is_none());
+        println!("{} {scenario}: {}", if is_found { "found     " } else { "NOT FOUND" }, site.name);
+        missed.extend((!is_found).then_some(site.name));
+    }
+    ensure!(missed.is_empty(), "{} of {count} mistakes are not found any more", missed.len());
+    println!("all {count} mistakes are found again");
     Ok(())
 }
 
@@ -179,16 +207,24 @@ const CORE: Program = ("farfield-core", &["--lib"]);
 const FABRIC: Program = ("farfield-fabric", &["--lib"]);
 const LOCKS: Program = ("farfield-locks", &["--lib"]);
 const TRANSACTIONS: Program = ("farfield-transactions", &["--lib"]);
+const CLI: Program = ("farfield-cli", &["--lib"]);
+/// Texts of models and litmus tests, right and wrong ones.
+const MOWGLI: Program = ("mowgli", &["--lib"]);
+const ERRORS: Program = ("mowgli", &["--test", "errors"]);
+const SUITE: Program = ("mowgli", &["--test", "suite"]);
 /// The suite that every fabric passes.
 const CONFORMANCE: Program = ("farfield-fabric", &["--test", "conformance"]);
-/// The objects over shared memory.
+/// The objects over shared memory, and nodes that start, die, leave and return.
 const OBJECTS: Program = ("farfield", &["--test", "objects"]);
+const DEATHS: Program = ("farfield", &["--test", "deaths"]);
+const SESSION: Program = ("farfield", &["--test", "session"]);
+const RETURNS: Program = ("farfield", &["--test", "returns"]);
 
 const fn tests(files: &'static str, program: Program, filter: &'static str) -> Tests {
     Tests { files, program, filter }
 }
 
-/// Machines without a fabric, which unit tests drive by random events: they come before the scenarios.
+/// Code without concurrency, and machines that unit tests drive by random events: they come before the scenarios.
 const BEFORE: &[Tests] = &[
     tests("crates/core/src/node/membership", CORE, "node::membership::"),
     tests("crates/core/src/node/object/announcement", CORE, "node::object::announcement::"),
@@ -205,11 +241,24 @@ const BEFORE: &[Tests] = &[
     tests("crates/fabric/src/endpoint", CONFORMANCE, ""),
     tests("crates/locks/src", LOCKS, "tests::"),
     tests("crates/transactions/src", TRANSACTIONS, "tests::"),
+    tests("crates/core/src/history", CORE, "history::"),
+    tests("crates/mowgli/src", MOWGLI, ""),
+    tests("crates/mowgli/src", ERRORS, ""),
+    tests("crates/mowgli/src", SUITE, ""),
+    tests("crates/cli/src", CLI, "chaos::judge::"),
 ];
 
-/// Tests of properties that no scenario sees: the operations and round trips of a call, and refused arguments. They come
-/// after the scenarios, for the mistakes of all files.
-const AFTER: &[Tests] = &[tests("", OBJECTS, "costs::"), tests("", OBJECTS, "refused::")];
+/// Tests of properties that no scenario sees: the operations and round trips of a call, refused arguments, and processes
+/// that start and die. They come after the scenarios.
+const AFTER: &[Tests] = &[
+    tests("crates/core/src/objects", OBJECTS, "costs::"),
+    tests("crates/locks", OBJECTS, "costs::"),
+    tests("crates/transactions", OBJECTS, "costs::"),
+    tests("crates", OBJECTS, "refused::"),
+    tests("crates/core/src/node", SESSION, ""),
+    tests("crates/core/src/node", DEATHS, ""),
+    tests("crates/core/src/node", RETURNS, ""),
+];
 
 /// The programs that find mistakes.
 struct Judges {
@@ -219,7 +268,21 @@ struct Judges {
 
 impl Judges {
     fn build(tree: &Tree) -> Result<Judges> {
-        let programs = [CORE, FABRIC, LOCKS, TRANSACTIONS, CONFORMANCE, OBJECTS];
+        let programs = [
+            CORE,
+            FABRIC,
+            LOCKS,
+            TRANSACTIONS,
+            CLI,
+            MOWGLI,
+            ERRORS,
+            SUITE,
+            CONFORMANCE,
+            OBJECTS,
+            DEATHS,
+            SESSION,
+            RETURNS,
+        ];
         let tests = programs.into_iter().map(|program| Ok((program, tree.build_tests(program.0, program.1)?)));
         Ok(Judges { worker: tree.worker(), tests: tests.collect::<Result<_>>()? })
     }
@@ -300,7 +363,7 @@ fn ended(mut command: Command, seconds_max: u64) -> Result<Option<(bool, String)
 const ABOUT_NODES: &[&str] = &["join", "close", "reopen", "restart", "membership", "leave", "service"];
 
 /// What the scenarios that reach a mistake find of it.
-fn by_scenarios(worker: &PathBuf, (id, file): (u32, &str), reaches: &[Reach], args: &RunArgs) -> Result<Fate> {
+fn by_scenarios(worker: &Path, (id, file): (u32, &str), reaches: &[Reach], args: &RunArgs) -> Result<Fate> {
     let mut scenarios: Vec<&str> =
         reaches.iter().filter(|reach| reach.sites.contains(&id)).map(|reach| reach.scenario.as_str()).collect();
     // Those that are about the object first: `mutex/…` for a file `…/mutex/guard.rs`.
@@ -309,23 +372,41 @@ fn by_scenarios(worker: &PathBuf, (id, file): (u32, &str), reaches: &[Reach], ar
         file.contains(object) || (file.contains("/node/") && ABOUT_NODES.contains(&object))
     };
     scenarios.sort_by_key(|scenario| !is_about(scenario));
-    if scenarios.is_empty() {
-        return Ok(Fate::NotReached);
+    // Some code is reached once in many thousand executions.
+    let is_reached = !scenarios.is_empty();
+    if !is_reached {
+        scenarios = reaches.iter().map(|reach| reach.scenario.as_str()).filter(|scenario| is_about(scenario)).collect();
     }
-    let mut run = Command::new(worker);
-    run.args(["kill", &id.to_string(), &args.executions.to_string(), &args.seconds.to_string()]).args(&scenarios);
-    // The worker ends in time, unless one execution does not end.
-    let text = match ended(run, args.seconds + SLACK_SECONDS)? {
-        None => return Ok(Fate::OutOfTime),
-        Some((false, _)) => return Ok(Fate::Crashed),
-        Some((true, text)) => text,
+    let outcome = match kill(worker, id, args.executions, args.seconds, &scenarios)? {
+        Ended::OutOfTime => return Ok(Fate::OutOfTime),
+        Ended::Crashed => return Ok(Fate::Crashed),
+        Ended::Whole(outcome) => outcome,
     };
-    let outcome: Outcome = serde_json::from_str(text.trim()).context("reading what the worker says")?;
     Ok(match outcome.killed_by {
         Some(scenario) => {
             let Outcome { executions, failure, replay, .. } = outcome;
             Fate::Killed { scenario, executions, failure, replay }
         }
+        None if !is_reached => Fate::NotReached,
         None => Fate::Survived { executions: outcome.executions, scenarios: scenarios.len() },
+    })
+}
+
+/// How the worker has ended.
+enum Ended {
+    Whole(Outcome),
+    OutOfTime,
+    Crashed,
+}
+
+/// Runs scenarios with a mistake.
+fn kill(worker: &Path, id: u32, executions: u64, seconds: u64, scenarios: &[&str]) -> Result<Ended> {
+    let mut run = Command::new(worker);
+    run.args(["kill", &id.to_string(), &executions.to_string(), &seconds.to_string()]).args(scenarios);
+    // The worker ends in time, unless one execution does not end.
+    Ok(match ended(run, seconds + SLACK_SECONDS)? {
+        None => Ended::OutOfTime,
+        Some((false, _)) => Ended::Crashed,
+        Some((true, text)) => Ended::Whole(serde_json::from_str(text.trim()).context("reading what the worker says")?),
     })
 }

@@ -5,10 +5,11 @@
 //! cargo run --release -p farfield-sweep -- run                 all mistakes; continues where it was interrupted
 //! cargo run --release -p farfield-sweep -- run --sample 40     some of them
 //! cargo run --release -p farfield-sweep -- report              the table, and the survivors
+//! cargo run --release -p farfield-sweep -- again --sample 40   some that were found before, by the scenario that found them
 //! cargo run --release -p farfield-sweep -- coverage            the lines that no scenario reaches, or none with faults
 //! ```
 //!
-//! A mistake that no scenario can find, because the code with it does the same, has a line in `equivalent.txt` with the
+//! `found.txt` names the mistakes that were found, each with its scenario. A mistake that no scenario can find, because the code with it does the same, has a line in `equivalent.txt` with the
 //! reason. Sources with mistakes lie in `target/sweep/tree`, and what became of each in `target/sweep/log.jsonl`.
 
 #![forbid(unsafe_code)]
@@ -39,7 +40,13 @@ enum Action {
     /// Builds the checker with the mistakes, and runs it with one after the other.
     Run(RunArgs),
     /// Prints what became of them.
-    Report,
+    Report {
+        /// Writes `found.txt`, too
+        #[arg(long)]
+        write: bool,
+    },
+    /// Runs some of those in `found.txt` with the scenario that has found them: it has to find them again.
+    Again(Which),
     /// Prints the lines with places for mistakes that no scenario reaches, or none in which nodes fail.
     Coverage(Which),
 }
@@ -99,7 +106,13 @@ fn main() -> Result<()> {
         }
         Action::Run(args) => drive::run(&root, numbered(&root)?, &args),
         Action::Coverage(which) => drive::coverage(&root, numbered(&root)?, &which),
-        Action::Report => report::print(&root),
+        Action::Again(which) => drive::again(&root, numbered(&root)?, &which),
+        Action::Report { write } => {
+            if write {
+                report::write_found(&root)?;
+            }
+            report::print(&root)
+        }
     }
 }
 

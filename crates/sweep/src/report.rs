@@ -1,6 +1,6 @@
 //! What became of the mistakes: the log, the table, and those that are known to change nothing.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
@@ -73,12 +73,57 @@ pub(crate) fn equivalents(root: &Path) -> Result<BTreeMap<String, String>> {
         .collect()
 }
 
+/// A mistake that a scenario has found.
+pub(crate) struct Found {
+    pub(crate) scenario: String,
+    /// Executions of all scenarios until then.
+    pub(crate) executions: u64,
+}
+
+const FOUND: &str = "crates/sweep/found.txt";
+
+/// The mistakes that were found by scenarios: `NAME => SCENARIO, EXECUTIONS` in each line of `found.txt`.
+pub(crate) fn found(root: &Path) -> Result<BTreeMap<String, Found>> {
+    let text = std::fs::read_to_string(root.join(FOUND)).with_context(|| format!("reading {FOUND}"))?;
+    let line = |line: &str| {
+        let (name, by) = line.rsplit_once(" => ")?;
+        let (scenario, executions) = by.rsplit_once(", ")?;
+        Some((name.to_string(), Found { scenario: scenario.to_string(), executions: executions.parse().ok()? }))
+    };
+    text.lines()
+        .filter(|text| !text.starts_with('#'))
+        .map(|text| line(text).with_context(|| format!("a line of {FOUND}: {text}")))
+        .collect()
+}
+
+/// Writes which scenarios have found which mistakes: those of the log, and those that were written before and still exist.
+pub(crate) fn write_found(root: &Path) -> Result<()> {
+    let sites: BTreeSet<String> = crate::tree::sites(root)?.into_iter().map(|site| site.name).collect();
+    let mut all = found(root).unwrap_or_default();
+    for line in read_log(root)? {
+        match line.fate {
+            Fate::Killed { scenario, executions, replay, .. } if !replay.is_empty() => {
+                all.insert(line.name, Found { scenario, executions });
+            }
+            _ => _ = all.remove(&line.name),
+        }
+    }
+    all.retain(|name, _| sites.contains(name));
+    let mut text = String::from(
+        "# Mistakes that scenarios find: NAME => SCENARIO, EXECUTIONS. `sweep report --write` writes it.\n",
+    );
+    for (name, Found { scenario, executions }) in &all {
+        text.push_str(&format!("{name} => {scenario}, {executions}\n"));
+    }
+    std::fs::write(root.join(FOUND), text)?;
+    Ok(())
+}
+
 /// Prints the table by file, and the survivors.
 pub(crate) fn print(root: &Path) -> Result<()> {
     let (mut log, known) = (read_log(root)?, equivalents(root)?);
     // The code of some may have changed.
-    let sites: std::collections::BTreeSet<String> =
-        crate::tree::sites(root)?.into_iter().map(|site| site.name).collect();
+    let sites: BTreeSet<String> = crate::tree::sites(root)?.into_iter().map(|site| site.name).collect();
     log.retain(|line| sites.contains(&line.name));
     let mut rows: BTreeMap<&str, [usize; 5]> = BTreeMap::new();
     let (mut executions, mut by_scenario) = (Vec::new(), BTreeMap::<&str, usize>::new());

@@ -9,7 +9,7 @@ use anyhow::{Context, Result, bail, ensure};
 
 use crate::mutate::{Mistake, instrument, mistakes};
 
-/// Where order, recovery or agreement is decided: folders and files, relative to the root.
+/// Where order, recovery or agreement is decided, and what judges them: folders and files, relative to the root.
 pub(crate) const SWEPT: &[&str] = &[
     "crates/core/src/objects",
     "crates/core/src/node",
@@ -18,7 +18,13 @@ pub(crate) const SWEPT: &[&str] = &[
     "crates/fabric/src/endpoint/batch.rs",
     "crates/fabric/src/endpoint/fence.rs",
     "crates/fabric/src/endpoint/marks.rs",
+    "crates/core/src/history",
+    "crates/mowgli/src/litmus/parse",
+    "crates/mowgli/src/model/parse.rs",
+    "crates/cli/src/chaos/judge",
 ];
+/// Packages that the worker does not need, and their folders.
+const MORE_PACKAGES: [(&str, &str); 2] = [("mowgli", "crates/mowgli/"), ("farfield-cli", "crates/cli/")];
 /// Files in there whose code no scenario runs, or that are scenarios themselves.
 const NOT_SWEPT: &[&str] = &[
     "crates/core/src/node/config",
@@ -100,7 +106,9 @@ impl Tree {
                 "crates/core/Cargo.toml"
                 | "crates/locks/Cargo.toml"
                 | "crates/transactions/Cargo.toml"
-                | "crates/fabric/Cargo.toml" => {
+                | "crates/fabric/Cargo.toml"
+                | "crates/mowgli/Cargo.toml"
+                | "crates/cli/Cargo.toml" => {
                     let text = String::from_utf8(bytes)?;
                     let switch = "[dependencies]\nfarfield-sweep-switch = { path = \"../sweep/switch\" }\n";
                     text.replacen("[dependencies]\n", switch, 1).into_bytes()
@@ -143,7 +151,11 @@ impl Tree {
             let numbered: Vec<(u32, &Site)> = sites.iter().map(|(id, site)| (*id, site)).collect();
             let put_in = self.write(&numbered)?;
             say(&format!("compiling {} mistakes, round {round}", sites.len()));
-            let checked = self.cargo("check", "farfield-sweep-worker").output().context("starting cargo")?;
+            let mut check = self.cargo("check", "farfield-sweep-worker");
+            let is_in = |folder: &str| sites.values().any(|site| site.file.starts_with(folder));
+            let more = MORE_PACKAGES.into_iter().filter(|(_, folder)| is_in(folder));
+            more.for_each(|(package, _)| _ = check.args(["--package", package]));
+            let checked = check.output().context("starting cargo")?;
             if checked.status.success() {
                 break;
             }
