@@ -23,13 +23,18 @@ pub struct Faults(Arc<State>);
 
 struct State {
     cut: [AtomicBool; 64],
-    /// Operations until the next injected failure; `u64::MAX` for none.
-    countdown: AtomicU64,
+    /// The injected failures: how many are in a row, in the upper half, after how many operations, in the lower.
+    plan: AtomicU64,
 }
+
+/// No failure is injected.
+const NONE: u64 = u64::MAX;
+/// The lower half of a plan.
+const AFTER_MAX: u64 = u32::MAX as u64;
 
 impl Default for State {
     fn default() -> State {
-        State { cut: [const { AtomicBool::new(false) }; 64], countdown: AtomicU64::new(u64::MAX) }
+        State { cut: [const { AtomicBool::new(false) }; 64], plan: AtomicU64::new(NONE) }
     }
 }
 
@@ -50,7 +55,7 @@ impl Faults {
         }
     }
 
-    /// Makes one operation fail after `operations` more have been posted by any endpoint.
+    /// Makes one operation fail after `operations` more have been posted by any endpoint; none for `u64::MAX`.
     ///
     /// ```
     /// # use farfield_fabric::*;
@@ -61,17 +66,34 @@ impl Faults {
     /// # }
     /// ```
     pub fn fail_after(&self, operations: u64) {
-        self.0.countdown.store(operations, Ordering::SeqCst);
+        self.fail_some(operations, 1);
+    }
+
+    /// Makes `count` operations in a row fail after `operations` more have been posted by any endpoint.
+    ///
+    /// ```
+    /// # use farfield_fabric::*;
+    /// # fn f(ep: &Endpoint, faults: &fault::Faults, word: RemotePtr<u64>) {
+    /// faults.fail_some(0, 2);
+    /// let refused = (0..3).filter(|_| ep.put_value(word, 1).wait().is_err());
+    /// assert_eq!(refused.count(), 2);
+    /// # }
+    /// ```
+    pub fn fail_some(&self, operations: u64, count: u32) {
+        let operations = operations.min(AFTER_MAX);
+        let plan = if operations == AFTER_MAX || count == 0 { NONE } else { u64::from(count) << 32 | operations };
+        self.0.plan.store(plan, Ordering::SeqCst);
     }
 
     fn strikes(&self, peer: NodeId) -> bool {
-        let due = |count: u64| match count {
-            u64::MAX => None,
-            0 => Some(u64::MAX),
-            count => Some(count - 1),
+        let due = |plan: u64| match (plan >> 32, plan & AFTER_MAX) {
+            _ if plan == NONE => None,
+            (1, 0) => Some(NONE),
+            (count, 0) => Some((count - 1) << 32),
+            _ => Some(plan - 1),
         };
-        let before = self.0.countdown.fetch_update(Ordering::SeqCst, Ordering::SeqCst, due);
-        before == Ok(0) || self.is_cut(peer)
+        let before = self.0.plan.fetch_update(Ordering::SeqCst, Ordering::SeqCst, due);
+        before.is_ok_and(|plan| plan & AFTER_MAX == 0) || self.is_cut(peer)
     }
 
     fn is_cut(&self, peer: NodeId) -> bool {

@@ -28,10 +28,10 @@ fn start(cluster: &Cluster, nodes: usize) -> Result<Faults> {
     Ok(refusals)
 }
 
-/// Refuses an operation, at some moment.
+/// Refuses an operation, at some moment, and up to two that follow it: those that make up for it, perhaps.
 fn refuse(ep: &Endpoint, refusals: &Faults) -> Result<()> {
     (0..choose(12)).for_each(|_| ep.block_on(ep.pause()));
-    refusals.fail_after(choose(16) as u64);
+    refusals.fail_some(choose(16) as u64, 1 + choose(3) as u32);
     Ok(())
 }
 
