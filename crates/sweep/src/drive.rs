@@ -114,7 +114,7 @@ pub(crate) fn run(root: &Path, mut sites: BTreeMap<u32, Site>, args: &RunArgs) -
     let judges = Judges::build(&tree)?;
     judges.hold_without_mistakes(&sites)?;
     bar.set_message("looking which scenarios reach which mistakes");
-    let reaches = reaches(&judges.worker)?;
+    let reached = Reached::new(reaches(&judges.worker)?, &sites);
     bar.finish_and_clear();
 
     let log = log_of(root);
@@ -147,7 +147,7 @@ pub(crate) fn run(root: &Path, mut sites: BTreeMap<u32, Site>, args: &RunArgs) -
         loop {
             let Some((id, site)) = queue.lock().expect("no panic holds it").next() else { return Ok(()) };
             let is_argued = known.contains_key(&site.name) && !args.all;
-            let fate = if is_argued { Fate::Equivalent } else { judges.fate(id, &site, &reaches, args)? };
+            let fate = if is_argued { Fate::Equivalent } else { judges.fate(id, &site, &reached, args)? };
             bar.set_message(format!("{}: {}", site.file, fate.word()));
             let line = Line {
                 name: site.name,
@@ -177,6 +177,43 @@ pub(crate) fn run(root: &Path, mut sites: BTreeMap<u32, Site>, args: &RunArgs) -
         ensure!(survivors.is_empty(), "{} mistakes survive", survivors.len());
     }
     Ok(())
+}
+
+/// Lines of a file so near to each other are about the same thing.
+const NEAR: usize = 12;
+
+/// Which scenarios reach which sites.
+struct Reached {
+    reaches: Vec<Reach>,
+    /// By site: how many scenarios reach it, and the sites near to it.
+    counts: HashMap<u32, usize>,
+    near: HashMap<u32, Vec<u32>>,
+}
+
+impl Reached {
+    fn new(reaches: Vec<Reach>, sites: &BTreeMap<u32, Site>) -> Reached {
+        let mut counts = HashMap::new();
+        reaches.iter().flat_map(|reach| &reach.sites).for_each(|site| *counts.entry(*site).or_default() += 1);
+        let is_near =
+            |one: &Site, other: &Site| one.file == other.file && one.mistake.line.abs_diff(other.mistake.line) <= NEAR;
+        let near_to = |site: &Site| sites.iter().filter(|(_, other)| is_near(site, other)).map(|(id, _)| *id).collect();
+        let near = sites.iter().map(|(id, site)| (*id, near_to(site))).collect();
+        Reached { reaches, counts, near }
+    }
+
+    /// The scenarios that reach a site. Those first that reach code near to it which few reach: there the mistake may
+    /// show.
+    fn by_preference(&self, site: u32) -> Vec<&str> {
+        let weight = |site: &u32| 1.0 / self.counts.get(site).copied().unwrap_or(1) as f64;
+        let near = &self.near[&site];
+        let preference =
+            |reach: &Reach| -> f64 { near.iter().filter(|other| reach.sites.contains(other)).map(weight).sum::<f64>() };
+        let reaching = self.reaches.iter().filter(|reach| reach.sites.contains(&site));
+        let mut ordered: Vec<(f64, &str)> =
+            reaching.map(|reach| (preference(reach), reach.scenario.as_str())).collect();
+        ordered.sort_by(|(one, _), (other, _)| other.total_cmp(one));
+        ordered.into_iter().map(|(_, scenario)| scenario).collect()
+    }
 }
 
 /// Which scenarios reach which sites; the quickest scenarios first.
@@ -307,11 +344,11 @@ impl Judges {
     }
 
     /// What becomes of a mistake.
-    fn fate(&self, id: u32, site: &Site, reaches: &[Reach], args: &RunArgs) -> Result<Fate> {
+    fn fate(&self, id: u32, site: &Site, reached: &Reached, args: &RunArgs) -> Result<Fate> {
         if let Some(found) = self.by_tests(BEFORE, id, site, args)? {
             return Ok(found);
         }
-        let fate = by_scenarios(&self.worker, (id, &site.file), reaches, args)?;
+        let fate = by_scenarios(&self.worker, (id, &site.file), reached, args)?;
         if fate.is_found() { Ok(fate) } else { Ok(self.by_tests(AFTER, id, site, args)?.unwrap_or(fate)) }
     }
 
@@ -363,19 +400,18 @@ fn ended(mut command: Command, seconds_max: u64) -> Result<Option<(bool, String)
 const ABOUT_NODES: &[&str] = &["join", "close", "reopen", "restart", "membership", "leave", "service"];
 
 /// What the scenarios that reach a mistake find of it.
-fn by_scenarios(worker: &Path, (id, file): (u32, &str), reaches: &[Reach], args: &RunArgs) -> Result<Fate> {
-    let mut scenarios: Vec<&str> =
-        reaches.iter().filter(|reach| reach.sites.contains(&id)).map(|reach| reach.scenario.as_str()).collect();
-    // Those that are about the object first: `mutex/…` for a file `…/mutex/guard.rs`.
+fn by_scenarios(worker: &Path, (id, file): (u32, &str), reached: &Reached, args: &RunArgs) -> Result<Fate> {
+    let mut scenarios = reached.by_preference(id);
+    // `mutex/…` is about a file `…/mutex/guard.rs`.
     let is_about = |scenario: &str| {
         let object = scenario.split('/').next().unwrap_or(scenario);
         file.contains(object) || (file.contains("/node/") && ABOUT_NODES.contains(&object))
     };
-    scenarios.sort_by_key(|scenario| !is_about(scenario));
     // Some code is reached once in many thousand executions.
     let is_reached = !scenarios.is_empty();
     if !is_reached {
-        scenarios = reaches.iter().map(|reach| reach.scenario.as_str()).filter(|scenario| is_about(scenario)).collect();
+        let all = reached.reaches.iter().map(|reach| reach.scenario.as_str());
+        scenarios = all.filter(|scenario| is_about(scenario)).collect();
     }
     let outcome = match kill(worker, id, args.executions, args.seconds, &scenarios)? {
         Ended::OutOfTime => return Ok(Fate::OutOfTime),
