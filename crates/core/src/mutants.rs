@@ -1,11 +1,13 @@
 //! Seeded bugs: a checker of these objects has to find them before it can be trusted.
 //!
-//! Each [`Mutant`] is a switch in the code where the bug would be made: `if mutants::BARRIER_NO_FENCE.is_on()`. Without
-//! this crate's feature `mutants`, or without debug assertions, the switch is the constant `false`, and the compiler
-//! removes its code. So no release build has seeded bugs. The feature is for tests of the checker only.
+//! Each [`Mutant`] is a switch: the code has the bug where `BARRIER_NO_FENCE.is_on()`. The algorithms of this crate are
+//! written without the bugs. The files `mutants/*.diff` describe the edits, and with the feature `mutants` the build
+//! script makes them in copies of the modules (`farfield-seeded` has the format). Without this feature, or without debug
+//! assertions, the plain modules are compiled, and the switch is the constant `false`. So no release build has seeded
+//! bugs. The feature is for tests of the checker only.
 //!
-//! A crate with objects of its own declares its mutants with [`mutants!`](crate::mutants!), and needs no feature for
-//! them: [`enable`] switches on a mutant of any crate.
+//! A crate with objects of its own declares its mutants with [`mutants!`](crate::mutants!) and writes the switches into
+//! its code. It needs no feature for them: [`enable`] switches on a mutant of any crate.
 //!
 //! The documentation of every mutant states the effect of the bug, the order that is then missing, and the smallest
 //! known scenario that shows it. The order uses the stamps of the model: `CR` and `CW` are the CPU's reads and writes,
@@ -23,9 +25,7 @@ pub mod mutex;
 pub mod node;
 pub mod vars;
 
-pub(crate) use self::{kv::*, messages::*, mutex::*, node::*, vars::*};
-
-/// A seeded bug: a switch in the code of an object. Declare yours with [`mutants!`](crate::mutants!).
+/// A seeded bug: a switch for code with a bug. Declare yours with [`mutants!`](crate::mutants!).
 ///
 /// ```
 /// use farfield::mutants::{Mutant, all};
@@ -241,6 +241,7 @@ pub fn check_names(mutants: impl IntoIterator<Item = Mutant>) {
 
 #[cfg(all(test, feature = "mutants", debug_assertions))]
 mod tests {
+    use super::messages::{BARRIER_NO_FENCE, RING_HEAD_FIRST};
     use super::*;
 
     #[test]

@@ -105,7 +105,6 @@ use super::grant::{Grant, LOCK, Wait};
 use super::local::{Local, LocalEntry};
 use super::queue::{Entry, Place, Queue, Spared, deaths_told, whole_words};
 use super::{Layout, LockArray, LockGuard, Spread, WaitLimit, in_order};
-use crate::mutants;
 use farfield_core::Node;
 use farfield_core::Result;
 use farfield_core::toolkit::ErrorContext;
@@ -275,14 +274,13 @@ impl ALockArray {
         }
         let (budget, is_poisoned) = match granted {
             Some(grant) if grant.budget() > 0 => (grant.budget(), grant.is_poisoned()),
-            again => {
-                let names_victim = again.is_none() || !mutants::ALOCK_VICTIM_NOT_SET.is_on();
-                let won = compete(&mut entry, &mut wait, names_victim).await.of(self.spread.path())?;
+            _ => {
+                let won = compete(&mut entry, &mut wait).await.of(self.spread.path())?;
                 let Some(is_poisoned) = won else {
                     entry.back_out().await?;
                     return Ok(None);
                 };
-                (self.reset(again, self.options.remote_budget), is_poisoned)
+                (self.options.remote_budget, is_poisoned)
             }
         };
         let held = Some(Held::Remote(entry));
@@ -307,27 +305,18 @@ impl ALockArray {
         }
         let (budget, is_poisoned) = match granted {
             Some(grant) if grant.budget() > 0 => (grant.budget(), grant.is_poisoned()),
-            again => {
-                let names_victim = again.is_none() || !mutants::ALOCK_VICTIM_NOT_SET.is_on();
-                if !entry.wins(&mut wait, names_victim).await.of(path)? {
+            _ => {
+                if !entry.wins(&mut wait).await.of(path)? {
                     entry.back_out();
                     return Ok(None);
                 }
                 // Read after the lock is taken. Deaths that are reported later cannot be those of a holder.
                 let (deaths, repaired) = entry.deaths();
-                (self.reset(again, self.options.local_budget), deaths != repaired)
+                (self.options.local_budget, deaths != repaired)
             }
         };
         let held = Some(Held::Local(entry));
         Ok(Some(ALockGuard { locks: self, endpoint, held, budget, is_poisoned, is_repaired: false }))
-    }
-
-    /// The budget of an operation that has won the competition.
-    fn reset(&self, granted: Option<Grant>, whole: u32) -> u32 {
-        match granted {
-            Some(grant) if mutants::ALOCK_BUDGET_NOT_RESET.is_on() => grant.budget(),
-            _ => whole,
-        }
     }
 }
 
@@ -360,13 +349,11 @@ impl LockArray for ALockArray {
 
 /// Competes, as the head of the remote queue, with the head of the local one. Returns whether a holder has died and its
 /// damage is not repaired; none if it may not wait and the first attempt fails.
-async fn compete(entry: &mut Entry<'_>, wait: &mut Wait, names_victim: bool) -> Result<Option<bool>> {
+async fn compete(entry: &mut Entry<'_>, wait: &mut Wait) -> Result<Option<bool>> {
     let (endpoint, record) = (entry.endpoint(), entry.place().tail);
     let mut named = Named { entry, is_in_memory: false };
-    if names_victim {
-        // Posted together with the get that follows, and lands before it (`NRW → NRR`).
-        endpoint.put_value(record.at(VICTIM), REMOTE).detach()?;
-    }
+    // Posted together with the get that follows, and lands before it (`NRW → NRR`).
+    endpoint.put_value(record.at(VICTIM), REMOTE).detach()?;
     loop {
         // The words may be read in any order: each of the first two suffices by itself. The others have not changed
         // since the last holder changed them. Only `repaired` may be older than the value that this holder left.
@@ -396,7 +383,7 @@ struct Named<'a, 'e> {
 
 impl Drop for Named<'_, '_> {
     fn drop(&mut self) {
-        if !self.is_in_memory && !mutants::ALOCK_VICTIM_LATE.is_on() {
+        if !self.is_in_memory {
             // It takes one round trip at most.
             let (endpoint, home) = (self.entry.endpoint(), self.entry.place().tail.node());
             if endpoint.block_on(endpoint.global_fence([home])).is_err() {
@@ -444,8 +431,7 @@ impl ALockGuard<'_> {
                 Spared::Nothing
             }
         };
-        let is_spared = |node| spared.is(node) || mutants::ALOCK_NO_FENCE.is_on();
-        let lost = fence_holder(node, endpoint, is_spared).await.of(path)?;
+        let lost = fence_holder(node, endpoint, |node| spared.is(node)).await.of(path)?;
         if !lost.is_empty() {
             return match self.held.take().expect("it is held") {
                 Held::Remote(entry) => release_later(node, endpoint, lost, entry.leave_later()),

@@ -22,7 +22,6 @@ use super::descriptor::Id;
 use super::grant::{Grant, LOCK, Wait};
 use super::queue::{CHECK_EVERY, Queue, deaths_told};
 use super::supply::Supply;
-use crate::mutants;
 use farfield_core::Result;
 use farfield_core::toolkit::{Poller, Progress};
 
@@ -131,7 +130,7 @@ impl Local {
 
     /// Empties the queue if no other operation is behind. Returns whether it did.
     fn empties(&self, operation: &mut LocalOperation) -> bool {
-        let tail = &self.record(operation)[tail_of_locals()];
+        let tail = &self.record(operation)[TAIL_LOCAL];
         if tail.compare_exchange(Local::name(operation.slot), 0).is_ok() {
             self.slots.give_back(operation.slot);
             return true;
@@ -139,11 +138,6 @@ impl Local {
         operation.stage = Stage::Leaving;
         false
     }
-}
-
-/// The index of the local queue's tail word.
-fn tail_of_locals() -> usize {
-    if mutants::ALOCK_WRONG_COHORT.is_on() { TAIL_REMOTE } else { TAIL_LOCAL }
 }
 
 impl LocalEntry<'_> {
@@ -162,7 +156,7 @@ impl LocalEntry<'_> {
         // Before other threads can know of the entry (`CW → CAS`).
         local.word(operation.slot, NEXT).store(0);
         local.word(operation.slot, GRANT).store(0);
-        let tail = &local.record(operation)[tail_of_locals()];
+        let tail = &local.record(operation)[TAIL_LOCAL];
         let mut found = 0;
         while let Err(other) = tail.compare_exchange(found, Local::name(operation.slot)) {
             if only_if_empty {
@@ -200,15 +194,11 @@ impl LocalEntry<'_> {
     }
 
     /// Competes with the head of the remote queue. Returns false if it may not wait and the first attempt fails.
-    pub(super) async fn wins(&mut self, wait: &mut Wait, names_victim: bool) -> Result<bool> {
+    pub(super) async fn wins(&mut self, wait: &mut Wait) -> Result<bool> {
         let (local, endpoint) = (self.local, self.endpoint);
         let record = local.record(self.operation());
-        if names_victim {
-            record[VICTIM].store(LOCAL);
-        }
-        if !mutants::ALOCK_VICTIM_UNFENCED.is_on() {
-            memory_fence(); // the store reaches memory before the reads (`CW → MF → CR`)
-        }
+        record[VICTIM].store(LOCAL);
+        memory_fence(); // the store reaches memory before the reads (`CW → MF → CR`)
         let mut wins = || {
             let tail = record[TAIL_REMOTE].load();
             let is_empty = tail == 0 || tail == record[BURIED].load();
@@ -296,7 +286,6 @@ impl Drop for LocalEntry<'_> {
         let Some(operation) = self.operation.take() else { return };
         match operation.stage {
             Stage::Outside => self.local.slots.give_back(operation.slot),
-            _ if mutants::MCS_DROPPED_KEPT.is_on() => {}
             _ => self.local.queue.leave_to_service(LocalLeft { local: Arc::clone(self.local), operation }),
         }
     }

@@ -33,7 +33,6 @@ use super::descriptor::{self, Descriptors, Id};
 use super::grant::{Grant, Wait};
 use super::queue::{Entry, Place, Queue};
 use super::{ALockOptions, Layout, LockArray, LockGuard, Spread, WaitLimit, in_order};
-use crate::mutants;
 use farfield_core::Node;
 use farfield_core::Result;
 use farfield_core::toolkit::ErrorContext;
@@ -194,8 +193,7 @@ impl McsGuard<'_> {
         let entry = self.held.as_mut().expect("it is held");
         entry.set_next_grant(Grant::new(0, self.is_poisoned && !self.is_repaired));
         let spared = entry.spared();
-        let is_spared = |node| spared.is(node) || mutants::MCS_NO_FENCE.is_on();
-        let lost = fence_holder(node, endpoint, is_spared).await.of(path)?;
+        let lost = fence_holder(node, endpoint, |node| spared.is(node)).await.of(path)?;
         if !lost.is_empty() {
             let entry = self.held.take().expect("it is held");
             return release_later(node, endpoint, lost, entry.leave_later()).of(path);

@@ -52,7 +52,6 @@ use farfield_fabric::{self as fabric, Endpoint, NodeId, RemotePtr};
 use super::descriptor::{Descriptors, Id, State};
 use super::grant::{Grant, LOCK, Wait};
 use super::left::Left;
-use crate::mutants;
 
 /// How often a waiting operation checks whether the nodes that it depends on are still alive.
 pub(super) const CHECK_EVERY: Duration = Duration::from_millis(20);
@@ -193,7 +192,7 @@ impl Queue {
         if Grant::of(self.descriptors.of(id).grant().load()).is_some() {
             return Ok(false);
         }
-        if !survey.lets_claim(id, tail) && !mutants::MCS_CLAIMS_BLINDLY.is_on() {
+        if !survey.lets_claim(id, tail) {
             return Ok(false);
         }
         // Published before the compare-and-swap is issued (`CW → NAR`): a reader that sees the new count sees this
@@ -217,7 +216,7 @@ impl Queue {
     /// Links an operation to its predecessor. Returns whether the link is posted or unnecessary: an unreachable
     /// predecessor will hand over nothing.
     pub(super) fn tell(&self, endpoint: &Endpoint, pred: Id, id: Id) -> bool {
-        if pred.node() == Some(self.node.id()) && !mutants::MCS_NOT_TOLD.is_on() {
+        if pred.node() == Some(self.node.id()) {
             // The predecessor cleared the word before it issued its compare-and-swap (`CW → NAR`), and so before it was
             // found.
             self.descriptors.of(pred).next().store(id.0);
@@ -225,8 +224,8 @@ impl Queue {
             return true;
         }
         match self.descriptors.next_of(pred) {
-            Some(next) if !mutants::MCS_NOT_TOLD.is_on() => is_over(endpoint.put_untracked(next, id.0).detach()),
-            _ => true,
+            Some(next) => is_over(endpoint.put_untracked(next, id.0).detach()),
+            None => true,
         }
     }
 
@@ -325,7 +324,7 @@ impl<'a> Entry<'a> {
     /// Otherwise it is the lock's node.
     pub(super) fn spared(&self) -> Spared {
         match Id(self.queue.descriptors.of(self.operation().id).next().load()).node() {
-            Some(me) if me == self.queue.node.id() && !mutants::MCS_SPARES_OWN_NODE.is_on() => Spared::Here,
+            Some(me) if me == self.queue.node.id() => Spared::Here,
             Some(behind) => Spared::Behind(behind),
             None => Spared::Home(self.place().tail.node()),
         }
@@ -342,9 +341,7 @@ impl<'a> Entry<'a> {
         loop {
             let Operation { place, id, .. } = *self.operation();
             // A refused operation is not done, and its descriptor can be reused. After any other error this is unknown.
-            if !mutants::MCS_ASKS_AGAIN.is_on() {
-                endpoint.check_word(place.tail).of(&queue.path)?;
-            }
+            endpoint.check_word(place.tail).of(&queue.path)?;
             self.operation_mut().stage = Stage::Asking;
             let enqueue = endpoint.cas(place.tail, expected.0, id.0);
             let found = CancelGuard::new(endpoint, enqueue, |found| self.settle(found, expected)).await;
@@ -538,7 +535,6 @@ impl Drop for Entry<'_> {
             Stage::Outside => self.queue.over(&operation),
             // Another node may still write to the descriptor: it is never used again.
             Stage::Asking => {}
-            _ if mutants::MCS_DROPPED_KEPT.is_on() => {}
             _ => {
                 let left = Left { queue: Arc::clone(self.queue), operation, looks_at: None };
                 self.queue.leave_to_service(left);

@@ -29,7 +29,6 @@ use core::time::Duration;
 use farfield_fabric::{self as fabric, Endpoint, GroupKey, Instant, NodeId, RemotePtr};
 
 use super::{Layout, LockArray, LockGuard, Spread, WaitLimit, in_order};
-use crate::mutants;
 use farfield_core::toolkit::CancelGuard;
 use farfield_core::toolkit::ErrorContext;
 use farfield_core::toolkit::Regions;
@@ -145,7 +144,7 @@ impl SpinLockArray {
         let Some(holder) = holder(word) else { return Some(word | self.me()) };
         // Only once the holder is fenced can neither its puts nor its release land any more.
         let is_lost = self.spread.node().status_of(holder) == MemberStatus::Evicted;
-        (is_lost && !mutants::SPIN_HOLDER_KEPT.is_on()).then_some(DIED | self.me())
+        is_lost.then_some(DIED | self.me())
     }
 
     /// Tries once to take the lock from this state. Returns the guard, or the actual state.
@@ -267,8 +266,7 @@ impl SpinGuard<'_> {
     /// returns, the caller ends the guard.
     async fn release(&mut self) -> Result<()> {
         let (path, node, home) = (self.locks.spread.path(), self.locks.spread.node(), self.word.node());
-        let is_spared = |node| node == home || mutants::SPIN_NO_FENCE.is_on();
-        let lost = fence_holder(node, self.endpoint, is_spared).await.of(path)?;
+        let lost = fence_holder(node, self.endpoint, |node| node == home).await.of(path)?;
         let (word, held) = (self.word, self.held());
         if !lost.is_empty() {
             let open = self.locks.spread.object.hold();

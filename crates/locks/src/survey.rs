@@ -7,7 +7,6 @@ use super::descriptor;
 use super::descriptor::{About, Descriptors, Id, State};
 use super::grant::Grant;
 use super::queue::{AT_ONCE, Queue, whole_words};
-use crate::mutants;
 
 /// The living entries of a lock, and the nodes that were evicted before the entries were read.
 pub(super) struct Survey {
@@ -46,7 +45,7 @@ impl Survey {
         };
         let is_evicted = |node| self.evicted.contains(&node);
         // While the tail belongs to the dead, no living operation can empty it.
-        if tail.node().is_some_and(is_evicted) || mutants::MCS_TAIL_FIRST.is_on() {
+        if tail.node().is_some_and(is_evicted) {
             return beginnings.contains(&me);
         }
         match self.beginning(tail) {
@@ -111,19 +110,14 @@ impl Queue {
         let mut seen = Vec::new();
         for (id, before, at) in found {
             let own = (id.node() == Some(me)).then(|| self.descriptors.of(id));
-            let state = async || match &own {
-                Some(own) => Ok(own.about().load()),
-                None => endpoint.get(at).await,
-            };
-            let early = if mutants::MCS_SURVEY_TORN.is_on() { state().await.ok() } else { None };
             let rest = match &own {
                 Some(own) => Ok([0, own.pred().load(), 0, own.grant().load()]),
                 None => whole_words::<4>(endpoint, at).await,
             };
             let Ok([_, pred, _, grant]) = rest else { return Ok(None) };
-            let state = match early {
-                Some(early) => Ok(early),
-                None => state().await,
+            let state = match &own {
+                Some(own) => Ok(own.about().load()),
+                None => endpoint.get(at).await,
             };
             let Ok(about) = state.map(About) else { return Ok(None) };
             // A finished entry blocks no other. The descriptor's new user is behind the caller.

@@ -85,8 +85,14 @@
 mod errors;
 pub mod mutants;
 mod options;
+#[cfg(any(not(seeded), clippy, doc, rust_analyzer))]
+mod order;
 #[cfg(feature = "scenarios")]
 pub mod scenarios;
+
+// Where the seeded bugs are on, copies of the modules that have a `cfg(any(not(seeded), …))` (`mutants`).
+#[cfg(all(seeded, not(any(clippy, doc, rust_analyzer))))]
+include!(concat!(env!("OUT_DIR"), "/seeded.rs"));
 
 use farfield_fabric::{self as fabric, Endpoint, GroupKey, Instant, NodeId, Op, Region, RemotePtr, Word};
 
@@ -98,6 +104,7 @@ use farfield_locks::{LockArray, LockGuard, LockTable, TableGuard};
 
 pub use self::errors::{NoSuchCell, NotInTransaction};
 pub use self::options::TransactionOptions;
+use self::order::{in_order, lock_of};
 
 /// The most locks that a transaction may hold. The number is that of LOCO's evaluation.
 pub const LOCKS_PER_TRANSACTION_MAX: usize = 341;
@@ -321,11 +328,7 @@ impl Transactions {
 
     /// The locks of some cells, each once, in the order of acquisition.
     fn locks_of(&self, cells: &[usize]) -> Result<Vec<usize>> {
-        let mut locks = cells.iter().map(|cell| self.lock_of(*cell)).collect::<Result<Vec<_>>>()?;
-        if !mutants::TRANSACTIONS_UNORDERED.is_on() {
-            locks.sort_unstable();
-        }
-        locks.dedup();
+        let locks = in_order(cells.iter().map(|cell| self.lock_of(*cell)).collect::<Result<_>>()?);
         if locks.len() > LOCKS_PER_TRANSACTION_MAX {
             let (what, max) = ("locks for one transaction", LOCKS_PER_TRANSACTION_MAX);
             return Err(ErrorKind::TooMany { what, asked: locks.len(), max }).of(self.object.path());
@@ -372,15 +375,6 @@ async fn put(endpoint: &Endpoint, cell: RemotePtr<u64>, value: u64) -> fabric::R
             Err(error) if error.is_refused() && endpoint.now() < deadline => pause.wait(endpoint, deadline).await,
             put => return put,
         }
-    }
-}
-
-/// The lock of a cell. It is on the cell's node, unless that node has none.
-fn lock_of(cell: usize, nodes: usize, locks: usize) -> usize {
-    let (node, word) = (cell % nodes, cell / nodes);
-    match locks.saturating_sub(node).div_ceil(nodes) {
-        0 => node % locks,
-        there => node + word % there * nodes,
     }
 }
 

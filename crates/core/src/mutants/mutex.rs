@@ -1,7 +1,5 @@
 //! Seeded bugs of mutexes.
 
-use farfield_fabric::{Endpoint, RemotePtr, Result};
-
 crate::mutants! {
     /// *Missing:* `NRW` of the puts under the lock before the `NAW` of the release, where they are sent to different
     /// nodes. It does not help that the puts were awaited.
@@ -62,14 +60,4 @@ crate::mutants! {
     ///
     /// *Scenario:* home n1. n0: lock, unlock, and its fetch-and-add is refused ∥ n1: lock.
     MUTEX_RELEASE_REFUSED = "mutex-release-refused" in "Mutex": "A release that is refused is not done later.";
-}
-
-// Code of mutants that is longer than a line. This function blocks: an `await` in the calling futures would enlarge
-// those, on or off.
-
-/// [`MUTEX_RELEASED_BY_PUT`]: puts the word as it was `taken`, without its holder. Returns the word before that,
-/// as a fetch-and-add does.
-pub(crate) fn release_by_put(endpoint: &Endpoint, word: RemotePtr<u64>, taken: u64, holder: u64) -> Result<u64> {
-    endpoint.put_value(word, taken.wrapping_sub(holder)).wait()?;
-    Ok(taken)
 }

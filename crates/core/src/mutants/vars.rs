@@ -1,7 +1,5 @@
 //! Seeded bugs of variables.
 
-use farfield_fabric::{Endpoint, Plain, Region, RemotePtr, Result};
-
 crate::mutants! {
     // ---- AtomicVar ----
 
@@ -95,41 +93,4 @@ crate::mutants! {
     /// *Scenario:* 2 nodes, owner n0, `T = [u64; 2]`, guards. n0 dies in the middle of a push. n1: `load()` ends in a
     /// timeout that names no node.
     OWNED_DEAD_AWAITED = "owned-dead-awaited" in "OwnedVar": "`load` waits for a whole value of a dead owner.";
-}
-
-// Code of mutants that is longer than a line. These functions block: an `await` in the calling futures would enlarge
-// those, on or off.
-
-/// [`ATOMIC_ADD_BY_PUT`].
-pub(crate) fn add_by_put(endpoint: &Endpoint, word: RemotePtr<u64>, addend: u64) -> Result<u64> {
-    let old = endpoint.get(word).wait()?;
-    endpoint.put_value(word, old.wrapping_add(addend)).wait()?;
-    Ok(old)
-}
-
-/// Whether an `OwnedVar` with guards is pulled by [`pull`].
-pub(crate) fn pulls() -> bool {
-    OWNED_PULL_FORWARD.is_on() || OWNED_PULL_AT_ONCE.is_on()
-}
-
-/// [`OWNED_PULL_FORWARD`] and [`OWNED_PULL_AT_ONCE`]: the value, if the guards are equal.
-pub(crate) fn pull<T: Plain>(endpoint: &Endpoint, from: RemotePtr<u64>) -> Result<Option<T>> {
-    let (trail_at, value_at) = (from.at(1 + size_of::<T>() / 8), from.at(1).cast::<T>());
-    let buf = endpoint.buf::<T>(1)?;
-    let (trail, value, lead) = if OWNED_PULL_FORWARD.is_on() {
-        let lead = endpoint.get(from).wait()?;
-        let value = endpoint.get_into(value_at, buf).wait()?;
-        (endpoint.get(trail_at).wait()?, value, lead)
-    } else {
-        let (trail, value, lead) = (endpoint.get(trail_at), endpoint.get_into(value_at, buf), endpoint.get(from));
-        (trail.wait()?, value.wait()?, lead.wait()?)
-    };
-    Ok((lead == trail).then(|| value[0]))
-}
-
-/// [`OWNED_PUSH_LIVE`]: lead, value, trail, with the contents of the cells when each is read.
-pub(crate) fn push_live(endpoint: &Endpoint, to: RemotePtr<u64>, copy: &Region, words: usize) -> Result<()> {
-    endpoint.put_from_region(to, copy.span(0, 8)).detach()?;
-    endpoint.put_from_region(to.at(1), copy.span(8, words * 8)).detach()?;
-    endpoint.put_from_region(to.at(1 + words), copy.span(8 + words * 8, 8)).detach()
 }

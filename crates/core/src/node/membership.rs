@@ -20,7 +20,6 @@ use serde::{Deserialize, Serialize};
 
 use self::paxos::Proposal;
 use super::service::MemberStatus;
-use crate::mutants;
 
 /// The delay between two nodes' proposals for the same suspicion. The first node is rarely disturbed.
 const STAGGER: Duration = Duration::from_millis(5);
@@ -131,8 +130,7 @@ pub(super) struct Membership {
 /// A majority; half of an even number, too, if it contains the lowest member. Any two quorums have a member in common.
 fn is_quorum(members: &BTreeSet<u16>, some: impl Iterator<Item = u16>) -> bool {
     let some: BTreeSet<u16> = some.filter(|node| members.contains(node)).collect();
-    let lowest = members.first().is_some_and(|lowest| some.contains(lowest));
-    let has_lowest = lowest || mutants::MEMBERSHIP_ANY_HALF.is_on();
+    let has_lowest = members.first().is_some_and(|lowest| some.contains(lowest));
     some.len() * 2 > members.len() || (some.len() * 2 == members.len() && has_lowest)
 }
 
@@ -204,9 +202,6 @@ impl Membership {
 
     /// Whether no operation of a removed node can land anywhere any more.
     fn is_evicted(&self, node: u16, removed: u64) -> bool {
-        if mutants::MEMBERSHIP_OWN_EVICTION.is_on() {
-            return self.has_evicted_until(self.me) >= removed;
-        }
         match self.rule {
             // A node that the system calls dead no longer writes anywhere, once one node has made sure of it.
             DeathRule::System => !self.to_evict.contains(&node),
@@ -296,8 +291,7 @@ impl Membership {
 
     /// Whether another node of the same place is among `members`.
     fn is_taken(&self, node: u16, members: &BTreeSet<u16>) -> bool {
-        let is_same = |member: &u16| member % self.places == node % self.places;
-        members.iter().any(is_same) && !mutants::MEMBERSHIP_LET_IN_EARLY.is_on()
+        members.iter().any(|member| member % self.places == node % self.places)
     }
 
     fn members_without(&self, node: NodeId) -> Vec<u16> {
@@ -435,9 +429,7 @@ impl Membership {
             self.has_changed = true;
             self.actions.push(Action::Fence);
             // Otherwise the others would count on its vote.
-            if !mutants::MEMBERSHIP_FENCED_IN_SILENCE.is_on() {
-                self.tell_others(Message::Fenced);
-            }
+            self.tell_others(Message::Fenced);
         }
     }
 

@@ -27,7 +27,6 @@ use core::time::Duration;
 use farfield_fabric::{Endpoint, GroupKey, Instant, NodeId, RemotePtr};
 
 use crate::error::{ErrorContext, ErrorKind, Result};
-use crate::mutants;
 use crate::node::{Node, Object, ObjectBuilder, Regions};
 
 /// How often a wait checks whether the variable is being reopened.
@@ -105,9 +104,6 @@ impl AtomicVar {
     /// # Errors
     /// The home node is dead or has left.
     pub async fn fetch_add(&self, endpoint: &Endpoint, addend: u64) -> Result<u64> {
-        if mutants::ATOMIC_ADD_BY_PUT.is_on() && self.word.node() == endpoint.me() {
-            return mutants::add_by_put(endpoint, self.word, addend).of(self.object.path());
-        }
         self.object.check_current()?;
         endpoint.faa(self.word, addend).await.of(self.object.path())
     }
@@ -173,9 +169,6 @@ impl AtomicVar {
     /// # Errors
     /// The home node is dead or has left.
     pub async fn store(&self, endpoint: &Endpoint, new: u64) -> Result<()> {
-        if mutants::ATOMIC_STORE_BY_PUT.is_on() {
-            return endpoint.put_value(self.word, new).wait().of(self.object.path());
-        }
         self.swap(endpoint, new).await.map(|_| ())
     }
 

@@ -33,7 +33,6 @@ use std::sync::Arc;
 use farfield_fabric::{self as fabric, Endpoint, Instant, NodeId, Word};
 
 use crate::error::{Error, ErrorContext, ErrorKind, Result};
-use crate::mutants;
 use crate::node::Node;
 use crate::objects::owned_var::OwnedWriter;
 use crate::objects::participants::Participants;
@@ -212,7 +211,7 @@ impl BarrierThread {
         // Before the count is visible anywhere, every earlier put is visible everywhere: a thread that passes may read
         // any node. A dead or departed node may miss it, since no thread reads there any more.
         let Shared { path, node, .. } = &*self.barrier;
-        let lost = node.fence_live_nodes(endpoint, node.members().filter(is_fenced)).await.of(path)?;
+        let lost = node.fence_live_nodes(endpoint, node.members()).await.of(path)?;
         if !lost.is_empty() {
             let start = endpoint.now();
             let is_silent = |node_lost: &NodeId| node.fenced_error(endpoint, *node_lost).is_some();
@@ -263,7 +262,7 @@ impl BarrierThread {
     /// # Errors
     /// As `wait`.
     pub async fn retry_wait(&mut self, endpoint: &Endpoint, deadline: Instant) -> Result<()> {
-        if self.is_coming && !mutants::BARRIER_AGAIN_UNARRIVED.is_on() {
+        if self.is_coming {
             // Otherwise it would find all rows at the round before.
             self.wait_deadline(endpoint, deadline).await
         } else {
@@ -276,9 +275,6 @@ impl BarrierThread {
         self.is_coming = false;
         endpoint.wake_local(); // other threads of this node may sleep until they see it
         let _ = self.tell(endpoint);
-        if mutants::BARRIER_FENCE_LATE.is_on() {
-            let _ = endpoint.block_on(endpoint.global_fence(self.barrier.node.members()));
-        }
         self.all_arrived(endpoint, deadline).await
     }
 
@@ -287,14 +283,14 @@ impl BarrierThread {
     fn tell(&mut self, endpoint: &Endpoint) -> Result<()> {
         // The wait reports a dead or departed peer, unless it had arrived before it left.
         let told = self.row.send(endpoint).or_else(|error| if error.is_unreachable() { Ok(()) } else { Err(error) });
-        self.is_untold = told.is_err() && !mutants::BARRIER_TOLD_ONCE.is_on();
+        self.is_untold = told.is_err();
         told
     }
 
     async fn all_arrived(&mut self, endpoint: &Endpoint, deadline: Instant) -> Result<()> {
         let barrier = Arc::clone(&self.barrier);
         let Shared { path, arrived, .. } = &*barrier;
-        let round = self.row.value().saturating_sub(u64::from(mutants::BARRIER_ROUND_EARLY.is_on()));
+        let round = self.row.value();
         let mut next = 0;
         let start = endpoint.now();
         let waited = endpoint
@@ -304,9 +300,6 @@ impl BarrierThread {
                 }
                 // Rows only grow, so a row needs to be seen only once.
                 while let Some(row) = arrived.rows().nth(next) {
-                    if mutants::BARRIER_LAST_ROW.is_on() && next + 1 == arrived.len() {
-                        break;
-                    }
                     if row.try_load().is_some_and(|count| count >= round) {
                         next += 1;
                         continue;
@@ -341,11 +334,4 @@ impl BarrierThread {
             }
         }
     }
-}
-
-/// Whether the fence of a barrier covers a node: always, except for mutants.
-fn is_fenced(node: &NodeId) -> bool {
-    !(mutants::BARRIER_NO_FENCE.is_on()
-        || mutants::BARRIER_FENCE_LATE.is_on()
-        || mutants::BARRIER_FENCE_FROM_ONE.is_on() && node.0 == 0)
 }

@@ -75,7 +75,6 @@ pub use self::single::Mutex;
 pub use self::state::{BYPASS_MAX, STUCK_LONG, STUCK_SHORT};
 use self::state::{DIED, DRAW, State, Watch, patience};
 use crate::error::{ErrorContext, ErrorKind, Result};
-use crate::mutants;
 use crate::node::{MemberStatus, Node, Object, ObjectBuilder, Regions};
 use crate::objects::participants::Participants;
 use crate::objects::release;
@@ -383,7 +382,7 @@ impl MutexArray {
                 if let Some(taken) = state.taken_by_ticket(number, self.me()) {
                     let found = self.settle_turn(endpoint, &mut ticket, state, taken).await;
                     let found = State(found.of(self.object.path())?);
-                    if found == state || mutants::MUTEX_TURN_UNCHECKED.is_on() {
+                    if found == state {
                         ticket.number = None;
                         return Ok(self.guard(endpoint, ticket.word, index, taken));
                     }
@@ -471,7 +470,7 @@ impl MutexArray {
             None => {
                 let is_gone = |member| matches!(node.status_of(member), MemberStatus::Evicted | MemberStatus::Departed);
                 // This covers all members ever: a restarted node may wait behind its own predecessor, too.
-                let is_lost = node.members().any(is_gone) && !mutants::MUTEX_TURN_KEPT.is_on();
+                let is_lost = node.members().any(is_gone);
                 (!state.nobody_waits() && is_lost).then(|| state.passed_over())
             }
         }

@@ -47,7 +47,6 @@ use xxhash_rust::xxh3::xxh3_64;
 use zerocopy::IntoBytes;
 
 use crate::error::{ErrorContext, ErrorKind, Result};
-use crate::mutants;
 use crate::node::{Node, Object, ObjectBuilder, Regions};
 use crate::objects::participants::Participants;
 
@@ -353,12 +352,10 @@ impl<T: Plain> OwnedVar<T> {
             Image::Word => Some(read_value(copy.words(0, 1))),
             Image::Guards { words } => {
                 // In reverse: trail, value, lead. See the module's documentation.
-                let (lead, trail) = (copy.word(0), copy.word(8 + words * 8));
-                let forward = mutants::OWNED_LOAD_FORWARD.is_on();
-                let first = if forward { lead } else { trail }.load();
+                let trail = copy.word(8 + words * 8).load();
                 let value = read_value(copy.words(8, words));
-                let last = if forward { trail } else { lead }.load();
-                (first == last || mutants::OWNED_TORN_ACCEPTED.is_on()).then_some(value)
+                let lead = copy.word(0).load();
+                (lead == trail).then_some(value)
             }
             Image::Checksum { words } => {
                 let value = read_value(copy.words(0, words));
@@ -391,8 +388,7 @@ impl<T: Plain> OwnedVar<T> {
         let shared = &self.0;
         let look = || {
             self.try_load().map(Ok).or_else(|| {
-                let gone = shared.object.node().fenced_error(endpoint, shared.owner);
-                let gone = gone.filter(|_| !mutants::OWNED_DEAD_AWAITED.is_on())?;
+                let gone = shared.object.node().fenced_error(endpoint, shared.owner)?;
                 // An earlier put of the owner may have landed since.
                 Some(self.try_load().ok_or(gone))
             })
@@ -431,11 +427,6 @@ impl<T: Plain> OwnedVar<T> {
                     let word = endpoint.get(from).await.of(path)?;
                     return Ok(T::read_from_bytes(&word.to_ne_bytes()).unwrap_or_else(|_| T::new_zeroed()));
                 }
-                Image::Guards { .. } if mutants::pulls() => {
-                    if let Some(value) = mutants::pull(endpoint, from).of(path)? {
-                        return Ok(value);
-                    }
-                }
                 Image::Guards { words } => {
                     // Remote reads are unordered: each is waited for before the next.
                     let trail = endpoint.get(from.at(1 + words)).await.of(path)?;
@@ -449,7 +440,7 @@ impl<T: Plain> OwnedVar<T> {
                     let image = endpoint.get_into(from, endpoint.buf::<u64>(words + 1).of(path)?).await.of(path)?;
                     let value = T::read_from_prefix(image.as_bytes());
                     if let Ok((value, _)) = value
-                        && (image[words] == checksum(&value) || mutants::OWNED_SUM_IGNORED.is_on())
+                        && image[words] == checksum(&value)
                     {
                         return Ok(value);
                     }

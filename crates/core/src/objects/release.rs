@@ -3,7 +3,6 @@
 use farfield_fabric::{self as fabric, Endpoint, GroupKey, NodeId, RemotePtr};
 
 use crate::error::Result;
-use crate::mutants;
 use crate::node::{Node, Object, Poller, Progress};
 
 /// A release that waits until no live node can read the memory of the lost ones.
@@ -133,9 +132,7 @@ pub async fn fence_holder(
     let fenced = node.members().filter(|node| !is_spared(*node) || !orders(*node));
     let lost = node.fence_live_nodes(endpoint, fenced).await?;
     // The release overtakes gets that are under way (NRR before NAR, and before NRW, is not kept).
-    if !mutants::MUTEX_READ_OVERTAKEN.is_on() {
-        endpoint.wait_for_reads(node.members().filter(|node| is_spared(*node))).await;
-    }
+    endpoint.wait_for_reads(node.members().filter(|node| is_spared(*node))).await;
     if lost.is_empty() { Ok(lost) } else { node.fence_live_nodes(endpoint, node.members()).await }
 }
 

@@ -6,8 +6,6 @@ use core::task::{Context, Poll};
 
 use farfield_fabric::{self as fabric, Endpoint, Op};
 
-use crate::mutants;
-
 /// An atomic that is undone if its future is dropped. A drop before completion blocks until the atomic completes, which
 /// takes at most one round trip.
 ///
@@ -71,7 +69,6 @@ impl<F: FnMut(u64)> Drop for CancelGuard<'_, F> {
     fn drop(&mut self) {
         if let Some(op) = self.op.take()
             && let Ok(found) = self.endpoint.block_on(op)
-            && !mutants::MUTEX_DROPPED_NOT_UNDONE.is_on()
         {
             (self.undo)(found);
         }

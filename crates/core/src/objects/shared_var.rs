@@ -31,7 +31,6 @@ use core::marker::PhantomData;
 use farfield_fabric::{Endpoint, GroupKey, NodeId, Plain, Region, RemotePtr};
 
 use crate::error::{ErrorContext, Missed, Result};
-use crate::mutants;
 use crate::node::{Node, Object, ObjectBuilder, Regions};
 
 /// A replicated word of type `T` (8 bytes).
@@ -141,9 +140,6 @@ impl<T: Plain> SharedVar<T> {
         let pointers = nodes.into_iter().filter(is_other).filter_map(copy_of).map(|index| self.copies[index]);
         let puts: Vec<_> =
             pointers.map(|copy| (copy.node(), endpoint.put_from_region(copy, self.copy.span(0, 8)))).collect();
-        if mutants::SHARED_PUSH_NOT_AWAITED.is_on() {
-            return Ok(());
-        }
         let mut missed = Missed::default();
         for (node, put) in puts {
             missed.note(node, put.await);
@@ -192,11 +188,7 @@ impl<T: Plain> SharedVar<T> {
         if node == endpoint.me() {
             return Ok(self.load()); // the copy is already here
         }
-        let get = endpoint.get_span(from, self.copy.span(0, 8));
-        if mutants::SHARED_PULL_NOT_AWAITED.is_on() {
-            return Ok(self.load());
-        }
-        get.await.of(self.object.path())?;
+        endpoint.get_span(from, self.copy.span(0, 8)).await.of(self.object.path())?;
         Ok(self.load())
     }
 
@@ -217,10 +209,6 @@ impl<T: Plain> SharedVar<T> {
     /// # Errors
     /// A node is unreachable.
     pub async fn fence(&self, endpoint: &Endpoint, nodes: impl IntoIterator<Item = NodeId>) -> Result<()> {
-        if mutants::SHARED_FENCE_REMOTE.is_on() {
-            let mut nodes = nodes.into_iter();
-            return nodes.try_for_each(|node| endpoint.remote_fence(node).wait()).of(self.object.path());
-        }
         endpoint.global_fence(nodes).await.of(self.object.path())
     }
 }

@@ -36,7 +36,6 @@ use serde::{Deserialize, Serialize};
 use super::super::service::{MemberStatus, Poller, Progress};
 use super::super::{Node, Shared};
 use crate::error::Result;
-use crate::mutants;
 
 /// Messages about openings that end.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -159,10 +158,6 @@ impl<R> Openings<R> {
 
     /// Handles `Released` of another node. Returns the regions to free.
     pub(super) fn is_released(&mut self, peer: NodeId, opening: u64, is_gone: impl Fn(NodeId) -> bool) -> Vec<R> {
-        let opening = match self.own.last_key_value() {
-            Some((last, _)) if mutants::CLOSING_LATE_TAKEN.is_on() && !self.own.contains_key(&opening) => *last,
-            _ => opening,
-        };
         if let Some(released) = self.own.get_mut(&opening).and_then(|own| own.told.get_mut(&peer)) {
             *released = true;
         }
@@ -180,7 +175,7 @@ impl<R> Openings<R> {
     fn give_back(&mut self, opening: u64, is_gone: impl Fn(NodeId) -> bool) -> Vec<R> {
         let is_over = self.own.get(&opening).is_some_and(|own| {
             let is_released = own.told.iter().all(|(peer, released)| *released || is_gone(*peer));
-            own.stage == Stage::Closed && (is_released || mutants::CLOSING_FREED_EARLY.is_on())
+            own.stage == Stage::Closed && is_released
         });
         let own = if is_over { self.own.remove(&opening) } else { None };
         own.map_or(Vec::new(), |own| own.regions)
@@ -194,11 +189,7 @@ impl Shared {
         if self.fabric.peer_state(node) == PeerState::Left {
             return true;
         }
-        match self.service.status_of(node) {
-            Some(MemberStatus::Departed | MemberStatus::Evicted) => true,
-            Some(MemberStatus::Suspected | MemberStatus::Dead) => mutants::CLOSING_SUSPECT_NOT_AWAITED.is_on(),
-            _ => false,
-        }
+        matches!(self.service.status_of(node), Some(MemberStatus::Departed | MemberStatus::Evicted))
     }
 
     /// Frees memory, and counts it.

@@ -7,7 +7,6 @@ use serde::{Deserialize, Serialize};
 
 use super::super::{Shared, membership};
 use super::{ObjectDescriptor, REOPENED, close, leave_outside, reopen};
-use crate::mutants;
 
 /// A message between the service threads.
 #[derive(Debug, Serialize, Deserialize)]
@@ -62,24 +61,18 @@ impl Message {
                 {
                     // Record this first: the peer uses the memory announced to it until it reports the contrary.
                     let mut openings = shared.service.openings.lock();
-                    let untold = !object.is_of(from) && mutants::JOIN_RETURNED_UNTOLD.is_on();
-                    if !openings.uses(object.opening, from, opening)
-                        || !(untold || openings.tells(object.opening, from))
-                    {
+                    if !openings.uses(object.opening, from, opening) || !openings.tells(object.opening, from) {
                         return;
                     }
                 }
-                if !mutants::JOIN_NOT_ANSWERED.is_on() {
-                    let own = object.announcement(shared, from);
-                    Message::Connect { answers: opening, opening: object.opening, theirs: own }.send(shared, from);
-                }
+                let own = object.announcement(shared, from);
+                Message::Connect { answers: opening, opening: object.opening, theirs: own }.send(shared, from);
                 object.connect(from, opening, theirs, true);
                 object.take_in_those_that_wait(shared);
             }
             Message::Connect { answers, opening, theirs } => {
                 let Some(object) = find(&theirs.path) else { return };
-                let is_answer = answers == object.opening || mutants::JOIN_LATE_ANSWER_TAKEN.is_on();
-                if is_answer
+                if answers == object.opening
                     && object.check(shared, from, opening, &theirs)
                     && shared.service.openings.lock().uses(object.opening, from, opening)
                 {

@@ -7,7 +7,6 @@ use farfield_fabric::{ControlEvent, DeathRule, Endpoint, Instant, NodeId, PeerSt
 
 use super::{LEAVE_TIMEOUT, Poller, Progress};
 use crate::error::ErrorKind;
-use crate::mutants;
 use crate::node::Shared;
 use crate::node::membership::{Action, Membership};
 use crate::node::object::Message;
@@ -194,9 +193,7 @@ fn depart(shared: &Arc<Shared>, endpoint: &Endpoint, membership: &mut Membership
         shared.fabric.serve(tick, &mut |event| handle(shared, membership, event));
     }
     // It may be the only node that knows the decision.
-    if !mutants::MEMBERSHIP_GOES_IN_SILENCE.is_on() {
-        speak(shared, membership);
-    }
+    speak(shared, membership);
 }
 
 /// Carries out the membership's actions. Returns the time until there is more to do, if there is.
@@ -258,9 +255,7 @@ fn handle(shared: &Arc<Shared>, membership: &mut Membership, event: ControlEvent
             // Objects that were opened before it joined are announced now.
             let objects: Vec<_> = service.objects.lock().values().cloned().collect();
             for object in objects {
-                if !mutants::JOIN_LATE_NOT_ANNOUNCED.is_on() {
-                    object.announce(shared, node);
-                }
+                object.announce(shared, node);
             }
             service.reopenings.announce(shared, node);
         }

@@ -11,7 +11,6 @@ use super::slots::Meta;
 use super::tracker::Change;
 use super::unfinished::{Changing, Work};
 use crate::error::{ErrorContext, ErrorKind, Result};
-use crate::mutants;
 use crate::objects::codec::{Key, Value};
 
 impl<K: Key, V: Value> KvStore<K, V> {
@@ -19,9 +18,6 @@ impl<K: Key, V: Value> KvStore<K, V> {
     pub(super) async fn remove<'a>(&'a self, locked: Locked<'a>, key: &K, entry: Entry) -> Result<Locked<'a>> {
         let endpoint = locked.endpoint();
         let changing = self.changing(locked, key, entry);
-        if mutants::KV_FREED_FIRST.is_on() && self.slots.is_ours(entry.slot) {
-            self.slots.free(entry.slot);
-        }
         // The linearization point. No node may lose the key from its index before all nodes see it cleared: otherwise
         // one node's miss could be followed by another's hit.
         match self.clear(endpoint, entry).await {
@@ -33,7 +29,7 @@ impl<K: Key, V: Value> KvStore<K, V> {
         let position = self.tracker.tell(endpoint, key, Change::Remove { entry }).await?;
         self.tracker.wait(endpoint, position).await?;
         // All indexes have dropped it: the slot may be another key's.
-        if self.slots.is_ours(entry.slot) && !mutants::KV_FREED_FIRST.is_on() {
+        if self.slots.is_ours(entry.slot) {
             self.slots.free(entry.slot);
         } else {
             self.tracker.tell(endpoint, key, Change::Free { entry }).await?;
@@ -44,9 +40,7 @@ impl<K: Key, V: Value> KvStore<K, V> {
     /// Clears the valid bit of a slot, visibly.
     pub(super) async fn clear(&self, endpoint: &Endpoint, entry: Entry) -> Result<()> {
         self.write_meta(endpoint, entry.slot, Meta { counter: entry.counter, valid: false })?;
-        if !mutants::KV_DELETE_NOT_FLUSHED.is_on() {
-            endpoint.global_fence([entry.slot.node()]).await?;
-        }
+        endpoint.global_fence([entry.slot.node()]).await?;
         Ok(())
     }
 
@@ -81,29 +75,17 @@ impl<K: Key, V: Value> KvStore<K, V> {
         let entry = Entry { slot, counter };
         let changing = self.changing(locked, key, entry);
         self.write_all(endpoint, entry, value)?;
-        if !mutants::KV_OWN_INDEX_LAST.is_on() {
-            self.index.insert(key.clone(), entry);
-        }
-        if mutants::KV_VALID_EARLY.is_on() {
-            self.write_meta(endpoint, slot, Meta { counter, valid: true })?;
-        }
+        self.index.insert(key.clone(), entry);
         let position = self.tracker.tell(endpoint, key, Change::Insert { entry }).await?;
         self.tracker.wait(endpoint, position).await?;
         // The linearization point: every index has it by now.
         self.write_meta(endpoint, slot, Meta { counter, valid: true })?;
-        if mutants::KV_OWN_INDEX_LAST.is_on() {
-            self.index.insert(changing.key.clone(), changing.entry);
-        }
         changing.finish().unlock().await
     }
 
     pub(super) async fn update_locked(&self, locked: Locked<'_>, stripe: usize, entry: Entry, value: &V) -> Result<()> {
         let endpoint = locked.endpoint();
         self.write_value(endpoint, stripe, entry, value).map_err(|error| self.lost_by(error))?;
-        if mutants::KV_UPDATE_NO_FENCE.is_on() {
-            locked.guard.hand_over().release(endpoint);
-            return Ok(());
-        }
         // The release makes the value visible before the lock can be taken by another.
         locked.unlock().await?;
         self.check_there(endpoint, entry)

@@ -6,7 +6,6 @@ use super::index::hash_of;
 use super::recovery::Entered;
 use super::{KvStore, Look};
 use crate::error::{Error, ErrorContext, Result};
-use crate::mutants;
 use crate::objects::codec::{Key, Value};
 use crate::objects::mutex::Guard;
 
@@ -133,8 +132,6 @@ impl<K: Key, V: Value> KvStore<K, V> {
         };
         for (key, entry) in self.index.entries(is_of_lock) {
             match self.look(endpoint, entry).await {
-                Ok(_) if mutants::KV_DEAD_NOT_REPAIRED.is_on() => {}
-                Ok(Look::Torn) if mutants::KV_NOT_REDONE.is_on() => {}
                 Ok(Look::Found(_)) => {}
                 Ok(Look::Absent) => locked = self.remove(locked, &key, entry).await?,
                 Ok(Look::Torn) => {

@@ -110,7 +110,6 @@ use self::slots::{Layout, Slots};
 use self::tracker::Tracker;
 use self::values::Look;
 use crate::error::{Error, ErrorContext, ErrorKind, Result};
-use crate::mutants;
 use crate::node::{Node, Object, ObjectBuilder, Regions};
 pub use crate::objects::codec::{ByteString, Key, Value};
 use crate::objects::mutex::MutexArray;
@@ -382,7 +381,6 @@ impl<K: Key, V: Value> KvStore<K, V> {
             match self.look(endpoint, entry).await? {
                 Look::Found(value) => return Ok(Some(value)),
                 Look::Absent => return Ok(None),
-                Look::Torn if mutants::KV_TORN_IS_ABSENT.is_on() => return Ok(None),
                 Look::Torn => self.torn(endpoint, key, &mut since).await?,
             }
         }

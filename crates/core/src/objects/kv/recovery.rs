@@ -40,7 +40,6 @@ use std::sync::Arc;
 use farfield_fabric::{Endpoint, Instant, LocalMutex, NodeId, Region, RemotePtr, Word};
 
 use crate::error::{Error, ErrorKind, Result};
-use crate::mutants;
 use crate::node::Node;
 use crate::objects::participants::Participants;
 use crate::objects::ring_buffer::RingReceiver;
@@ -165,7 +164,7 @@ impl Deaths {
         let start = endpoint.now();
         let waited = endpoint
             .wait_until(deadline, || {
-                if self.unsettled(endpoint).next().is_none() || mutants::KV_DEAD_NOT_SETTLED.is_on() {
+                if self.unsettled(endpoint).next().is_none() {
                     return Some(true);
                 }
                 home.is_some_and(|home| self.is_closed(home)).then_some(false)

@@ -14,7 +14,6 @@ use zerocopy::IntoBytes;
 
 use super::Placement;
 use super::index::Entry;
-use crate::mutants;
 use crate::objects::participants::Participants;
 
 /// The shape of the slots of all nodes.
@@ -59,7 +58,7 @@ impl Meta {
 /// The checksum of a value in its `counter`-th use of a slot: one of another use does not pass for it.
 #[inline]
 pub(super) fn checksum(value: &[u64], counter: u64) -> u64 {
-    xxh3_64_with_seed(value.as_bytes(), if mutants::KV_SUM_UNSEEDED.is_on() { 0 } else { counter })
+    xxh3_64_with_seed(value.as_bytes(), counter)
 }
 
 /// The checksum of a value to be redone, with its own checksum: for one use of one slot.
@@ -117,7 +116,7 @@ impl Slots {
         let mut place = self.homes[rank].lock();
         let number = place.free.pop()?;
         let uses = &mut place.uses[number - self.shares[rank].start];
-        *uses += if mutants::KV_USES_NOT_COUNTED.is_on() { 0 } else { 1 };
+        *uses += 1;
         Some((self.bases[rank].at(number * self.layout.words), *uses))
     }
 

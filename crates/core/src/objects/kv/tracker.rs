@@ -19,7 +19,6 @@ use super::index::{Entry, Index};
 use super::recovery::Deaths;
 use super::slots::Slots;
 use crate::error::Result;
-use crate::mutants;
 use crate::node::{Hold, Node, Object, Poller, Progress};
 use crate::objects::codec::Key;
 use crate::objects::participants::Participants;
@@ -263,9 +262,6 @@ impl<K: Key> Poller for Follower<K> {
                         tracing::error!("node {}: a tracker cannot be followed: {error}", slots.me().0);
                         break;
                     }
-                }
-                if mutants::KV_ACK_BEFORE_APPLY.is_on() {
-                    let _ = receiver.acknowledge(endpoint);
                 }
                 match Change::decode::<K>(message) {
                     Some((Change::Insert { entry }, key)) => index.insert(key, entry),

@@ -21,7 +21,6 @@ use super::locks::Locked;
 use super::recovery::Staying;
 use super::slots::{Meta, Slots};
 use super::tracker::{Change, Tracker};
-use crate::mutants;
 use crate::node::{Node, Poller, Progress};
 use crate::objects::codec::Key;
 use crate::objects::mutex::HeldLock;
@@ -61,11 +60,7 @@ impl<K: Key> Drop for Changing<'_, '_, K> {
         // What this endpoint has put to the slot lands before the service thread, which has another, clears it.
         let endpoint = guard.endpoint();
         // Where that fails it may land later, as long as the slot's node is not out for good.
-        let fenced = if mutants::KV_HAND_OVER_UNFENCED.is_on() {
-            Ok(Vec::new())
-        } else {
-            endpoint.block_on(self.node.fence_live_nodes(endpoint, [self.entry.slot.node()].into_iter()))
-        };
+        let fenced = endpoint.block_on(self.node.fence_live_nodes(endpoint, [self.entry.slot.node()].into_iter()));
         let may_land = fenced.map_or_else(|error| error.is_refused(), |lost| !lost.is_empty());
         let (key, entry, lock) = (self.key.clone(), self.entry, Some((guard.hand_over(), entered.hand_over())));
         let node = self.node.for_service();
@@ -121,7 +116,7 @@ impl<K: Key> Unfinished<K> {
             self.told = tracker.try_tell(key, Change::Remove { entry: *entry }).ok().flatten();
             return self.told.is_some();
         }
-        if !self.dropped && !mutants::KV_RELEASED_BEFORE_DROPPED.is_on() {
+        if !self.dropped {
             self.dropped = self.told.is_some_and(|position| tracker.is_applied(endpoint, position));
             return self.dropped;
         }

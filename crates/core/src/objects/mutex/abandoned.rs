@@ -4,7 +4,6 @@ use super::state::State;
 use farfield_fabric::{Endpoint, RemotePtr};
 
 use super::MutexArray;
-use crate::mutants;
 use crate::node::{Hold, Poller, Progress};
 
 /// A place in the queue. If it is dropped, the service thread takes it over and passes the turn on.
@@ -16,9 +15,7 @@ pub(super) struct Ticket<'a> {
 
 impl Drop for Ticket<'_> {
     fn drop(&mut self) {
-        if let Some(number) = self.number
-            && !mutants::MUTEX_TICKET_LOST.is_on()
-        {
+        if let Some(number) = self.number {
             let object = &self.locks.object;
             object.node().add_poller(Box::new(Abandoned { word: self.word, number, _open: object.hold() }));
         }

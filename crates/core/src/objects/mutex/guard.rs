@@ -5,7 +5,6 @@ use farfield_fabric::{Endpoint, RemotePtr};
 use super::MutexArray;
 use super::state::DIED;
 use crate::error::{Error, ErrorContext, Result};
-use crate::mutants;
 use crate::node::{Hold, Progress};
 use crate::objects::release;
 use crate::objects::release::{fence_holder, release_later};
@@ -61,12 +60,10 @@ impl Guard<'_> {
     pub async fn unlock(mut self) -> Result<()> {
         let path = self.locks.object.path();
         let home = self.word.node();
-        let spared = if mutants::MUTEX_FENCE_SPARES_SELF.is_on() { self.endpoint.me() } else { home };
-        let is_spared = |node| node == spared || mutants::MUTEX_NO_FENCE.is_on();
+        let is_spared = |node| node == home;
         let fenced = fence_holder(self.locks.object.node(), self.endpoint, is_spared).await;
         if let Ok(lost) = &fenced
             && !lost.is_empty()
-            && !mutants::MUTEX_RELEASED_UNDECIDED.is_on()
         {
             let lock = HeldLock { word: self.word, held: self.held(), _open: self.locks.object.hold() };
             self.held = false;
@@ -79,14 +76,10 @@ impl Guard<'_> {
         }
         let me = self.held();
         self.held = false; // from here on it is released, or its home is gone
-        let released = if mutants::MUTEX_RELEASED_BY_PUT.is_on() {
-            mutants::release_by_put(self.endpoint, self.word, self.locks.seen[self.index].load(), me)
-        } else {
-            self.endpoint.faa(self.word, me.wrapping_neg()).await
-        };
+        let released = self.endpoint.faa(self.word, me.wrapping_neg()).await;
         match &released {
             Ok(before) => self.locks.seen[self.index].store(before.wrapping_sub(me)),
-            Err(error) if error.is_refused() && !mutants::MUTEX_RELEASE_REFUSED.is_on() => {
+            Err(error) if error.is_refused() => {
                 // The service thread releases by another endpoint: the puts that needed no fence are made visible
                 // before.
                 let node = self.locks.object.node();

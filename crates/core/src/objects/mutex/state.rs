@@ -4,8 +4,6 @@ use core::time::Duration;
 
 use farfield_fabric::{Instant, NodeId};
 
-use crate::mutants;
-
 /// How often in a row newcomers may overtake waiting operations.
 pub const BYPASS_MAX: u64 = 16;
 /// If a free lock is not taken for this time and some node is dead or departed, the queue's head counts as an
@@ -63,8 +61,7 @@ impl State {
 
     /// The state after a newcomer takes the lock, if it may.
     pub(super) fn taken_by_newcomer(self, me: u64) -> Option<State> {
-        let passed = if mutants::MUTEX_UNBOUNDED_BYPASS.is_on() { 0 } else { self.bypass() };
-        let passes = if self.nobody_waits() { 0 } else { passed + 1 };
+        let passes = if self.nobody_waits() { 0 } else { self.bypass() + 1 };
         (self.holder().is_none() && passes <= BYPASS_MAX).then(|| self.taken(self.serving(), passes, me))
     }
 
@@ -84,7 +81,7 @@ impl State {
 
     /// The state after an operation frees the lock from a dead holder.
     pub(super) fn freed_from_the_dead(self) -> State {
-        State(self.freed().0 | if mutants::MUTEX_DEATH_UNMARKED.is_on() { 0 } else { DIED })
+        State(self.freed().0 | DIED)
     }
 
     /// Whether a ticket's turn has been skipped. (Tickets wrap around; never are half of them in use.)

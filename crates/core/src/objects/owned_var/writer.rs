@@ -5,7 +5,6 @@ use zerocopy::IntoBytes;
 
 use super::{Image, OwnedWriter, Peer, checksum, put_words};
 use crate::error::{ErrorContext, Missed, Result};
-use crate::mutants;
 
 impl<T: Plain> OwnedWriter<T> {
     /// Writes the owner's copy; threads of this node see it at once.
@@ -104,9 +103,6 @@ impl<T: Plain> OwnedWriter<T> {
             let sent = self.send_to(endpoint, at);
             let node = self.peers[at].copy.node();
             missed.note(node, sent.and_then(|()| endpoint.check_alive(node)));
-            if mutants::OWNED_PUSH_ENDS_AT_DEAD.is_on() && !missed.is_empty() {
-                break;
-            }
         }
         missed.end().of(self.var.object.path())
     }
@@ -119,14 +115,7 @@ impl<T: Plain> OwnedWriter<T> {
         // the next store.
         match self.var.image {
             Image::Word => endpoint.put_value(copy.cast(), self.value).detach(),
-            Image::Guards { words } if mutants::OWNED_PUSH_LIVE.is_on() => {
-                mutants::push_live(endpoint, copy, &self.var.copy, words)
-            }
             Image::Guards { words } => {
-                let trail = || endpoint.put_value(copy.at(1 + words), version).detach();
-                if mutants::OWNED_TRAIL_FIRST.is_on() {
-                    let _ = trail();
-                }
                 endpoint.put_value(copy, version).detach()?;
                 let before = core::mem::take(whole);
                 if let Err(error) = endpoint.put_value(copy.at(1).cast(), self.value).detach() {
@@ -134,7 +123,7 @@ impl<T: Plain> OwnedWriter<T> {
                     *whole = before.filter(|before| endpoint.put_value(copy, *before).detach().is_ok());
                     return Err(error);
                 }
-                trail()?;
+                endpoint.put_value(copy.at(1 + words), version).detach()?;
                 *whole = Some(version);
                 Ok(())
             }

@@ -8,7 +8,6 @@ use super::state::{Position, State};
 use super::steps::{Begun, Filling, Taking};
 use super::{Hint, Queue, QueueOptions};
 use crate::error::{Error, ErrorContext, ErrorKind, Result};
-use crate::mutants;
 use crate::objects::codec::Value;
 
 /// How often a waiting call checks whether the queue is being reopened.
@@ -53,22 +52,14 @@ impl<V: Value> Queue<V> {
                         };
                         // (1) The put of the values is posted before the operation that publishes them. Once is
                         // enough: the cell belongs to this call until it is published.
-                        let (cell, is_new) = (spare.cell, !spare.is_written);
-                        let is_late = mutants::QUEUE_PUBLISHED_FIRST.is_on();
-                        if is_new && !is_late {
+                        let cell = spare.cell;
+                        if !spare.is_written {
                             self.write(endpoint, cell, values).of(path)?;
                         }
                         spare.is_written = true;
-                        if mutants::QUEUE_HINT_EARLY.is_on() {
-                            let _ = endpoint.cas(self.tail.word, hint, position + 1).detach();
-                        }
                         let filled = state.filled(cell, values.len());
                         let op = Some(endpoint.cas(self.slot(position), state.0, filled.0));
-                        let filling = Filling { endpoint, op, from: state, spare };
-                        if is_new && is_late {
-                            self.write(endpoint, cell, values).of(path)?;
-                        }
-                        let found = filling.await.of(path)?;
+                        let found = Filling { endpoint, op, from: state, spare }.await.of(path)?;
                         if found == state {
                             self.tail.raise(endpoint, hint, position + 1);
                             return Ok(true);
@@ -87,12 +78,6 @@ impl<V: Value> Queue<V> {
         let mut position = self.head.seen.load();
         loop {
             let (hint, mut state) = self.look(endpoint, &self.head, position).await.of(path)?;
-            if mutants::QUEUE_EMPTY_BY_HINTS.is_on()
-                && endpoint.get(self.tail.word).wait().of(path)? == hint
-                && deadline.is_none()
-            {
-                return Ok(None);
-            }
             if hint > position {
                 position = hint;
                 continue;
@@ -115,9 +100,7 @@ impl<V: Value> Queue<V> {
                         // accepted fence.
                         let value = endpoint.get_into(self.value(state), into).accepted().of(path)?;
                         // (2) The value is read before its cell is free.
-                        if !mutants::QUEUE_FREED_UNREAD.is_on() {
-                            endpoint.remote_fence(self.options.home).detach().of(path)?;
-                        }
+                        endpoint.remote_fence(self.options.home).detach().of(path)?;
                         let op = endpoint.cas(self.slot(position), state.0, taken.0);
                         let taking =
                             Taking { queue: self, endpoint, from: state, op: Begun::Op(op), value: Begun::Op(value) };
@@ -183,8 +166,7 @@ impl<V: Value> Queue<V> {
             value.encode(into);
         }
         // An accepted put is enough: if it fails, so does the later compare-and-swap on the same node.
-        let put = endpoint.put_owned(self.cell(cell), buf);
-        if mutants::QUEUE_REFUSED_PUBLISHED.is_on() { Ok(()) } else { put.detach() }
+        endpoint.put_owned(self.cell(cell), buf).detach()
     }
 
     /// Checks whether values may be enqueued together.

@@ -1,7 +1,5 @@
 //! The word of a slot: its lap, its cell, and which of the cell's values are left.
 
-use crate::mutants;
-
 /// The most cells that a slot's word can tell apart.
 pub(super) const CELLS_MAX: usize = 1 << CELL_BITS;
 /// The most values of a batch.
@@ -53,8 +51,7 @@ impl State {
         if next < self.count() {
             return State::new(self.lap(), self.cell(), next, self.count());
         }
-        let laps = u32::from(!mutants::QUEUE_LAP_KEPT.is_on());
-        State::vacant(self.lap().wrapping_add(laps), self.cell())
+        State::vacant(self.lap().wrapping_add(1), self.cell())
     }
 
     /// What it says of a position that uses the slot in `lap`.

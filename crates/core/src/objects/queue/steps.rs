@@ -9,7 +9,6 @@ use farfield_fabric::{self as fabric, Buf, BufOp, Endpoint, Instant, Op, Word};
 use super::Queue;
 use super::state::State;
 use crate::error::{ErrorContext, ErrorKind, Result};
-use crate::mutants;
 use crate::objects::codec::Value;
 
 /// The cells of this node that no slot has: each word is a cell plus one, or 0 while a call uses it.
@@ -55,7 +54,7 @@ pub(super) struct Filling<'a, 'b> {
 
 impl Filling<'_, '_> {
     fn ended(&mut self, found: State) {
-        if found == self.from && !mutants::QUEUE_CELL_KEPT.is_on() {
+        if found == self.from {
             self.spare.cell = found.cell();
         }
     }
@@ -83,7 +82,6 @@ impl Future for Filling<'_, '_> {
 impl Drop for Filling<'_, '_> {
     fn drop(&mut self) {
         if let Some(op) = self.op.take()
-            && !mutants::QUEUE_DROPPED_NOT_SETTLED.is_on()
             && let Ok(found) = self.endpoint.block_on(op)
         {
             self.ended(State(found));
@@ -139,7 +137,7 @@ impl<V: Value> Taking<'_, V> {
         let (value, found) = value.zip(found).expect("polled after its end");
         let found = State(found?);
         // (3) Another was faster, and the cell may have been rewritten since.
-        if found != self.from && !mutants::QUEUE_TAKE_UNCHECKED.is_on() {
+        if found != self.from {
             return Poll::Ready(Ok((found, None)));
         }
         let decoded = V::decode(&value?).map(|(value, _)| Some(value));
@@ -161,8 +159,7 @@ impl<V: Value> Future for Taking<'_, V> {
 
 impl<V: Value> Drop for Taking<'_, V> {
     fn drop(&mut self) {
-        let is_over = matches!(self.op, Begun::Over) || matches!(self.value, Begun::Over);
-        if is_over || mutants::QUEUE_TAKEN_LOST.is_on() {
+        if matches!(self.op, Begun::Over) || matches!(self.value, Begun::Over) {
             return;
         }
         let endpoint = self.endpoint;

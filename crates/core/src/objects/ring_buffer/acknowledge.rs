@@ -6,7 +6,6 @@ use farfield_fabric::{Endpoint, Instant, NodeId, Region, Word};
 
 use super::Shared;
 use crate::error::{ErrorContext, ErrorKind, Result};
-use crate::mutants;
 
 /// The positions up to which the readers of a ring have read ([`RingSender::acknowledgements`]). Other tasks of the
 /// writer's thread can wait for them while the sender sends.
@@ -38,7 +37,7 @@ impl Acknowledgements {
     /// that it has not read it.
     fn counts(&self, endpoint: &Endpoint, reader: NodeId) -> bool {
         let node = self.shared.object.node();
-        node.fenced_error(endpoint, reader).is_none() || mutants::RING_DEAD_READER_AWAITED.is_on()
+        node.fenced_error(endpoint, reader).is_none()
     }
 
     /// The tails, with their readers' nodes.
@@ -63,8 +62,7 @@ impl Acknowledgements {
     /// ```
     pub fn lowest(&self, endpoint: &Endpoint) -> u64 {
         let tails = self.tails().filter(|(owner, _)| self.counts(endpoint, *owner)).map(|(_, tail)| tail);
-        let lowest = if mutants::RING_FASTEST_READER.is_on() { tails.max() } else { tails.min() };
-        lowest.unwrap_or(u64::MAX)
+        tails.min().unwrap_or(u64::MAX)
     }
 
     /// Waits until all readers have read up to `position`. Dead and departed readers do not count. `what` describes the

@@ -6,7 +6,6 @@ use farfield_fabric::{Endpoint, Instant, RemotePtr};
 
 use super::{Shared, framed_bytes};
 use crate::error::{ErrorContext, ErrorKind, Result};
-use crate::mutants;
 
 /// One reader of a ring buffer.
 ///
@@ -99,19 +98,15 @@ impl RingReceiver {
         let shared = &*self.shared;
         let capacity = shared.options.capacity_bytes;
         let word_at = |position: u64| shared.ring.word((position % capacity as u64) as usize);
-        let len_too_early = mutants::RING_LENGTH_BEFORE_HEAD.is_on().then(|| word_at(self.position).load());
         if shared.head.word(0).load() <= self.position {
             self.check_writer(endpoint)?;
             return self.tell_again(endpoint).map(|()| false);
         }
         // The head was read first; all messages that it covers landed before it.
-        let len = len_too_early.unwrap_or_else(|| word_at(self.position).load()) as usize;
+        let len = word_at(self.position).load() as usize;
         if framed_bytes(len.min(capacity)) > capacity {
             let what = format!("a message of {len} bytes in a ring of {capacity}");
             return Err(ErrorKind::Corrupt { what }).of(shared.object.path());
-        }
-        if mutants::RING_ACK_BEFORE_READ.is_on() {
-            self.tell_writer(endpoint, self.position + framed_bytes(len) as u64)?;
         }
         into.clear();
         let mut position = self.position + 8;
@@ -169,7 +164,7 @@ impl RingReceiver {
             return Ok(());
         }
         let told = self.tell_writer(endpoint, self.dealt_with);
-        if told.is_ok() || mutants::RING_ACK_ONCE.is_on() {
+        if told.is_ok() {
             self.told = self.dealt_with;
         }
         told
@@ -177,11 +172,6 @@ impl RingReceiver {
 
     /// Returns the space before a position to the writer.
     fn tell_writer(&self, endpoint: &Endpoint, position: u64) -> Result<()> {
-        let position = if mutants::RING_CREDIT_MODULO.is_on() {
-            position % self.shared.options.capacity_bytes as u64
-        } else {
-            position
-        };
         match (&self.tail, &self.shared.tails) {
             (Tail::Local(offset), Some(tails)) => {
                 tails.word(*offset).store(position);

@@ -8,7 +8,6 @@ use farfield_fabric::{self as fabric, Endpoint, Instant, NodeId, Region, RemoteP
 use super::acknowledge::Acknowledgements;
 use super::{Shared, framed_bytes};
 use crate::error::{ErrorContext, ErrorKind, Missed, Result};
-use crate::mutants;
 use crate::node::MemberStatus;
 
 /// The one writer of a ring buffer.
@@ -125,11 +124,10 @@ impl RingSender {
             return Err(ErrorKind::TooLarge { bytes: message.len(), max_bytes }).of(path);
         }
         let end = self.head + framed as u64;
-        let room = capacity as u64 + if mutants::RING_ROOM_FORGETS_HEADER.is_on() { 8 } else { 0 };
-        if end - self.lowest > room {
+        if end - self.lowest > capacity as u64 {
             self.see_to_copies(endpoint);
             self.lowest = self.acknowledgements().lowest(endpoint).min(self.head);
-            if end - self.lowest > room {
+            if end - self.lowest > capacity as u64 {
                 return Ok(false);
             }
         }
@@ -144,7 +142,7 @@ impl RingSender {
 
         let at = (self.head % capacity as u64) as usize;
         self.write_local(message, at, framed);
-        if self.has_local_readers || mutants::RING_HEAD_LIVE.is_on() {
+        if self.has_local_readers {
             // After the message: stores stay in order.
             self.shared.head.word(0).store(end);
             endpoint.wake_local();
@@ -171,7 +169,7 @@ impl RingSender {
         }
         match refused {
             // No head covers it: it was not sent, and the next message takes its place.
-            Some(error) if !is_sent && !mutants::RING_REFUSED_SENT.is_on() => {
+            Some(error) if !is_sent => {
                 self.head = begin;
                 Err(error).of(self.shared.object.path())
             }
@@ -205,30 +203,14 @@ impl RingSender {
 
     /// Puts the last `bytes` bytes of the sent messages, which begin at `at` in the ring, and then the head.
     fn put(&self, endpoint: &Endpoint, copy: &RemoteCopy, at: usize, bytes: usize) -> fabric::Result<()> {
-        let Shared { ring, head, options, .. } = &*self.shared;
+        let Shared { ring, options, .. } = &*self.shared;
         let first = bytes.min(options.capacity_bytes - at);
         // To one node, in this order: message, then head. A refused put leaves a hole, so the head is not put.
-        let send_head = || {
-            if mutants::RING_HEAD_LIVE.is_on() {
-                endpoint.put_from_region(copy.head, head.span(0, 8)).detach()
-            } else {
-                endpoint.put_value(copy.head, self.head).detach()
-            }
-        };
-        if mutants::RING_HEAD_FIRST.is_on() {
-            let _ = send_head();
-        }
         let mut sent = endpoint.put_from_region(copy.ring.byte_add(at as u64), ring.span(at, first)).detach();
         if bytes > first {
-            if mutants::RING_HEAD_BEFORE_WRAPPED.is_on() {
-                let _ = send_head();
-            }
             sent = sent.and_then(|()| endpoint.put_from_region(copy.ring, ring.span(0, bytes - first)).detach());
         }
-        if mutants::RING_HEAD_OVER_HOLE.is_on() {
-            sent = Ok(());
-        }
-        sent.and_then(|()| send_head())?;
+        sent.and_then(|()| endpoint.put_value(copy.head, self.head).detach())?;
         copy.sent.set(self.head);
         Ok(())
     }
@@ -239,9 +221,6 @@ impl RingSender {
     fn put_missing(&self, endpoint: &Endpoint, copy: &RemoteCopy) -> fabric::Result<()> {
         // No call waits for the room of a dead or departed node.
         endpoint.check_alive(copy.head.node())?;
-        if mutants::RING_REPAIR_HEAD_FIRST.is_on() {
-            let _ = endpoint.put_value(copy.head, self.head).detach();
-        }
         let from = copy.sent.get();
         let at = (from % self.shared.options.capacity_bytes as u64) as usize;
         self.put(endpoint, copy, at, (self.head - from) as usize)
@@ -319,7 +298,7 @@ impl RingSender {
     /// A wait for the readers must make sure that they have received the messages.
     #[inline]
     fn see_to_copies(&self, endpoint: &Endpoint) {
-        if self.is_behind() && !mutants::RING_BEHIND_FORGOTTEN.is_on() {
+        if self.is_behind() {
             let _ = self.try_flush(endpoint);
         }
     }

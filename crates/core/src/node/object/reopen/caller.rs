@@ -5,7 +5,6 @@ use farfield_fabric::{self as fabric, Endpoint, NodeId};
 use super::super::Message;
 use super::{Call, Known, Reopening, Step, generation_of};
 use crate::error::{Error, ErrorKind, Result};
-use crate::mutants;
 use crate::node::Node;
 
 /// The result of waiting for the others.
@@ -69,8 +68,7 @@ impl<'a> Caller<'a> {
                 }
             };
             self.say(generation, &members, Step::Opened);
-            let met = if mutants::REOPEN_UNCOMMITTED.is_on() { Met::All } else { self.meet(generation, &members)? };
-            match met {
+            match self.meet(generation, &members)? {
                 Met::All => {
                     self.supersede(generation);
                     return Ok(opened);
@@ -90,8 +88,7 @@ impl<'a> Caller<'a> {
             let now = caller.members();
             let highest = caller.known(|known| {
                 let said = now.iter().filter_map(|node| known.said.get(&NodeId(*node)));
-                let others = said.map(|call| call.generation).filter(|_| !mutants::REOPEN_GENERATION_OWN.is_on());
-                others.chain([known.last + 1]).max().unwrap_or(0)
+                said.map(|call| call.generation).chain([known.last + 1]).max().unwrap_or(0)
             });
             if highest > generation || now != members {
                 // With other members it is another generation: some nodes may have agreed on the one before.

@@ -1,0 +1,17 @@
+//! The lock of each cell, and the order in which a transaction takes its locks.
+
+/// The lock of a cell. It is on the cell's node, unless that node has none.
+pub(crate) fn lock_of(cell: usize, nodes: usize, locks: usize) -> usize {
+    let (node, word) = (cell % nodes, cell / nodes);
+    match locks.saturating_sub(node).div_ceil(nodes) {
+        0 => node % locks,
+        there => node + word % there * nodes,
+    }
+}
+
+/// The locks of a transaction, each once, in the order of all transactions: so no cycle of waiting transactions can form.
+pub(crate) fn in_order(mut locks: Vec<usize>) -> Vec<usize> {
+    locks.sort_unstable();
+    locks.dedup();
+    locks
+}
