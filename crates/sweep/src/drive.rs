@@ -233,29 +233,29 @@ const SLACK_SECONDS: u64 = 60;
 /// Tests that judge the mistakes of some files, besides the scenarios.
 struct Tests {
     files: &'static str,
-    /// The package, and which of its test programs.
+    /// The package, and the target.
     program: Program,
     filter: &'static str,
 }
 
-type Program = (&'static str, &'static [&'static str]);
+/// A test program: the package, and the target.
+type Program = (&'static str, &'static str);
 
-const CORE: Program = ("farfield-core", &["--lib"]);
-const FABRIC: Program = ("farfield-fabric", &["--lib"]);
-const LOCKS: Program = ("farfield-locks", &["--lib"]);
-const TRANSACTIONS: Program = ("farfield-transactions", &["--lib"]);
-const CLI: Program = ("farfield-cli", &["--lib"]);
+const CORE: Program = ("farfield-core", "farfield_core");
+const FABRIC: Program = ("farfield-fabric", "farfield_fabric");
+const LOCKS: Program = ("farfield-locks", "farfield_locks");
+const TRANSACTIONS: Program = ("farfield-transactions", "farfield_transactions");
+const CLI: Program = ("farfield-cli", "farfield_cli");
 /// Texts of models and litmus tests, right and wrong ones.
-const MOWGLI: Program = ("mowgli", &["--lib"]);
-const ERRORS: Program = ("mowgli", &["--test", "errors"]);
-const SUITE: Program = ("mowgli", &["--test", "suite"]);
+const MOWGLI: Program = ("mowgli", "mowgli");
+const ERRORS: Program = ("mowgli", "errors");
+const SUITE: Program = ("mowgli", "suite");
 /// The suite that every fabric passes.
-const CONFORMANCE: Program = ("farfield-fabric", &["--test", "conformance"]);
+const CONFORMANCE: Program = ("farfield-fabric", "conformance");
 /// The objects over shared memory, and nodes that start, die, leave and return.
-const OBJECTS: Program = ("farfield", &["--test", "objects"]);
-const DEATHS: Program = ("farfield", &["--test", "deaths"]);
-const SESSION: Program = ("farfield", &["--test", "session"]);
-const RETURNS: Program = ("farfield", &["--test", "returns"]);
+const OBJECTS: Program = ("farfield", "objects");
+const DEATHS: Program = ("farfield", "deaths");
+const RETURNS: Program = ("farfield", "returns");
 
 const fn tests(files: &'static str, program: Program, filter: &'static str) -> Tests {
     Tests { files, program, filter }
@@ -292,7 +292,6 @@ const AFTER: &[Tests] = &[
     tests("crates/locks", OBJECTS, "costs::"),
     tests("crates/transactions", OBJECTS, "costs::"),
     tests("crates", OBJECTS, "refused::"),
-    tests("crates/core/src/node", SESSION, ""),
     tests("crates/core/src/node", DEATHS, ""),
     tests("crates/core/src/node", RETURNS, ""),
 ];
@@ -305,23 +304,10 @@ struct Judges {
 
 impl Judges {
     fn build(tree: &Tree) -> Result<Judges> {
-        let programs = [
-            CORE,
-            FABRIC,
-            LOCKS,
-            TRANSACTIONS,
-            CLI,
-            MOWGLI,
-            ERRORS,
-            SUITE,
-            CONFORMANCE,
-            OBJECTS,
-            DEATHS,
-            SESSION,
-            RETURNS,
-        ];
-        let tests = programs.into_iter().map(|program| Ok((program, tree.build_tests(program.0, program.1)?)));
-        Ok(Judges { worker: tree.worker(), tests: tests.collect::<Result<_>>()? })
+        let programs =
+            [CORE, FABRIC, LOCKS, TRANSACTIONS, CLI, MOWGLI, ERRORS, SUITE, CONFORMANCE, OBJECTS, DEATHS, RETURNS];
+        let paths = tree.build_tests(&programs)?;
+        Ok(Judges { worker: tree.worker(), tests: programs.into_iter().zip(paths).collect() })
     }
 
     fn command(&self, tests: &Tests) -> Command {

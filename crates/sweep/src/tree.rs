@@ -139,14 +139,32 @@ impl Tree {
         cargo
     }
 
-    /// Builds a test program of a package, with the mistakes of the last [`Tree::build`].
-    pub(crate) fn build_tests(&self, package: &str, program: &[&str]) -> Result<PathBuf> {
-        let built = self.cargo("test", package).args(program).args(["--no-run", "--profile", "sweep"]).output()?;
+    /// Builds test programs, with the mistakes of the last [`Tree::build`]: all at once, so that nothing is built twice for
+    /// the features of another package. Each is named by its package and its target.
+    pub(crate) fn build_tests(&self, programs: &[(&str, &str)]) -> Result<Vec<PathBuf>> {
+        let mut build = self.cargo("test", "farfield-sweep-worker");
+        build.args(["--no-run", "--profile", "sweep", "--lib"]);
+        for (package, target) in programs {
+            build.args(["--package", package]);
+            if !is_library(package, target) {
+                build.args(["--test", target]);
+            }
+        }
+        let built = build.output()?;
         ensure!(built.status.success(), "building the tests:\n{}", String::from_utf8_lossy(&built.stderr));
         let messages = String::from_utf8_lossy(&built.stdout);
-        let programs = messages.lines().filter_map(|line| serde_json::from_str::<serde_json::Value>(line).ok());
-        let program = programs.filter_map(|message| message["executable"].as_str().map(PathBuf::from)).next_back();
-        program.context("cargo built no test program")
+        let messages: Vec<serde_json::Value> =
+            messages.lines().filter_map(|line| serde_json::from_str(line).ok()).collect();
+        let path = |(package, target): &(&str, &str)| {
+            let folder = format!("/crates/{}/", package.trim_start_matches("farfield-"));
+            let is_it = |message: &&serde_json::Value| {
+                let manifest = message["manifest_path"].as_str().unwrap_or_default();
+                manifest.contains(&folder) && message["target"]["name"] == *target && message["profile"]["test"] == true
+            };
+            let found = messages.iter().find(is_it).and_then(|message| message["executable"].as_str());
+            found.map(PathBuf::from).with_context(|| format!("cargo built no test program {target} of {package}"))
+        };
+        programs.iter().map(path).collect()
     }
 
     /// Builds the worker. Mistakes that the compiler refuses are removed from `sites`; returns how many. `say` hears of the
@@ -182,6 +200,11 @@ impl Tree {
     pub(crate) fn worker(&self) -> PathBuf {
         self.target.join("sweep/farfield-sweep-worker")
     }
+}
+
+/// Whether a target is the library of its package, whose name has `_` for `-`.
+fn is_library(package: &str, target: &str) -> bool {
+    package.replace('-', "_") == target
 }
 
 /// Executions are most of a sweep's time, and a debug assertion that fails kills, too.
