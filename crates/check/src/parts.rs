@@ -1,10 +1,12 @@
 //! Parts that scenarios have in common.
 
+use core::cell::Cell;
 use core::future::{Future, poll_fn};
+use core::ops::RangeInclusive;
 use core::pin::pin;
 use core::task::Poll;
 
-use farfield_core::fabric::{ErrorKind as FabricError, GroupKey, NodeId, Region, sim};
+use farfield_core::fabric::{self, Endpoint, ErrorKind as FabricError, GroupKey, NodeId, Region, RemotePtr, sim};
 use farfield_core::{Error, ErrorKind, MemberStatus, Node, Result};
 
 use crate::scenario::{Cluster, crashed};
@@ -222,4 +224,138 @@ pub async fn cut<T>(pending_max: usize, future: impl Future<Output = T>) -> Opti
         }
     })
     .await
+}
+
+/// Posts an operation again until it is not refused. Refusals end.
+///
+/// ```
+/// # use farfield_check::{Budget, Scenario, exhaust, parts::{accepted, word}};
+/// let scenario = Scenario::new("doc/accepted", "a put that was not refused", 1, |cluster| {
+///     let word = word(cluster, 0, "x")?;
+///     cluster.thread(0, "puts", move |ep| Ok(accepted(|| ep.put_value(word.remote(0), 1u64).detach())?));
+///     Ok(())
+/// });
+/// assert!(exhaust(&scenario, Budget::unlimited()).finding.is_none());
+/// ```
+///
+/// # Errors
+/// Any other error of the operation.
+pub fn accepted<T>(mut post: impl FnMut() -> fabric::Result<T>) -> fabric::Result<T> {
+    loop {
+        match post() {
+            Err(error) if error.is_refused() => {}
+            posted => return posted,
+        }
+    }
+}
+
+/// Two words that a lock protects: they are equal whenever it is free. A critical section adds one to both.
+///
+/// ```
+/// # use farfield::{Mutex, NodeId};
+/// # use farfield_check::{Budget, Scenario, check, parts::Protected};
+/// let scenario = Scenario::new("doc/protected", "two holders, one after the other", 2, |cluster| {
+///     let locks = cluster.on_each(|node| Mutex::open(node, "lock", NodeId(0)))?;
+///     let data = std::rc::Rc::new(Protected::new(cluster, [1, 0], "")?);
+///     for (node, lock) in locks.into_iter().enumerate() {
+///         let data = data.clone();
+///         cluster.thread(node, "adds", move |ep| {
+///             ep.block_on(async {
+///                 let guard = lock.lock(ep).await?;
+///                 data.add_one(ep, true, guard.is_poisoned(), |_| false).await?;
+///                 guard.unlock().await
+///             })
+///         });
+///     }
+///     cluster.at_end(move || Ok(data.assert_sections(false, 2..=2)));
+///     Ok(())
+/// });
+/// assert!(check(&scenario, Budget::executions(50), 1).finding.is_none());
+/// ```
+pub struct Protected {
+    words: [Region; 2],
+    /// The node inside, if there is one.
+    inside: Cell<Option<usize>>,
+}
+
+impl Protected {
+    /// The words, each on a node.
+    ///
+    /// # Errors
+    /// No memory is left.
+    pub fn new(cluster: &Cluster, homes: [usize; 2], name: &str) -> Result<Protected> {
+        let [x, y] = homes;
+        let words = [word(cluster, x, &format!("x{name}"))?, word(cluster, y, &format!("y{name}"))?];
+        Ok(Protected { words, inside: Cell::new(None) })
+    }
+
+    /// One of the words, 0 or 1.
+    pub fn remote(&self, word: usize) -> RemotePtr<u64> {
+        self.words[word].remote(0)
+    }
+
+    /// A critical section: adds one to both words, and does not wait for the puts. The release has to make them
+    /// visible. Returns the old value. `by_cpu`: words of the own node are read and written by the CPU. Another node
+    /// may be inside only if the lock is poisoned, and that node `may_be_gone`.
+    ///
+    /// # Errors
+    /// A node of a word is unreachable.
+    ///
+    /// # Panics
+    /// Another node is inside, or the words differ and the lock is not poisoned.
+    pub async fn add_one(
+        &self,
+        ep: &Endpoint,
+        by_cpu: bool,
+        is_poisoned: bool,
+        may_be_gone: impl Fn(usize) -> bool,
+    ) -> Result<u64> {
+        let me = Some(ep.me().index());
+        let before = self.inside.replace(me);
+        let is_left = |node: usize| is_poisoned && may_be_gone(node);
+        assert!(before.is_none_or(is_left), "node {before:?} is inside, too");
+        let added = self.add(ep, by_cpu, is_poisoned).await;
+        if self.inside.get() == me {
+            self.inside.set(None);
+        }
+        added
+    }
+
+    async fn add(&self, ep: &Endpoint, by_cpu: bool, is_poisoned: bool) -> Result<u64> {
+        let remotes = [self.remote(0), self.remote(1)];
+        let is_own = |word: usize| by_cpu && remotes[word].node() == ep.me();
+        let mut seen = [0; 2];
+        for (at, seen) in seen.iter_mut().enumerate() {
+            *seen = if is_own(at) {
+                self.words[at].word(0).load()
+            } else {
+                loop {
+                    match ep.get(remotes[at]).await {
+                        Err(error) if error.is_refused() => {}
+                        got => break got?,
+                    }
+                }
+            };
+        }
+        assert!(seen[0] == seen[1] || is_poisoned, "{seen:?}: half-written, and the lock is not poisoned");
+        let value = seen[0].max(seen[1]);
+        for at in 0..2 {
+            if is_own(at) {
+                self.words[at].word(0).store(value + 1);
+            } else {
+                accepted(|| ep.put_value(remotes[at], value + 1).detach())?;
+            }
+        }
+        Ok(value)
+    }
+
+    /// At the end, under the lock: both words count the sections.
+    ///
+    /// # Panics
+    /// They do not.
+    pub fn assert_sections(&self, is_poisoned: bool, sections: RangeInclusive<u64>) {
+        let words = self.words.each_ref().map(|region| region.word(0).load());
+        assert!(is_poisoned || words[0] == words[1], "{words:?} differ at the end");
+        assert!(sections.contains(&words[0].max(words[1])), "{sections:?} sections, but the words are {words:?}");
+    }
 }

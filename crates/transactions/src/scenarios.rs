@@ -1,5 +1,7 @@
 //! Scenarios for the model checker.
 
+mod random;
+
 use std::cell::Cell;
 use std::rc::Rc;
 
@@ -19,12 +21,13 @@ const LOCKS: ALockOptions = ALockOptions { remote_budget: 2, local_budget: 2, op
 /// assert!(scenarios.iter().any(|scenario| scenario.name() == "transactions/transfers"));
 /// ```
 pub fn all() -> Vec<Scenario> {
-    with_slow([
+    let single = [
         transfers(),
         own_cells(),
         home_dies("transactions/cell-dies", [0, 2], 2),
         home_dies("transactions/lock-dies", [0, 1], 1),
-    ])
+    ];
+    with_slow(single.into_iter().chain(random::scenarios()))
 }
 
 /// A node writes its number to every cell, some of which it names twice.

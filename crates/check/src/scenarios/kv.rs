@@ -5,7 +5,7 @@
 
 pub(super) mod client;
 mod elsewhere;
-mod node_failure;
+pub(super) mod node_failure;
 
 use std::time::Duration;
 
@@ -473,4 +473,4 @@ fn timeout() -> Scenario {
 }
 
 /// The node that dies, in scenarios where one dies.
-const VICTIM: NodeId = NodeId(1);
+pub(super) const VICTIM: NodeId = NodeId(1);

@@ -9,6 +9,7 @@ mod kv;
 mod mutex;
 mod options;
 mod queue;
+mod random;
 mod refused;
 mod reopen;
 mod restart;
@@ -43,6 +44,7 @@ pub fn all() -> Vec<Scenario> {
         refused::scenarios(),
         fence::scenarios(),
         options::scenarios(),
+        random::scenarios(),
     ];
     with_slow(scenarios.into_iter().flatten())
 }

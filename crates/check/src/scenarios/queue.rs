@@ -13,7 +13,7 @@ use farfield_core::{Endpoint, NodeId, Queue, QueueOptions, Result};
 
 use super::keep;
 use crate::Faults;
-use crate::parts::cut;
+use crate::parts::{Excuse, cut};
 use crate::scenario::{Cluster, Log, Scenario, choose, crashed};
 
 pub(super) fn scenarios() -> Vec<Scenario> {
@@ -52,18 +52,18 @@ pub(super) fn scenarios() -> Vec<Scenario> {
 
 /// The next step of a thread.
 #[derive(Clone, Copy)]
-enum Do {
+pub(super) enum Do<'a> {
     /// Waits for room.
     Enqueue(u64),
     TryEnqueue(u64),
-    TryBatch(&'static [u64]),
+    TryBatch(&'a [u64]),
     /// Waits for a value.
     Dequeue,
     TryDequeue,
     /// Drops the call between two of its polls.
     CutEnqueue(u64),
     CutDequeue,
-    /// Gives up when the endpoint's timeout passes.
+    /// Gives up when the endpoint's timeout passes. If that cannot happen early, the queue is full then, or empty.
     EnqueueInTime(u64),
     DequeueInTime,
 }
@@ -77,15 +77,15 @@ struct Plan {
     /// Enqueues of one node that may be in flight at once.
     enqueues: usize,
     /// The calls of node 0 before the start.
-    before: &'static [Do],
+    before: &'static [Do<'static>],
     /// The threads: node, window and calls of each. With a window of 2, two operations are in flight at once.
-    threads: &'static [(usize, usize, &'static [Do])],
+    threads: &'static [(usize, usize, &'static [Do<'static>])],
 }
 
 const PLAN: Plan = Plan { nodes: 2, capacity: 2, enqueues: 1, before: &[], threads: &[] };
 
 /// A value in the queue, made from a number.
-trait Holds: farfield_core::Value {
+pub(super) trait Holds: farfield_core::Value {
     fn of(number: u64) -> Self;
     fn number(&self) -> u64;
 }
@@ -112,7 +112,7 @@ impl Holds for [u64; 2] {
     }
 }
 
-enum Entry {
+pub(super) enum Entry {
     Called {
         client: u32,
         input: QueueInput,
@@ -127,15 +127,15 @@ enum Entry {
     },
 }
 
-struct Client<V: Holds> {
-    id: u32,
-    queue: Rc<Queue<V>>,
-    log: Log<Entry>,
+pub(super) struct Client<V: Holds> {
+    pub(super) id: u32,
+    pub(super) queue: Rc<Queue<V>>,
+    pub(super) log: Log<Entry>,
 }
 
 impl<V: Holds> Client<V> {
     /// Makes a call, and returns the value that was dequeued.
-    async fn follow(&self, ep: &Endpoint, what: Do) -> Result<Option<u64>> {
+    pub(super) async fn follow(&self, ep: &Endpoint, what: Do<'_>) -> Result<Option<u64>> {
         let (queue, log) = (&*self.queue, &self.log);
         let input = match what {
             Enqueue(number) | TryEnqueue(number) | CutEnqueue(number) | EnqueueInTime(number) => {
@@ -147,6 +147,8 @@ impl<V: Holds> Client<V> {
         let call = log.push(Entry::Called { client: self.id, input });
         let enqueued = |done: Result<bool>| done.map(|done| Some(QueueOutput::Enqueued(done)));
         let dequeued = |found: Option<V>| Some(QueueOutput::Dequeued(found.map(|value| value.number())));
+        let since = Excuse::now();
+        let late = |is: QueueOutput| (!since.is_given()).then_some(is);
         let output = match what {
             Enqueue(number) => enqueued(queue.enqueue(ep, &V::of(number)).await.map(|()| true))?,
             TryEnqueue(number) => enqueued(queue.try_enqueue(ep, &V::of(number)).await)?,
@@ -157,20 +159,22 @@ impl<V: Holds> Client<V> {
             Dequeue => dequeued(Some(queue.dequeue(ep).await?)),
             TryDequeue => dequeued(queue.try_dequeue(ep).await?),
             CutEnqueue(number) => match cut(choose(6), queue.enqueue(ep, &V::of(number))).await {
+                Some(Err(error)) if error.is_timeout() => late(QueueOutput::Enqueued(false)),
                 Some(done) => enqueued(done.map(|()| true))?,
                 // It may have taken effect.
                 None => return Ok(None),
             },
             CutDequeue => match cut(choose(6), queue.dequeue(ep)).await {
+                Some(Err(error)) if error.is_timeout() => late(QueueOutput::Dequeued(None)),
                 Some(found) => dequeued(Some(found?)),
                 None => queue.salvage().pop().and_then(|value| dequeued(Some(value))),
             },
             EnqueueInTime(number) => match queue.enqueue(ep, &V::of(number)).await {
-                Err(error) if error.is_timeout() => None,
+                Err(error) if error.is_timeout() => late(QueueOutput::Enqueued(false)),
                 done => enqueued(done.map(|()| true))?,
             },
             DequeueInTime => match queue.dequeue(ep).await {
-                Err(error) if error.is_timeout() => None,
+                Err(error) if error.is_timeout() => late(QueueOutput::Dequeued(None)),
                 found => dequeued(Some(found?)),
             },
         };
@@ -183,6 +187,12 @@ impl<V: Holds> Client<V> {
             _ => None,
         })
     }
+}
+
+/// The history is one of a queue of this capacity.
+pub(super) fn assert_linearizable(capacity: usize, entries: Vec<Entry>) {
+    let verdict = check(&QueueModel { capacity }, &history(entries), Budget::default());
+    assert!(verdict.is_linearizable(), "{verdict}");
 }
 
 fn history(entries: Vec<Entry>) -> Vec<Event<QueueInput, QueueOutput>> {
@@ -236,9 +246,7 @@ fn run<V: Holds>(cluster: &Cluster, plan: Plan) -> Result<()> {
     cluster.at_end(move || {
         let ep = node.endpoint()?;
         while ep.block_on(last.follow(&ep, TryDequeue))?.is_some() {}
-        let events = history(last.log.take());
-        let verdict = check(&QueueModel { capacity: plan.capacity }, &events, Budget::default());
-        assert!(verdict.is_linearizable(), "{verdict}");
+        assert_linearizable(plan.capacity, last.log.take());
         Ok(())
     });
     Ok(())
@@ -335,7 +343,7 @@ fn rewritten() -> Scenario {
     queue::<u64>("queue/rewritten", "a cell that goes from node to node keeps its new value", plan)
 }
 
-const LAPS: &[Do] = &[
+const LAPS: &[Do<'static>] = &[
     Enqueue(1),
     Enqueue(2),
     Dequeue,

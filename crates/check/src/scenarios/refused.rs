@@ -10,7 +10,7 @@ use farfield_core::{
     Barrier, Endpoint, ErrorKind, Mutex, NodeId, OwnedVar, Queue, QueueOptions, Result, RingBuffer, RingOptions,
 };
 
-mod anywhere;
+pub(super) mod anywhere;
 
 use super::keep;
 use crate::{Cluster, Scenario, choose};

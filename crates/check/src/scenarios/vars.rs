@@ -1,6 +1,6 @@
 //! Variables: the word that all update, the word that any node pushes, and values with one owner.
 
-mod atomic;
+pub(super) mod atomic;
 mod node_failure;
 mod owned;
 

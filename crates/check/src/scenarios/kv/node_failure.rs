@@ -56,11 +56,7 @@ fn node_failure(cluster: &Cluster, placement: Placement, is_cut: bool) -> Result
     let options = KvOptions { placement, locks: 3, slots_per_node: 6, ..tiny() };
     let mut clients = Client::open(cluster, options, &[(0, kept, 1), (VICTIM.index(), lost, 2)])?;
     if is_cut {
-        let words = (0..3).map(|node| Ok((node, word(cluster, node, "heard")?.remote::<u64>(0))));
-        let words = words.collect::<Result<Vec<_>>>()?;
-        for (node, client) in clients.iter_mut().enumerate() {
-            client.heard_at = words.iter().copied().filter(|(other, _)| *other != node).collect();
-        }
+        may_be_cut_off(cluster, &mut clients)?;
     }
     for (node, client) in clients.iter().cloned().enumerate() {
         cluster.thread(node, "mixed", move |ep| {
@@ -80,17 +76,35 @@ fn node_failure(cluster: &Cluster, placement: Placement, is_cut: bool) -> Result
             Ok(())
         });
     }
-    let nodes = cluster.nodes().to_vec();
+    judge(cluster, &clients, &keys, (!is_cut).then_some(kept));
+    Ok(())
+}
+
+/// Gives each client a word on each other node, see [`Entry::Unheard`].
+pub(in crate::scenarios) fn may_be_cut_off(cluster: &Cluster, clients: &mut [Client]) -> Result<()> {
+    let words = (0..clients.len()).map(|node| Ok((node, word(cluster, node, "heard")?.remote::<u64>(0))));
+    let words = words.collect::<Result<Vec<_>>>()?;
+    for (node, client) in clients.iter_mut().enumerate() {
+        client.heard_at = words.iter().copied().filter(|(other, _)| *other != node).collect();
+    }
+    Ok(())
+}
+
+/// In the end the nodes that are left agree, can use each key again, and the history is that of a store that may have
+/// lost the values of the others. The value of the key that is `kept` never lay on a node that may die; if no key is,
+/// nodes may be cut off.
+pub(in crate::scenarios) fn judge(cluster: &Cluster, clients: &[Client], keys: &[u64], kept: Option<u64>) {
+    let (nodes, clients, keys, is_cut) = (cluster.nodes().to_vec(), clients.to_vec(), keys.to_vec(), kept.is_none());
     cluster.at_end(move || {
         for node in nodes.iter().filter(|_| is_cut) {
             let ep = node.endpoint()?;
             ep.block_on(ep.wait_until(Instant::NEVER, || is_decided(node).then_some(())))?;
         }
         let goes_on = |node: &usize| !crashed(*node) && !nodes[*node].fabric().is_fenced();
-        let living: Vec<usize> = (0..3).filter(goes_on).collect();
+        let living: Vec<usize> = (0..nodes.len()).filter(goes_on).collect();
         let Some(first) = living.first().copied() else { return Ok(()) };
         let mut lost_is_gone = false;
-        for key in keys {
+        for key in keys.iter().copied() {
             let ep = nodes[first].endpoint()?;
             // The holder of the key's lock has repaired the operations that were cut short.
             match ep.block_on(clients[first].kv.modify(&ep, &key, |_| None)) {
@@ -103,8 +117,8 @@ fn node_failure(cluster: &Cluster, placement: Placement, is_cut: bool) -> Result
                 found.push(ep.block_on(clients[*node].get(&ep, key))?);
             }
             assert!(found.iter().all(|value| *value == found[0]), "key {key} has different values: {found:?}");
-            assert!(is_cut || key != kept || found[0] != Answer::Lost, "a value was lost that did not lie there");
-            lost_is_gone |= key == lost && found[0] == Answer::Lost;
+            assert!(kept != Some(key) || found[0] != Answer::Lost, "a value was lost that did not lie there");
+            lost_is_gone |= found[0] == Answer::Lost;
             // All nodes can use the key again.
             for node in &living {
                 let (ep, value) = (nodes[*node].endpoint()?, 100 + *node as u64);
@@ -115,7 +129,7 @@ fn node_failure(cluster: &Cluster, placement: Placement, is_cut: bool) -> Result
                 }
             }
         }
-        assert!(!lost_is_gone || living.len() < 3);
+        assert!(!lost_is_gone || living.len() < nodes.len());
         let entries = clients[0].log.take();
         // An answer to a node that has left the session counts if that node could have reported it to a remaining one.
         let is_heard = |call: usize, client: u32| {
@@ -124,7 +138,7 @@ fn node_failure(cluster: &Cluster, placement: Placement, is_cut: bool) -> Result
             living.contains(&(client as usize)) || !entries[call..].iter().any(unheard)
         };
         let mut history = history_of_heard(&entries, is_heard);
-        for gone in (0..3).filter(|node| !living.contains(node)) {
+        for gone in (0..nodes.len()).filter(|node| !living.contains(node)) {
             let of_it = |at: usize| matches!(entries[at], Entry::Called { client, .. } if client as usize == gone);
             let said = |at: &usize| match entries[*at] {
                 Entry::Returned { call, .. } => of_it(call),
@@ -132,7 +146,7 @@ fn node_failure(cluster: &Cluster, placement: Placement, is_cut: bool) -> Result
             };
             // The node lived, and had its values, until its last log entry. A node that is cut off stays alive.
             let lived = if is_cut { 0 } else { (0..entries.len()).rfind(said).map_or(0, |last| last as u64 + 1) };
-            for key in keys.into_iter().filter(|key| is_cut || *key == lost) {
+            for key in keys.iter().copied().filter(|key| kept != Some(*key)) {
                 // At some moment its values were lost.
                 history.record(key, Event::pending(9 + gone as u32, lived, KvInput::Delete));
                 // A node that found a key missing while deleting it may find it lost.
@@ -153,5 +167,4 @@ fn node_failure(cluster: &Cluster, placement: Placement, is_cut: bool) -> Result
         }
         Ok(())
     });
-    Ok(())
 }

@@ -20,7 +20,7 @@ pub(super) fn scenarios() -> Vec<Scenario> {
 }
 
 /// Starts the nodes. The first one's operations are refused on command.
-fn start(cluster: &Cluster, nodes: usize) -> Result<Faults> {
+pub(in crate::scenarios) fn start(cluster: &Cluster, nodes: usize) -> Result<Faults> {
     let refusals = Faults::default();
     cluster.start_refusing(0, refusals.clone())?;
     (1..nodes).try_for_each(|node| cluster.start(node).map(drop))?;
@@ -29,17 +29,17 @@ fn start(cluster: &Cluster, nodes: usize) -> Result<Faults> {
 }
 
 /// Refuses an operation, at some moment, and up to two that follow it: those that make up for it, perhaps.
-fn refuse(ep: &Endpoint, refusals: &Faults) -> Result<()> {
+pub(in crate::scenarios) fn refuse(ep: &Endpoint, refusals: &Faults) -> Result<()> {
     (0..choose(12)).for_each(|_| ep.block_on(ep.pause()));
     refusals.fail_some(choose(16) as u64, 1 + choose(3) as u32);
     Ok(())
 }
 
 /// A fence that is refused is repeated when something changes, or when the endpoint's timeout is over.
-const PATIENCE: Duration = Duration::from_secs(100);
+pub(in crate::scenarios) const PATIENCE: Duration = Duration::from_secs(100);
 
 /// No more from now on.
-fn at_end(cluster: &Cluster, refusals: &Faults) {
+pub(in crate::scenarios) fn at_end(cluster: &Cluster, refusals: &Faults) {
     let refusals = refusals.clone();
     cluster.at_end(move || {
         refusals.fail_after(u64::MAX);

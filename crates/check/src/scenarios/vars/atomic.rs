@@ -7,11 +7,11 @@ use farfield_core::{AtomicVar, Endpoint, NodeId, Result, history};
 
 use super::super::keep;
 use crate::{Cluster, Log, Scenario, choose};
-pub(super) use Call::{Add, Exchange, Load, Store, Swap};
+pub(in crate::scenarios) use Call::{Add, Exchange, Load, Store, Swap};
 
 /// A call on an [`AtomicVar`].
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Call {
+pub(in crate::scenarios) enum Call {
     Load,
     Add(u64),
     /// Expected, new.
@@ -64,17 +64,28 @@ impl Model for OneByOne {
 
 /// The calls of a variable's users, in time: each begins with an entry, and ends with one that has its answer.
 #[derive(Clone)]
-pub(super) struct Calls(pub(super) Log<(u32, Call, Option<Option<u64>>)>);
+pub(in crate::scenarios) struct Calls(pub(in crate::scenarios) Log<(u32, Call, Option<Option<u64>>)>);
 
 impl Calls {
-    pub(super) fn make(&self, user: u32, call: Call, var: &AtomicVar, ep: &Endpoint) -> Result<()> {
+    pub(in crate::scenarios) fn make(&self, user: u32, call: Call, var: &AtomicVar, ep: &Endpoint) -> Result<()> {
+        self.ask(user, call, var, ep).map(drop)
+    }
+
+    /// Makes a call, and returns the value that it found, except for stores.
+    pub(in crate::scenarios) fn ask(
+        &self,
+        user: u32,
+        call: Call,
+        var: &AtomicVar,
+        ep: &Endpoint,
+    ) -> Result<Option<u64>> {
         self.0.push((user, call, None));
         let answer = call.make(var, ep)?;
         self.0.push((user, call, Some(answer)));
-        Ok(())
+        Ok(answer)
     }
 
-    pub(super) fn assert_linearizable(&self) {
+    pub(in crate::scenarios) fn assert_linearizable(&self) {
         let entries = self.0.take();
         let mut events = Vec::new();
         for (begin, (user, call, answer)) in entries.iter().enumerate() {
