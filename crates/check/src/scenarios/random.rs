@@ -16,15 +16,15 @@ mod variables;
 mod words;
 
 use farfield_core::fabric::{DeathRule, Instant};
-use farfield_core::{Endpoint, NodeId, Result};
+use farfield_core::{Endpoint, Node, NodeId, Result};
 
 use self::knowledge::{Board, Party};
 use self::peril::Peril;
 use super::kv;
 use super::refused::anywhere;
-use crate::parts::is_decided;
-use crate::scenario::{Cluster, Scenario};
 use crate::Faults;
+use crate::parts::{goes_on, is_decided, word};
+use crate::scenario::{Cluster, Scenario};
 
 /// The node that may die.
 const VICTIM: NodeId = kv::VICTIM;
@@ -102,7 +102,7 @@ fn run(cluster: &Cluster, peril: Peril, kinds: &[Kind]) -> Result<()> {
     let program = Program { cluster, peril, threads, board: Board::default() };
     match &program.peril {
         Peril::Nothing | Peril::Death => {}
-        Peril::Suspicion => decide(cluster),
+        Peril::Suspicion => decide(cluster)?,
         Peril::Refusals(refusals) => {
             let refuses = refusals.clone();
             cluster.thread(0, "refuses", move |ep| anywhere::refuse(ep, &refuses));
@@ -138,16 +138,31 @@ fn run(cluster: &Cluster, peril: Peril, kinds: &[Kind]) -> Result<()> {
     Ok(())
 }
 
-/// Waits until the nodes that go on agree on which of them do. Comes before the judgements at the end.
-fn decide(cluster: &Cluster) {
+/// Waits until the nodes that are left agree on which of them are, and reach each other. Comes before the judgements at
+/// the end.
+fn decide(cluster: &Cluster) -> Result<()> {
     let nodes = cluster.nodes();
+    let words = (0..nodes.len()).map(|node| word(cluster, node, "reached")).collect::<Result<Vec<_>>>()?;
+    let reaches = move |node: &Node| -> Result<bool> {
+        let ep = node.endpoint()?;
+        ep.block_on(ep.wait_until(Instant::NEVER, || is_decided(node).then_some(())))?;
+        let of_members = words.iter().filter(|word| node.live_members().contains(&word.remote::<u64>(0).node()));
+        Ok(of_members.map(|word| ep.get(word.remote::<u64>(0)).wait()).all(|got| got.is_ok()))
+    };
     cluster.at_end(move || {
-        for node in &nodes {
-            let ep = node.endpoint()?;
-            ep.block_on(ep.wait_until(Instant::NEVER, || is_decided(node).then_some(())))?;
+        loop {
+            let left = || nodes.iter().filter(|node| goes_on(node));
+            let before: Vec<NodeId> = left().map(Node::id).collect();
+            let mut all = true;
+            for node in left() {
+                all &= reaches(node)?;
+            }
+            if all && left().map(Node::id).eq(before) {
+                return Ok(());
+            }
         }
-        Ok(())
     });
+    Ok(())
 }
 
 pub(super) fn scenarios() -> Vec<Scenario> {

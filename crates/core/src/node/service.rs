@@ -118,7 +118,8 @@ pub enum Progress {
     /// Nothing to do, until an event arrives or a word changes on this node.
     Idle,
     /// Something is left to do, and nothing may wake the thread for it: an operation was refused, or it is for the time
-    /// to pass. It is polled again within a fraction of a millisecond.
+    /// to pass. It is polled again within a fraction of a millisecond, and after longer and longer pauses, of 10 ms at
+    /// most, as long as no poller gets on.
     Retry,
     /// It did some work, and there may be more.
     Busy,

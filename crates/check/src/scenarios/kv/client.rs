@@ -235,7 +235,7 @@ impl Client {
     }
 }
 
-fn is_full(error: &Error) -> bool {
+pub(super) fn is_full(error: &Error) -> bool {
     matches!(error.kind(), ErrorKind::Full { .. })
 }
 

@@ -3,13 +3,12 @@
 use farfield_core::fabric::{DeathRule, Instant};
 use farfield_core::history::Event;
 use farfield_core::history::kv::KvInput;
-use farfield_core::{ErrorKind, KvOptions, Placement, Result};
+use farfield_core::{ErrorKind, KvOptions, Node, Placement, Result};
 
 use super::VICTIM;
-use super::client::{Answer, Client, Entry, history_of_heard, keys, tiny};
+use super::client::{Answer, Client, Entry, history_of_heard, is_full, keys, tiny};
 use crate::Faults;
-use crate::parts::is_decided;
-use crate::parts::word;
+use crate::parts::{goes_on, is_decided, unless_faults, word};
 use crate::scenario::{Cluster, Scenario, choose, crashed};
 
 /// A node dies in the middle of any operation: of `NRW`s of its value, of its tracker's messages to each other node, or
@@ -90,15 +89,40 @@ pub(in crate::scenarios) fn may_be_cut_off(cluster: &Cluster, clients: &mut [Cli
     Ok(())
 }
 
+/// A key beside those of the history.
+const BESIDE: u64 = 9999;
+
+/// Waits until the nodes that are left agree on which of them are, and each of them can change a key: a node whose
+/// service thread does not reach another one's is evicted for that.
+fn decide(nodes: &[Node], clients: &[Client]) -> Result<()> {
+    let left = || (0..nodes.len()).filter(|node| goes_on(&nodes[*node]));
+    loop {
+        let before: Vec<usize> = left().collect();
+        let mut all = true;
+        for node in left() {
+            let (ep, kv) = (nodes[node].endpoint()?, &clients[node].kv);
+            ep.block_on(ep.wait_until(Instant::NEVER, || is_decided(&nodes[node]).then_some(())))?;
+            for changed in [ep.block_on(kv.insert(&ep, &BESIDE, &[0; 2])), ep.block_on(kv.delete(&ep, &BESIDE))] {
+                all &= match changed {
+                    Err(error) if is_full(&error) => true,
+                    changed => unless_faults(changed)?.is_some(),
+                };
+            }
+        }
+        if all && left().eq(before) {
+            return Ok(());
+        }
+    }
+}
+
 /// In the end the nodes that are left agree, can use each key again, and the history is that of a store that may have
 /// lost the values of the others. The value of the key that is `kept` never lay on a node that may die; if no key is,
 /// nodes may be cut off.
 pub(in crate::scenarios) fn judge(cluster: &Cluster, clients: &[Client], keys: &[u64], kept: Option<u64>) {
     let (nodes, clients, keys, is_cut) = (cluster.nodes().to_vec(), clients.to_vec(), keys.to_vec(), kept.is_none());
     cluster.at_end(move || {
-        for node in nodes.iter().filter(|_| is_cut) {
-            let ep = node.endpoint()?;
-            ep.block_on(ep.wait_until(Instant::NEVER, || is_decided(node).then_some(())))?;
+        if is_cut {
+            decide(&nodes, &clients)?;
         }
         let goes_on = |node: &usize| !crashed(*node) && !nodes[*node].fabric().is_fenced();
         let living: Vec<usize> = (0..nodes.len()).filter(goes_on).collect();

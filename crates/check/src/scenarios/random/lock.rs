@@ -123,7 +123,8 @@ pub(super) fn open(program: &Program<'_>) -> Result<Box<dyn Object>> {
                 let guard = ep.block_on(lock.mutexes[node].lock(&ep))?;
                 if lock.homes.iter().all(|home| goes_on(*home)) {
                     // What a node did that is gone may have been lost with it, or not.
-                    let ended: u64 = lock.ended.borrow().iter().enumerate().filter(|it| goes_on(it.0)).map(|it| it.1).sum();
+                    let ended: u64 =
+                        lock.ended.borrow().iter().enumerate().filter(|it| goes_on(it.0)).map(|it| it.1).sum();
                     lock.data.assert_sections(guard.is_poisoned(), ended..=lock.begun.get());
                 }
                 ep.block_on(guard.unlock())?;

@@ -34,8 +34,7 @@ pub(super) fn open(program: &Program<'_>) -> Result<Box<dyn Object>> {
     let open = move |node: &farfield_core::Node| Queue::<Value>::open(node, "queue", options.clone()).map(Rc::new);
     let queues = keep(program.cluster, program.cluster.on_each(open)?);
     let log = program.cluster.log();
-    let client =
-        |id: usize, node: usize| Client { id: id as u32, queue: Rc::clone(&queues[node]), log: log.clone() };
+    let client = |id: usize, node: usize| Client { id: id as u32, queue: Rc::clone(&queues[node]), log: log.clone() };
     let clients = program.threads.iter().enumerate().map(|(thread, node)| Rc::new(client(thread, *node))).collect();
     let (nodes, peril, last) = (program.cluster.nodes(), program.peril.clone(), RefCell::new(Vec::new()));
     for node in 0..program.nodes() {

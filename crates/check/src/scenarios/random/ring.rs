@@ -195,9 +195,7 @@ impl Stream {
         let received = {
             let mut receiver = reader.receiver.borrow_mut();
             match how {
-                Receive::Waits => {
-                    ep.block_on(receiver.recv_deadline(ep, &mut bytes, deadline)).map(|()| true)
-                }
+                Receive::Waits => ep.block_on(receiver.recv_deadline(ep, &mut bytes, deadline)).map(|()| true),
                 Receive::Tries => receiver.try_recv(ep, &mut bytes),
                 Receive::Keeps => receiver.try_recv_unacknowledged(ep, &mut bytes),
             }

@@ -4,7 +4,9 @@ use std::cell::RefCell;
 use std::rc::Rc;
 use std::time::Duration;
 
-use farfield_core::{AtomicVar, Endpoint, ErrorKind, Node, NodeId, OwnedVar, OwnedWriter, Result, SharedVar, TearCheck};
+use farfield_core::{
+    AtomicVar, Endpoint, ErrorKind, Node, NodeId, OwnedVar, OwnedWriter, Result, SharedVar, TearCheck,
+};
 
 use super::knowledge::{Message, Party, Read};
 use super::peril::Peril;
@@ -103,9 +105,8 @@ struct Shared {
 
 /// The registers of a variable's copies: the writer stores on its own node, and puts to all others.
 fn copies(program: &Program<'_>, writer: usize) -> Rc<[usize]> {
-    let copy = |node: usize| {
-        program.board.register(&format!("copy {node}"), node, writer, node == program.node_of(writer))
-    };
+    let copy =
+        |node: usize| program.board.register(&format!("copy {node}"), node, writer, node == program.node_of(writer));
     (0..program.nodes()).map(copy).collect()
 }
 
@@ -113,8 +114,12 @@ fn open_shared(program: &Program<'_>) -> Result<Box<dyn Object>> {
     let (writer, is_pulled) = (program.draw_thread(), program.draw(3) == 0);
     let vars = keep(program.cluster, program.cluster.on_each(|node| SharedVar::<u64>::open(node, "shared"))?);
     let registers = copies(program, writer);
-    let (nodes, board, peril, at_end) =
-        (program.cluster.nodes(), program.board.clone(), program.peril.clone(), (Rc::clone(&vars), Rc::clone(&registers)));
+    let (nodes, board, peril, at_end) = (
+        program.cluster.nodes(),
+        program.board.clone(),
+        program.peril.clone(),
+        (Rc::clone(&vars), Rc::clone(&registers)),
+    );
     program.cluster.at_end(move || {
         let (vars, registers) = at_end;
         if !is_pulled && nodes.iter().all(|node| peril.goes_on(node)) {
@@ -214,8 +219,12 @@ fn open_owned(program: &Program<'_>) -> Result<Box<dyn Object>> {
     let vars = keep(program.cluster, program.cluster.on_each(open)?);
     let end = Rc::new(RefCell::new(vars[owner.index()].writer()?));
     let registers = copies(program, writer);
-    let (nodes, board, peril, at_end) =
-        (program.cluster.nodes(), program.board.clone(), program.peril.clone(), (Rc::clone(&vars), Rc::clone(&registers)));
+    let (nodes, board, peril, at_end) = (
+        program.cluster.nodes(),
+        program.board.clone(),
+        program.peril.clone(),
+        (Rc::clone(&vars), Rc::clone(&registers)),
+    );
     program.cluster.at_end(move || {
         let (vars, registers) = at_end;
         if nodes.iter().all(|node| peril.goes_on(node)) {
@@ -245,7 +254,8 @@ fn store_and_push(
     if !pushes {
         return Ok(());
     }
-    let others: Vec<NodeId> = (0..registers.len()).filter(|node| *node != party.node).map(|node| NodeId(node as u16)).collect();
+    let others: Vec<NodeId> =
+        (0..registers.len()).filter(|node| *node != party.node).map(|node| NodeId(node as u16)).collect();
     others.iter().for_each(|other| party.will_write(registers[other.index()], version));
     let since = Excuse::now();
     let pushed = ep.block_on(end.push(ep));

@@ -28,7 +28,8 @@ pub(super) fn open(program: &Program<'_>) -> Result<Box<dyn Object>> {
         Ok(Rc::new(Word { register, home, writer, is_stored, region: word(program.cluster, home, &name)? }))
     });
     let words = words.collect::<Result<Vec<_>>>()?;
-    let (nodes, board, peril, at_end) = (program.cluster.nodes(), program.board.clone(), program.peril.clone(), words.clone());
+    let (nodes, board, peril, at_end) =
+        (program.cluster.nodes(), program.board.clone(), program.peril.clone(), words.clone());
     program.cluster.at_end(move || {
         // All puts have landed, unless a node has not stayed.
         if nodes.iter().all(|node| peril.goes_on(node)) {

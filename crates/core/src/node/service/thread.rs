@@ -11,8 +11,10 @@ use crate::node::Shared;
 use crate::node::membership::{Action, Membership};
 use crate::node::object::Message;
 
-/// The pause before it polls again, where operations have not started, or a poller wants to try again.
+/// The pause before it polls again, where operations have not started, or a poller wants to try again. If pollers keep
+/// trying in vain, as long as the members do not decide about a node, the pause grows.
 const RETRY_TICK: Duration = Duration::from_micros(100);
+const RETRY_TICK_MAX: Duration = Duration::from_millis(10);
 /// It polls the control sockets at least this often while pollers keep the thread awake.
 const SERVE_EVERY: u32 = 32;
 /// It also serves after so many pollers that had work, in the middle of a round. So messages of members, and beats of
@@ -84,7 +86,7 @@ fn first_membership(shared: &Shared) -> Membership {
 fn serve(shared: &Arc<Shared>, endpoint: &Endpoint, membership: &mut Membership, pollers: &mut Vec<Box<dyn Poller>>) {
     let (service, fabric) = (&shared.service, &shared.fabric);
     let mut waiting = Waiting::of_service();
-    let mut round = 0u32;
+    let (mut round, mut again) = (0u32, Retries::NONE);
     while service.stop.load() == 0 {
         pollers.append(&mut service.new_pollers.lock());
         let Polled { is_busy, retries } = poll_all(shared, endpoint, membership, pollers);
@@ -100,6 +102,11 @@ fn serve(shared: &Arc<Shared>, endpoint: &Endpoint, membership: &mut Membership,
         if is_busy {
             waiting.reset();
         }
+        if retries && !is_busy {
+            again.failed(fabric.now());
+        } else {
+            again = Retries::NONE;
+        }
         let is_due = round.is_multiple_of(SERVE_EVERY) || waiting.is_asleep();
         if is_due && hear(shared, membership, Duration::ZERO) {
             // The thread must not sleep on an event: it may ask for a decision, or a poller may wait for it.
@@ -107,13 +114,36 @@ fn serve(shared: &Arc<Shared>, endpoint: &Endpoint, membership: &mut Membership,
             continue;
         }
         if !is_busy {
-            let retry = (is_held || retries).then_some(RETRY_TICK);
-            let tick = tick.into_iter().chain(retry).min();
-            waiting.until(tick.map_or(Instant::NEVER, |tick| fabric.now() + tick));
+            let tick = tick.into_iter().chain(is_held.then_some(RETRY_TICK)).min();
+            let next = tick.map(|tick| fabric.now() + tick);
+            waiting.until(next.into_iter().chain(again.due).min().unwrap_or(Instant::NEVER));
             fabric.idle(&mut waiting);
         }
     }
     fabric.idle_end(&mut waiting);
+}
+
+/// The pauses of pollers that try again.
+struct Retries {
+    pause: Duration,
+    /// When they try again, if they do.
+    due: Option<Instant>,
+}
+
+impl Retries {
+    const NONE: Retries = Retries { pause: RETRY_TICK, due: None };
+
+    /// After a round at `now`, in which some poller could not do its work.
+    fn failed(&mut self, now: Instant) {
+        match self.due {
+            Some(due) if now < due => {}
+            Some(_) => {
+                self.pause = RETRY_TICK_MAX.min(2 * self.pause);
+                self.due = Some(now + self.pause);
+            }
+            None => self.due = Some(now + self.pause),
+        }
+    }
 }
 
 /// What a round of all pollers has come to.

@@ -255,8 +255,10 @@ impl Deaths {
             Step::Report(report) => {
                 let at = self.report_at(own, gone);
                 for (rank, _) in others {
+                    // The members decide about a node that does not answer: it need not be told any more, or this
+                    // node. To wait for that would mean to put the report again and again to all others.
                     match endpoint.put_value(self.peers[rank].byte_add(at as u64), report.packed()).detach() {
-                        Err(error) if !error.is_gone() => return Err(error.into()),
+                        Err(error) if !error.is_unreachable() => return Err(error.into()),
                         _ => {}
                     }
                 }

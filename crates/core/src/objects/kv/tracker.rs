@@ -167,7 +167,7 @@ impl<K: Key> Tracker<K> {
                 let is_sent = sent?;
                 if ring.is_behind() {
                     // Others wait until all nodes have applied it.
-                    self.node.add_poller(Box::new(Behind(Arc::clone(sending))));
+                    self.node.add_poller(Box::new(Behind { sending: Arc::clone(sending), node: self.node.clone() }));
                 }
                 Ok(is_sent.then(|| ring.position()))
             }
@@ -189,7 +189,10 @@ impl<K: Key> Tracker<K> {
 }
 
 /// Sends the other nodes the refused messages, on the service thread and by the tracker's own endpoint.
-struct Behind(Arc<Sending>);
+struct Behind {
+    sending: Arc<Sending>,
+    node: Node,
+}
 
 impl Poller for Behind {
     fn must_finish_before_leave(&self) -> bool {
@@ -197,7 +200,10 @@ impl Poller for Behind {
     }
 
     fn poll(&mut self, _: &Endpoint) -> Progress {
-        let sender = self.0.sender.lock();
+        if self.node.fabric().is_fenced() {
+            return Progress::Done; // no node accepts anything from this one
+        }
+        let sender = self.sending.sender.lock();
         // The members decide about a node that does not answer.
         match sender.ring.try_flush(&sender.endpoint) {
             Err(error) if !error.is_unreachable() => Progress::Retry,
