@@ -339,11 +339,11 @@ impl Protected {
         }
         assert!(seen[0] == seen[1] || is_poisoned, "{seen:?}: half-written, and the lock is not poisoned");
         let value = seen[0].max(seen[1]);
-        for at in 0..2 {
+        for (at, remote) in remotes.into_iter().enumerate() {
             if is_own(at) {
                 self.words[at].word(0).store(value + 1);
             } else {
-                accepted(|| ep.put_value(remotes[at], value + 1).detach())?;
+                accepted(|| ep.put_value(remote, value + 1).detach())?;
             }
         }
         Ok(value)

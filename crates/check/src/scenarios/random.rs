@@ -46,7 +46,16 @@ trait Object {
 /// A kind of object: opens one, and adds its judgement at the end.
 type Kind = fn(&Program<'_>) -> Result<Box<dyn Object>>;
 
-const KINDS: [Kind; 6] = [store::open, queue::open, ring::open, variables::open, lock::open, barrier::open];
+const KINDS: [Kind; 8] = [
+    store::open,
+    queue::open,
+    ring::open,
+    variables::open_atomic,
+    variables::open_shared,
+    variables::open_owned,
+    lock::open,
+    barrier::open,
+];
 
 /// What the objects of a program have in common.
 struct Program<'a> {

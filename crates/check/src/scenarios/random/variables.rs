@@ -15,14 +15,6 @@ use crate::parts::Excuse;
 use crate::scenarios::keep;
 use crate::scenarios::vars::atomic::{Add, Calls, Exchange, Load, Store, Swap};
 
-pub(super) fn open(program: &Program<'_>) -> Result<Box<dyn Object>> {
-    match program.draw(3) {
-        0 => open_atomic(program),
-        1 => open_shared(program),
-        _ => open_owned(program),
-    }
-}
-
 // ---- AtomicVar ----------------------------------------------------------------------------------------------------
 
 /// A word whose users' calls are linearizable. If all calls are additions, each thread has a byte of the word for its
@@ -36,7 +28,7 @@ struct Atomic {
     adds: Rc<RefCell<Vec<Vec<Message>>>>,
 }
 
-fn open_atomic(program: &Program<'_>) -> Result<Box<dyn Object>> {
+pub(super) fn open_atomic(program: &Program<'_>) -> Result<Box<dyn Object>> {
     let home = program.draw_node();
     let open = move |node: &Node| AtomicVar::open(node, "atomic", NodeId(home as u16));
     let vars = keep(program.cluster, program.cluster.on_each(open)?);
@@ -110,7 +102,7 @@ fn copies(program: &Program<'_>, writer: usize) -> Rc<[usize]> {
     (0..program.nodes()).map(copy).collect()
 }
 
-fn open_shared(program: &Program<'_>) -> Result<Box<dyn Object>> {
+pub(super) fn open_shared(program: &Program<'_>) -> Result<Box<dyn Object>> {
     let (writer, is_pulled) = (program.draw_thread(), program.draw(3) == 0);
     let vars = keep(program.cluster, program.cluster.on_each(|node| SharedVar::<u64>::open(node, "shared"))?);
     let registers = copies(program, writer);
@@ -211,7 +203,7 @@ fn whole(pair: Pair) -> u64 {
     pair[0]
 }
 
-fn open_owned(program: &Program<'_>) -> Result<Box<dyn Object>> {
+pub(super) fn open_owned(program: &Program<'_>) -> Result<Box<dyn Object>> {
     let writer = program.draw_thread();
     let owner = NodeId(program.node_of(writer) as u16);
     let tear_check = if program.draw(2) == 0 { TearCheck::Guards } else { TearCheck::Checksum };

@@ -45,8 +45,8 @@ pub(super) fn open(program: &Program<'_>) -> Result<Box<dyn Object>> {
 impl Object for Words {
     fn step(&self, program: &Program<'_>, thread: usize) -> Option<Step> {
         let peril = program.peril.clone();
-        let own: Vec<_> = self.0.iter().filter(|word| word.writer == thread).collect();
-        let (kind, word) = (program.draw(4), &self.0[program.draw(self.0.len())]);
+        let (own, others): (Vec<_>, Vec<_>) = self.0.iter().partition(|word| word.writer == thread);
+        let kind = program.draw(5);
         if kind == 0 {
             let nodes: Vec<NodeId> = program.cluster.nodes().iter().map(farfield_core::Node::id).collect();
             return Some(Box::new(move |ep, party| {
@@ -58,7 +58,7 @@ impl Object for Words {
                 Ok(())
             }));
         }
-        if kind == 1 && !own.is_empty() {
+        if !own.is_empty() && (kind < 3 || others.is_empty()) {
             let word = Rc::clone(own[program.draw(own.len())]);
             return Some(Box::new(move |ep, party| {
                 let version = party.next(word.register);
@@ -74,7 +74,8 @@ impl Object for Words {
                 Ok(())
             }));
         }
-        let (word, loads) = (Rc::clone(word), program.node_of(thread) == word.home && program.draw(2) == 0);
+        let word = Rc::clone(others[program.draw(others.len())]);
+        let loads = program.node_of(thread) == word.home && program.draw(2) == 0;
         Some(Box::new(move |ep, party| {
             if loads {
                 party.has_read(word.register, word.region.word(0).load(), Read::Load);
