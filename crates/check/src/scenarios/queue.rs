@@ -131,6 +131,8 @@ pub(super) struct Client<V: Holds> {
     pub(super) id: u32,
     pub(super) queue: Rc<Queue<V>>,
     pub(super) log: Log<Entry>,
+    /// The queue's home may die, or evict this node.
+    pub(super) may_lose_home: bool,
 }
 
 impl<V: Holds> Client<V> {
@@ -167,7 +169,12 @@ impl<V: Holds> Client<V> {
             CutDequeue => match cut(choose(6), queue.dequeue(ep)).await {
                 Some(Err(error)) if error.is_timeout() => late(QueueOutput::Dequeued(None)),
                 Some(found) => dequeued(Some(found?)),
-                None => queue.salvage().pop().and_then(|value| dequeued(Some(value))),
+                None => match queue.salvage().pop() {
+                    Some(value) => dequeued(Some(value)),
+                    // It may have taken a value that was lost with the home.
+                    None if self.may_lose_home => return Ok(None),
+                    None => None,
+                },
             },
             EnqueueInTime(number) => match queue.enqueue(ep, &V::of(number)).await {
                 Err(error) if error.is_timeout() => late(QueueOutput::Enqueued(false)),
@@ -223,7 +230,12 @@ fn run<V: Holds>(cluster: &Cluster, plan: Plan) -> Result<()> {
     let queues = cluster.on_each(move |node| Queue::<V>::open(node, "q", options.clone()).map(Rc::new))?;
     let queues = keep(cluster, queues);
     let log = cluster.log();
-    let client = |id: usize, node: usize| Client { id: id as u32, queue: Rc::clone(&queues[node]), log: log.clone() };
+    let client = |id: usize, node: usize| Client {
+        id: id as u32,
+        queue: Rc::clone(&queues[node]),
+        log: log.clone(),
+        may_lose_home: false,
+    };
     let (first, ep) = (client(0, 0), cluster.node(0).endpoint()?);
     ep.block_on(async {
         for what in plan.before {

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use farfield_core::{NodeId, Queue, QueueOptions, Result};
 
+use super::peril::Peril;
 use super::{Object, Program, Step};
 use crate::parts::Excuse;
 use crate::scenarios::keep;
@@ -34,7 +35,13 @@ pub(super) fn open(program: &Program<'_>) -> Result<Box<dyn Object>> {
     let open = move |node: &farfield_core::Node| Queue::<Value>::open(node, "queue", options.clone()).map(Rc::new);
     let queues = keep(program.cluster, program.cluster.on_each(open)?);
     let log = program.cluster.log();
-    let client = |id: usize, node: usize| Client { id: id as u32, queue: Rc::clone(&queues[node]), log: log.clone() };
+    let may_lose_home = matches!(program.peril, Peril::Death | Peril::Suspicion);
+    let client = |id: usize, node: usize| Client {
+        id: id as u32,
+        queue: Rc::clone(&queues[node]),
+        log: log.clone(),
+        may_lose_home,
+    };
     let clients = program.threads.iter().enumerate().map(|(thread, node)| Rc::new(client(thread, *node))).collect();
     let (nodes, peril, last) = (program.cluster.nodes(), program.peril.clone(), RefCell::new(Vec::new()));
     for node in 0..program.nodes() {
