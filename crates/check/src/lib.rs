@@ -12,6 +12,8 @@
 mod log;
 pub mod parts;
 mod scenario;
+// The unit tests run none of them, and are built in half of the time without.
+#[cfg(not(test))]
 pub mod scenarios;
 mod search;
 pub mod timeline;

@@ -262,6 +262,7 @@ impl Scenario {
     }
 
     /// The same as a separate scenario, in which NICs and threads of the failing nodes may also stall.
+    #[cfg(not(test))]
     pub(crate) fn slow(mut self) -> Scenario {
         self.name += "-slow";
         self.about += "; NICs and threads stand still";
@@ -377,8 +378,30 @@ impl Cluster {
         self.start_on(self.handle.join(NodeId(node as u16)))
     }
 
-    /// Starts a node, of which all operations can be refused on command: its service thread's, too.
-    pub(crate) fn start_refusing(&self, node: usize, refusals: fault::Faults) -> Result<Node> {
+    /// Starts a node, of which all operations can be refused on command: its service thread's, too. For scenarios with
+    /// [`Scenario::late_nodes`].
+    ///
+    /// ```
+    /// use farfield::fabric::fault::Faults;
+    /// # use farfield_check::{Budget, Scenario, check};
+    /// let scenario = Scenario::new("doc/refused", "a refused put is an error", 1, |cluster| {
+    ///     let refusals = Faults::default();
+    ///     let node = cluster.start_refusing(0, refusals.clone())?;
+    ///     let word = node.alloc(farfield::fabric::GroupKey::DATA, 8)?.remote::<u64>(0);
+    ///     cluster.thread(0, "puts", move |ep| {
+    ///         refusals.fail_after(0);
+    ///         assert!(ep.put_value(word, 1).wait().is_err_and(|error| error.is_refused()));
+    ///         Ok(())
+    ///     });
+    ///     Ok(())
+    /// });
+    /// let report = check(&scenario.late_nodes(), Budget::executions(10), 1);
+    /// assert!(report.finding.is_none(), "{:?}", report.finding);
+    /// ```
+    ///
+    /// # Panics
+    /// If it runs already, or the scenario has no such node.
+    pub fn start_refusing(&self, node: usize, refusals: fault::Faults) -> Result<Node> {
         self.start_on(fault::inject(self.handle.join(NodeId(node as u16)), refusals))
     }
 

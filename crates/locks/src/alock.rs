@@ -239,7 +239,7 @@ impl ALockArray {
     }
 
     /// How many operations of this node have an entry.
-    #[cfg(feature = "scenarios")]
+    #[cfg(all(feature = "scenarios", not(test)))]
     pub(crate) fn entries(&self) -> usize {
         self.queue.descriptors.in_use() + self.local.as_ref().map_or(0, |local| local.in_use())
     }

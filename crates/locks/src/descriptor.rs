@@ -170,7 +170,7 @@ impl Descriptors {
     }
 
     /// How many descriptors are in use.
-    #[cfg(feature = "scenarios")]
+    #[cfg(all(feature = "scenarios", not(test)))]
     pub(super) fn in_use(&self) -> usize {
         self.slots.in_use()
     }

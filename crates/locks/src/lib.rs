@@ -36,7 +36,8 @@ pub mod mcs;
 pub mod mutants;
 #[cfg(any(not(seeded), clippy, doc, rust_analyzer))]
 mod queue;
-#[cfg(feature = "scenarios")]
+// The unit tests run none of them, and are built sooner without.
+#[cfg(all(feature = "scenarios", not(test)))]
 pub mod scenarios;
 #[cfg(any(not(seeded), clippy, doc, rust_analyzer))]
 pub mod spin;

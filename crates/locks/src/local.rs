@@ -80,7 +80,7 @@ impl Local {
     }
 
     /// How many descriptors are in use.
-    #[cfg(feature = "scenarios")]
+    #[cfg(all(feature = "scenarios", not(test)))]
     pub(super) fn in_use(&self) -> usize {
         self.slots.in_use()
     }

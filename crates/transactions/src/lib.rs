@@ -87,7 +87,8 @@ pub mod mutants;
 mod options;
 #[cfg(any(not(seeded), clippy, doc, rust_analyzer))]
 mod order;
-#[cfg(feature = "scenarios")]
+// The unit tests run none of them, and are built sooner without.
+#[cfg(all(feature = "scenarios", not(test)))]
 pub mod scenarios;
 
 // Where the seeded bugs are on, copies of the modules that have a `cfg(any(not(seeded), …))` (`mutants`).
