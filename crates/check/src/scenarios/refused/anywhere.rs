@@ -28,10 +28,10 @@ pub(in crate::scenarios) fn start(cluster: &Cluster, nodes: usize) -> Result<Fau
     Ok(refusals)
 }
 
-/// Refuses an operation, at some moment, and up to two that follow it: those that make up for it, perhaps.
-pub(in crate::scenarios) fn refuse(ep: &Endpoint, refusals: &Faults) -> Result<()> {
+/// Refuses an operation, at some moment. Perhaps also those that follow it and make up for it: `most` in all.
+pub(in crate::scenarios) fn refuse(ep: &Endpoint, refusals: &Faults, most: usize) -> Result<()> {
     (0..choose(12)).for_each(|_| ep.block_on(ep.pause()));
-    refusals.fail_some(choose(16) as u64, 1 + choose(3) as u32);
+    refusals.fail_some(choose(16) as u64, 1 + choose(most) as u32);
     Ok(())
 }
 
@@ -64,7 +64,7 @@ fn store(name: &str, placement: Placement) -> Scenario {
         let options = KvOptions { placement, slots_per_node: 3, ..tiny() };
         let clients = Client::open(cluster, options, &[(0, key, 1)])?;
         let refuses = refusals.clone();
-        cluster.thread(0, "refuses", move |ep| refuse(ep, &refuses));
+        cluster.thread(0, "refuses", move |ep| refuse(ep, &refuses, 3));
         let client = clients[0].clone();
         cluster.thread(0, "changes", move |ep| {
             unless_refused(ep.block_on(client.delete(ep, key)))?;
@@ -94,7 +94,7 @@ fn lock() -> Scenario {
         let mutexes = cluster.on_each(|node| Mutex::open(node, "lock", NodeId(1)).map(Rc::new))?;
         let x = word(cluster, 1, "x")?.remote::<u64>(0);
         let refuses = refusals.clone();
-        cluster.thread(0, "refuses", move |ep| refuse(ep, &refuses));
+        cluster.thread(0, "refuses", move |ep| refuse(ep, &refuses, 3));
         for (node, mutex) in mutexes.iter().cloned().enumerate() {
             cluster.thread(node, "locks", move |ep| {
                 if node == 1 {
