@@ -102,25 +102,32 @@ fn copies(program: &Program<'_>, writer: usize) -> Rc<[usize]> {
     (0..program.nodes()).map(copy).collect()
 }
 
+/// Judges each copy and the last value put to it in the end, if all nodes have stayed.
+fn judge_copies<V: 'static>(
+    program: &Program<'_>,
+    vars: &Rc<Vec<V>>,
+    registers: &Rc<[usize]>,
+    judge: impl Fn(&V, u64, &Peril) + 'static,
+) {
+    let (nodes, board, peril) = (program.cluster.nodes(), program.board.clone(), program.peril.clone());
+    let (vars, registers) = (Rc::clone(vars), Rc::clone(registers));
+    program.cluster.at_end(move || {
+        if nodes.iter().all(|node| peril.goes_on(node)) {
+            vars.iter().zip(&*registers).for_each(|(var, register)| judge(var, board.last(*register), &peril));
+        }
+        Ok(())
+    });
+}
+
 pub(super) fn open_shared(program: &Program<'_>) -> Result<Box<dyn Object>> {
     let (writer, is_pulled) = (program.draw_thread(), program.draw(3) == 0);
     let vars = keep(program.cluster, program.cluster.on_each(|node| SharedVar::<u64>::open(node, "shared"))?);
     let registers = copies(program, writer);
-    let (nodes, board, peril, at_end) = (
-        program.cluster.nodes(),
-        program.board.clone(),
-        program.peril.clone(),
-        (Rc::clone(&vars), Rc::clone(&registers)),
-    );
-    program.cluster.at_end(move || {
-        let (vars, registers) = at_end;
-        if !is_pulled && nodes.iter().all(|node| peril.goes_on(node)) {
-            for (var, register) in vars.iter().zip(&*registers) {
-                assert_eq!(var.load(), board.last(*register), "the last push was lost");
-            }
-        }
-        Ok(())
-    });
+    if !is_pulled {
+        judge_copies(program, &vars, &registers, |var, last, _| {
+            assert_eq!(var.load(), last, "the last push was lost");
+        });
+    }
     Ok(Box::new(Shared { writer, is_pulled, vars, registers }))
 }
 
@@ -211,23 +218,10 @@ pub(super) fn open_owned(program: &Program<'_>) -> Result<Box<dyn Object>> {
     let vars = keep(program.cluster, program.cluster.on_each(open)?);
     let end = Rc::new(RefCell::new(vars[owner.index()].writer()?));
     let registers = copies(program, writer);
-    let (nodes, board, peril, at_end) = (
-        program.cluster.nodes(),
-        program.board.clone(),
-        program.peril.clone(),
-        (Rc::clone(&vars), Rc::clone(&registers)),
-    );
-    program.cluster.at_end(move || {
-        let (vars, registers) = at_end;
-        if nodes.iter().all(|node| peril.goes_on(node)) {
-            for (var, register) in vars.iter().zip(&*registers) {
-                let found = var.try_load().map(whole);
-                // After a refusal it may be torn, or be the refused one.
-                let is_last = found == Some(board.last(*register));
-                assert!(is_last || matches!(peril, Peril::Refusals(_)), "{found:?} is not the last value");
-            }
-        }
-        Ok(())
+    judge_copies(program, &vars, &registers, |var, last, peril| {
+        let found = var.try_load().map(whole);
+        // After a refusal it may be torn, or be the refused one.
+        assert!(found == Some(last) || matches!(peril, Peril::Refusals(_)), "{found:?} is not the last value");
     });
     Ok(Box::new(Owned { writer, vars, end, registers }))
 }
