@@ -1,6 +1,5 @@
 //! Scenarios: small programs over several nodes, with the properties that must hold.
 
-use std::any::Any;
 use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::rc::Rc;
@@ -14,6 +13,7 @@ pub(crate) use crate::log::Log;
 
 type Body = Arc<dyn Fn(&Cluster) -> Result<()> + Send + Sync>;
 type Finally = Box<dyn FnOnce() -> Result<()>>;
+type ThreadBody = Rc<RefCell<dyn FnMut(&Endpoint) -> Result<()>>>;
 
 /// A program over a few nodes, and the properties that must hold in every order of events.
 ///
@@ -328,7 +328,7 @@ pub struct Cluster {
     endpoints: RefCell<Vec<Rc<Endpoint>>>,
     finally: RefCell<VecDeque<Finally>>,
     /// The bodies of threads, with the objects that they use. They are dropped after all checks.
-    bodies: RefCell<Vec<Rc<dyn Any>>>,
+    bodies: RefCell<Vec<ThreadBody>>,
 }
 
 impl Cluster {
@@ -456,24 +456,32 @@ impl Cluster {
     /// # Panics
     /// If a body does.
     pub fn on_each<T: 'static>(&self, body: impl Fn(&Node) -> Result<T> + 'static) -> Result<Vec<T>> {
-        let body = Rc::new(body);
-        let nodes = self.nodes();
         let results: Rc<RefCell<Vec<Option<Result<T>>>>> = Rc::default();
-        results.borrow_mut().resize_with(nodes.len(), || None);
+        results.borrow_mut().resize_with(self.handle.nodes(), || None);
+        let kept = Rc::clone(&results);
+        self.set_up(Rc::new(move |node: &Node| {
+            let result = body(node);
+            kept.borrow_mut()[node.id().index()] = Some(result);
+        }))?;
+        let mut all = Vec::new();
+        for result in results.take().into_iter().flatten() {
+            all.push(result?);
+        }
+        Ok(all)
+    }
+
+    /// Runs `body` on all nodes at once.
+    fn set_up(&self, body: Rc<dyn Fn(&Node)>) -> Result<()> {
         let mut threads: Vec<Thread> = Vec::new();
-        for (at, node) in nodes.into_iter().enumerate() {
-            let (body, results) = (Rc::clone(&body), Rc::clone(&results));
-            let id = node.id();
-            threads.push(self.handle.spawn(id, "setup", false, move || {
-                let result = body(&node);
-                results.borrow_mut()[at] = Some(result);
-            })?);
+        for node in self.nodes() {
+            let (id, body) = (node.id(), Rc::clone(&body));
+            threads.push(self.handle.spawn(id, "setup", false, Box::new(move || body(&node)))?);
         }
         for thread in threads {
             // A panic is the execution's failure already.
             let _ = thread.join();
         }
-        results.take().into_iter().flatten().collect()
+        Ok(())
     }
 
     /// Adds a thread of a node, with its own endpoint. It begins after the body has returned. The objects that it uses
@@ -482,9 +490,9 @@ impl Cluster {
     /// # Panics
     /// If there is no such node, or no memory.
     pub fn thread(&self, node: usize, name: &str, body: impl FnMut(&Endpoint) -> Result<()> + 'static) {
-        let body = Rc::new(RefCell::new(body));
-        self.bodies.borrow_mut().push(Rc::clone(&body) as Rc<dyn Any>);
-        self.thread_that_drops(node, name, move |endpoint| (body.borrow_mut())(endpoint));
+        let body: ThreadBody = Rc::new(RefCell::new(body));
+        self.bodies.borrow_mut().push(Rc::clone(&body));
+        self.add_thread(node, name, Box::new(move |endpoint| (body.borrow_mut())(endpoint)));
     }
 
     /// Adds a thread of a node like [`thread`](Cluster::thread). It drops the objects that it uses when it ends.
@@ -492,10 +500,14 @@ impl Cluster {
     /// # Panics
     /// If there is no such node, or no memory.
     pub fn thread_that_drops(&self, node: usize, name: &str, body: impl FnOnce(&Endpoint) -> Result<()> + 'static) {
+        self.add_thread(node, name, Box::new(body));
+    }
+
+    fn add_thread(&self, node: usize, name: &str, body: Box<dyn FnOnce(&Endpoint) -> Result<()>>) {
         let node = self.node(node);
         let endpoint = Rc::new(node.endpoint().expect("a simulated node has endpoints enough"));
         self.endpoints.borrow_mut().push(Rc::clone(&endpoint));
-        self.thread_without_endpoint(node.id().index(), name, move || body(&endpoint));
+        self.add_thread_of(node.id(), name, Box::new(move || body(&endpoint)));
     }
 
     /// Adds a thread of a node that may not run yet.
@@ -503,13 +515,18 @@ impl Cluster {
     /// # Panics
     /// If there is no memory.
     pub fn thread_without_endpoint(&self, node: usize, name: &str, body: impl FnOnce() -> Result<()> + 'static) {
+        self.add_thread_of(NodeId(node as u16), name, Box::new(body));
+    }
+
+    // Scenarios have hundreds of threads: the part that is the same for all of them is compiled once.
+    fn add_thread_of(&self, node: NodeId, name: &str, body: Finally) {
         let label = name.to_string();
-        let body = move || {
+        let body = Box::new(move || {
             if let Err(error) = body() {
                 sim::fail(format!("`{label}` ended in an error: {error}"));
             }
-        };
-        self.handle.spawn(NodeId(node as u16), name, true, body).expect("memory for a simulated thread");
+        });
+        self.handle.spawn(node, name, true, body).expect("memory for a simulated thread");
     }
 
     /// Adds a property that must hold after every change of memory. It must only read.

@@ -366,24 +366,23 @@ fn events(rule: DeathRule, faults: &Faults) -> BTreeSet<Vec<String>> {
             let [receiver, sender] = fabrics;
             let (into, fabric) = (Arc::clone(&got), Arc::clone(&receiver));
             let ep = farfield::fabric::Endpoint::open(fabric, Default::default()).unwrap();
-            handle
-                .spawn(NodeId(0), "receives", true, move || {
-                    for _ in 0..3 {
-                        let _ = ep.block_on(ep.wait_until(ep.now() + Duration::from_secs(1), || None::<()>));
-                        receiver.serve(Duration::ZERO, &mut |event| {
-                            into.lock().unwrap().push(match event {
-                                ControlEvent::Message(_, bytes) => format!("{}", bytes[0]),
-                                ControlEvent::Down(_) => "down".into(),
-                                ControlEvent::Suspected(_) => "suspected".into(),
-                                ControlEvent::Trusted(_) => "trusted".into(),
-                                other => panic!("{other:?}"),
-                            });
+            let body = move || {
+                for _ in 0..3 {
+                    let _ = ep.block_on(ep.wait_until(ep.now() + Duration::from_secs(1), || None::<()>));
+                    receiver.serve(Duration::ZERO, &mut |event| {
+                        into.lock().unwrap().push(match event {
+                            ControlEvent::Message(_, bytes) => format!("{}", bytes[0]),
+                            ControlEvent::Down(_) => "down".into(),
+                            ControlEvent::Suspected(_) => "suspected".into(),
+                            ControlEvent::Trusted(_) => "trusted".into(),
+                            other => panic!("{other:?}"),
                         });
-                    }
-                })
-                .unwrap();
+                    });
+                }
+            };
+            handle.spawn(NodeId(0), "receives", true, Box::new(body)).unwrap();
             let body = move || (1..=3u8).for_each(|number| sender.send_control(NodeId(0), &[number]).unwrap());
-            handle.spawn(NodeId(1), "sends", true, body).unwrap();
+            handle.spawn(NodeId(1), "sends", true, Box::new(body)).unwrap();
             handle.explore();
             collected.lock().unwrap().insert(got.lock().unwrap().clone());
         });

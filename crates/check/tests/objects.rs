@@ -21,10 +21,10 @@ fn all() -> Vec<Scenario> {
 
 /// Random executions of each scenario that is not searched exhaustively. Those that kill mutants are also searched for
 /// as long as their longest-lived mutant needs, and `farfield check` looks at more.
-const EXECUTIONS: u64 = 350;
+const EXECUTIONS: u64 = 250;
 /// A mutant that lives longer is not killed.
 const EXECUTIONS_MAX: u64 = 100_000;
-const SEEDS: u64 = 5;
+const SEEDS: u64 = 3;
 /// A mutant that has lived so long, with the seeds so far, is not tried with more.
 const ENOUGH: u64 = 5_000;
 

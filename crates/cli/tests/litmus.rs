@@ -378,7 +378,7 @@ fn random_programs_show_only_what_is_allowed() {
     let directory = tempdir().expect("a directory");
     let size = mowgli::random::Size { nodes: 3, threads: 3, calls: 8 };
     for model in ["x86tso", "rdmawait", "rdmatso", "rdmarmw"] {
-        for seed in 0..25 {
+        for seed in 0..16 {
             let text = mowgli::random::cycle(model, seed, size);
             std::fs::write(directory.path().join(format!("{model}_{seed}.litmus")), text).expect("a file");
         }
@@ -389,7 +389,7 @@ fn random_programs_show_only_what_is_allowed() {
     for output in runs {
         assert_eq!(output.status.code(), Some(0), "{}", err(&output));
         let lines = lines(&output);
-        assert_eq!(lines.len(), 100);
+        assert_eq!(lines.len(), 64);
         assert!(lines.iter().all(|line| line["forbidden_but_seen"] == 0));
     }
 }

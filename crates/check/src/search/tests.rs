@@ -257,7 +257,7 @@ fn execute(program: &Program, outcomes: &Outcomes, chooser: Box<dyn Chooser>) ->
                 }
                 read.lock().unwrap()[me] = found;
             };
-            handle.spawn(NodeId(node as u16), "program", true, body).unwrap();
+            handle.spawn(NodeId(node as u16), "program", true, Box::new(body)).unwrap();
         }
         handle.explore();
         drop(endpoints);

@@ -82,8 +82,7 @@ impl Endpoint {
     /// # Errors
     /// [`ErrorKind::Timeout`].
     pub async fn wait_until<T>(&self, deadline: Instant, mut condition: impl FnMut() -> Option<T>) -> Result<T> {
-        let mut polls = 0u32;
-        let mut started = None;
+        let mut wait = WordWait { deadline, polls: 0, started: None };
         let mut look = move || {
             let value = condition()?;
             self.progress.set(self.progress.get() + 1);
@@ -93,20 +92,14 @@ impl Endpoint {
             if let Some(value) = look() {
                 return Poll::Ready(Ok(value));
             }
-            polls = polls.wrapping_add(1);
-            // Reading the clock costs as much as dozens of polls, so look at it now and then only.
-            if deadline != Instant::NEVER && (polls.is_multiple_of(64) || self.asleep.get() || started.is_none()) {
-                let now = self.now();
-                let started = *started.get_or_insert(now);
-                if now >= deadline {
-                    return Poll::Ready(Err(ErrorKind::Timeout { waited: now - started }.into()));
+            match wait.goes_on(self, cx) {
+                Ok(false) => {}
+                Ok(true) => {
+                    if let Some(value) = look() {
+                        return Poll::Ready(Ok(value));
+                    }
                 }
-                self.next_deadline.set(self.next_deadline.get().min(deadline));
-            }
-            if self.pends(cx, Awaits::Word, deadline)
-                && let Some(value) = look()
-            {
-                return Poll::Ready(Ok(value));
+                Err(timeout) => return Poll::Ready(Err(timeout)),
             }
             Poll::Pending
         })
@@ -232,18 +225,11 @@ impl Endpoint {
     #[inline(never)]
     fn block_on_slow<F: Future>(&self, mut future: Pin<&mut F>) -> F::Output {
         let mut context = Context::from_waker(&elsewhere::OWN);
-        let blocks = Blocks::begin(self);
-        let mut waiting = Waiting::default();
-        let mut seen = self.progress.get();
+        let mut blocked = Blocked::begin(self);
         loop {
-            self.poll_lane();
-            if core::mem::replace(&mut seen, self.progress.get()) != seen {
-                waiting.reset();
-            }
-            self.idle(&mut waiting);
-            blocks.wake_within();
+            blocked.idle();
             if let Poll::Ready(output) = future.as_mut().poll(&mut context) {
-                self.idle_end(&mut waiting);
+                self.idle_end(&mut blocked.waiting);
                 return output;
             }
         }
@@ -348,6 +334,59 @@ impl Endpoint {
     #[inline]
     pub fn wake_local(&self) {
         self.fabric.wake_local();
+    }
+}
+
+/// A wait for memory that has not ended at its first look. It is not generic, and so compiled once for all waits.
+struct WordWait {
+    deadline: Instant,
+    polls: u32,
+    started: Option<Instant>,
+}
+
+impl WordWait {
+    /// Whether the condition is to be looked at once more before the thread waits; or the time is over.
+    #[inline(never)]
+    fn goes_on(&mut self, endpoint: &Endpoint, cx: &Context<'_>) -> Result<bool> {
+        let WordWait { deadline, .. } = *self;
+        self.polls = self.polls.wrapping_add(1);
+        // Reading the clock costs as much as dozens of polls, so look at it now and then only.
+        let is_time = self.polls.is_multiple_of(64) || endpoint.asleep.get() || self.started.is_none();
+        if deadline != Instant::NEVER && is_time {
+            let now = endpoint.now();
+            let started = *self.started.get_or_insert(now);
+            if now >= deadline {
+                return Err(ErrorKind::Timeout { waited: now - started }.into());
+            }
+            endpoint.next_deadline.set(endpoint.next_deadline.get().min(deadline));
+        }
+        Ok(endpoint.pends(cx, Awaits::Word, deadline))
+    }
+}
+
+/// A thread that waits for its future, between two polls.
+struct Blocked<'e> {
+    endpoint: &'e Endpoint,
+    blocks: Blocks<'e>,
+    waiting: Waiting,
+    seen: u64,
+}
+
+impl<'e> Blocked<'e> {
+    fn begin(endpoint: &'e Endpoint) -> Blocked<'e> {
+        let blocks = Blocks::begin(endpoint);
+        Blocked { endpoint, blocks, waiting: Waiting::default(), seen: endpoint.progress.get() }
+    }
+
+    #[inline(never)]
+    fn idle(&mut self) {
+        let endpoint = self.endpoint;
+        endpoint.poll_lane();
+        if core::mem::replace(&mut self.seen, endpoint.progress.get()) != self.seen {
+            self.waiting.reset();
+        }
+        endpoint.idle(&mut self.waiting);
+        self.blocks.wake_within();
     }
 }
 

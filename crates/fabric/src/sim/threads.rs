@@ -471,8 +471,8 @@ impl Handle {
     ///
     /// # Errors
     /// No memory for its stack.
-    pub fn spawn(&self, node: NodeId, name: &str, held: bool, body: impl FnOnce() + 'static) -> Result<Thread> {
-        let spawned = with_world(|world| world.spawn(node.0, name.into(), held, Box::new(body)));
+    pub fn spawn(&self, node: NodeId, name: &str, held: bool, body: Box<dyn FnOnce()>) -> Result<Thread> {
+        let spawned = with_world(|world| world.spawn(node.0, name.into(), held, body));
         let index = spawned.expect("a handle lives as long as its world")?;
         Ok(Thread::simulated(self.id, index))
     }

@@ -16,7 +16,7 @@ fn all_arrive_and_all_their_writes_are_visible() {
         let barriers = scene.open(|node| Barrier::open(node, "all", scene.threads));
         let all = scene.all_threads();
         let regions: Vec<_> = scene.nodes.iter().map(|node| node.alloc(GroupKey::DATA, 64 * all).unwrap()).collect();
-        let rounds = scene.rounds(600, 9000);
+        let rounds = scene.rounds(400, 4500);
         let arrived = AtomicUsize::new(0);
         scene.run(|node, thread, endpoint| {
             let mut part = barriers[node].thread().unwrap();
@@ -60,7 +60,7 @@ fn all_arrive_and_all_their_writes_are_visible() {
 fn without_the_fence_nobody_passes_before_all_have_come() {
     on_each_fabric("unfenced", 3, |scene| {
         let barriers = scene.open(|node| Barrier::open(node, "all", 1));
-        let (rounds, arrived) = (scene.rounds(600, 9000), AtomicUsize::new(0));
+        let (rounds, arrived) = (scene.rounds(400, 4500), AtomicUsize::new(0));
         scene.run(|node, _, endpoint| {
             let mut part = barriers[node].thread().unwrap();
             for round in 1..=rounds {

@@ -404,7 +404,7 @@ fn histories_are_linearizable(scene: &Scene, options: &KvOptions, keys: u64, ope
 fn histories_of_hot_keys_are_linearizable() {
     everywhere("hot keys", 3, |scene| {
         let options = KvOptions { slots_per_node: 64, locks: 8, ..KvOptions::default() };
-        histories_are_linearizable(scene, &options, 5, scene.rounds(100, 6000) / scene.threads);
+        histories_are_linearizable(scene, &options, 5, scene.rounds(66, 3000) / scene.threads);
     });
 }
 
@@ -412,7 +412,7 @@ fn histories_of_hot_keys_are_linearizable() {
 fn histories_with_values_placed_by_hash_are_linearizable() {
     everywhere("by hash", 3, |scene| {
         let options = KvOptions { slots_per_node: 64, locks: 3, placement: Placement::Hash, ..KvOptions::default() };
-        histories_are_linearizable(scene, &options, 5, scene.rounds(100, 6000) / scene.threads);
+        histories_are_linearizable(scene, &options, 5, scene.rounds(66, 3000) / scene.threads);
     });
 }
 
@@ -425,7 +425,7 @@ fn histories_are_linearizable_when_slots_are_used_again_at_once() {
 
 fn reuse(scene: &Scene, placement: Placement) {
     let options = KvOptions { slots_per_node: 3, locks: 2, placement, ..KvOptions::default() };
-    histories_are_linearizable(scene, &options, 5, scene.rounds(70, 4500) / scene.threads);
+    histories_are_linearizable(scene, &options, 5, scene.rounds(46, 2250) / scene.threads);
 }
 
 /// Once one node has missed a key during its deletion, no other node finds it any more, even if its value is elsewhere
@@ -434,7 +434,7 @@ fn reuse(scene: &Scene, placement: Placement) {
 fn a_miss_is_not_followed_by_a_hit_elsewhere() {
     on_each_fabric("miss, then hit", 3, |scene| {
         let kvs = scene.open(|node| KvStore::<u64, u64>::open(node, "kv", small(Placement::Inserter)));
-        let (rounds, missed, over) = (scene.rounds(60, 150) as u64, AtomicU64::new(0), AtomicBool::new(false));
+        let (rounds, missed, over) = (scene.rounds(40, 75) as u64, AtomicU64::new(0), AtomicBool::new(false));
         std::thread::scope(|scope| {
             let (kvs, missed, over) = (&kvs, &missed, &over);
             // Node 1 stores the value, node 0 deletes it, and another thread of node 0 misses it.
@@ -492,7 +492,7 @@ fn large_values_are_never_seen_torn() {
         for key in 0..3 {
             assert!(endpoint.block_on(kvs[1].insert(&endpoint, &key, &value(1))).unwrap());
         }
-        let rounds = scene.rounds(200, 3000) as u64;
+        let rounds = scene.rounds(133, 1500) as u64;
         let over = AtomicBool::new(false);
         std::thread::scope(|scope| {
             let at_end = SetsAtEnd(&over);
@@ -554,7 +554,7 @@ fn large_values_are_never_seen_torn() {
 fn modifications_lose_no_update() {
     everywhere("modify", 3, |scene| {
         let kvs = scene.open(|node| KvStore::<u64, u64>::open(node, "kv", small(Placement::Hash)));
-        let rounds = scene.rounds(200, 2000);
+        let rounds = scene.rounds(133, 1000);
         scene.run(|node, _, endpoint| {
             let add = |_| kvs[node].modify(endpoint, &7, |old| Some(old.copied().unwrap_or(0) + 1));
             let mut last = None;

@@ -53,7 +53,7 @@ fn increments_under_a_lock_are_never_lost() {
             const LOCKS: usize = 3;
             let locks = open(scene, kind, LOCKS);
             let regions = [data(scene, 0, 64), data(scene, 1, 64), data(scene, 2, 64)];
-            let rounds = LOCKS * scene.rounds(300, 3000);
+            let rounds = LOCKS * scene.rounds(200, 1500);
             let inside: [AtomicBool; LOCKS] = Default::default();
             let work = async |node: usize, endpoint: &Endpoint, lock: usize| {
                 let guard = locks[node].lock(endpoint, lock).await.unwrap();
@@ -153,7 +153,7 @@ fn a_node_whose_threads_use_alock_alone_has_no_queue_pair_to_itself() {
         eventually("all lanes are connected", || (pairs() == (to_others, to_others)).then_some(()));
         measured(to_others, "before");
         endpoint.block_on(async {
-            for round in 0..scene.rounds(600, 600) {
+            for round in 0..scene.rounds(400, 300) {
                 let lock = round % 3;
                 let guard = table[node].lock(endpoint, lock).await.unwrap();
                 let seen = read(endpoint, &regions[lock], lock, node, 0).await;
@@ -184,7 +184,7 @@ fn the_next_holder_sees_what_the_last_one_wrote() {
         for kind in KINDS {
             let locks = open(scene, kind, 2);
             let regions = [data(scene, 0, 64), data(scene, 1, 64), data(scene, 2, 64)];
-            let rounds = scene.rounds(300, 1500);
+            let rounds = scene.rounds(200, 750);
             scene.run(|node, _, endpoint| {
                 endpoint.block_on(async {
                     for _ in 0..rounds {
@@ -449,7 +449,7 @@ fn each_cohort_has_its_turn() {
         let options = ALockOptions { remote_budget: 4, local_budget: 2, ..ALockOptions::default() };
         let locks = scene.open(|node| ALock::open_with(node, "lock", scene.id(0), options));
         let order = Log::new(Vec::new());
-        let rounds = scene.rounds(400, 4000);
+        let rounds = scene.rounds(266, 2000);
         scene.run(|node, _, endpoint| {
             for _ in 0..rounds {
                 let guard = endpoint.block_on(locks[node].lock(endpoint)).unwrap();

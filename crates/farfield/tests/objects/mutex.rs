@@ -58,7 +58,7 @@ fn increments_under_a_lock_are_never_lost() {
         const LOCKS: usize = 3;
         let locks = scene.open(|node| MutexArray::open(node, "locks", LOCKS));
         let regions = [data(scene, 0, 64), data(scene, 1, 64), data(scene, 2, 64)];
-        let rounds = LOCKS * scene.rounds(600, 6000);
+        let rounds = LOCKS * scene.rounds(400, 3000);
         let inside: [AtomicBool; LOCKS] = Default::default();
         let work = async |node: usize, endpoint: &farfield::Endpoint, lock: usize| {
             let guard = locks[node].lock(endpoint, lock).await.unwrap();
@@ -97,7 +97,7 @@ fn the_next_holder_sees_what_the_last_one_wrote() {
     everywhere("visibility", 3, |scene| {
         let locks = scene.open(|node| Mutex::open(node, "lock", scene.id(1)));
         let regions = [data(scene, 0, 64), data(scene, 1, 64), data(scene, 2, 64)];
-        let rounds = scene.rounds(600, 3000);
+        let rounds = scene.rounds(400, 1500);
         scene.run(|node, _, endpoint| {
             endpoint.block_on(async {
                 for _ in 0..rounds {
@@ -184,7 +184,7 @@ fn trying_takes_a_free_lock_only() {
     on_each_fabric("try_lock", 3, |scene| {
         let locks = scene.open(|node| Mutex::open(node, "lock", scene.id(1)));
         let (near, far) = (scene.endpoint(0), scene.endpoint(2));
-        for round in 0..scene.rounds(120, 600) {
+        for round in 0..scene.rounds(80, 300) {
             let guard = near.block_on(locks[0].try_lock(&near)).unwrap().expect("it is free");
             assert!(far.block_on(locks[2].try_lock(&far)).unwrap().is_none());
             assert!(near.block_on(locks[0].try_lock(&near)).unwrap().is_none(), "not even the holder may again");

@@ -15,7 +15,7 @@ use crate::harness::{Scene, SetsAtEnd, everywhere, on_each_fabric, refused, rela
 fn concurrent_additions_each_count_once() {
     everywhere("fetch_add", 3, |scene| {
         let vars = scene.open(|node| AtomicVar::open(node, "sum", scene.id(1)));
-        let rounds = scene.rounds(600, 12_000);
+        let rounds = scene.rounds(400, 6000);
         let seen = scene.run(|node, _, endpoint| {
             let add = |_| endpoint.block_on(vars[node].fetch_add(endpoint, 1)).unwrap();
             (0..rounds).map(add).collect::<Vec<_>>()
@@ -38,7 +38,7 @@ fn concurrent_additions_each_count_once() {
 fn concurrent_compare_exchanges_lose_nothing() {
     everywhere("compare_exchange", 3, |scene| {
         let vars = scene.open(|node| AtomicVar::open(node, "sum", scene.id(0)));
-        let rounds = scene.rounds(180, 3000);
+        let rounds = scene.rounds(120, 1500);
         scene.run(|node, thread, endpoint| {
             endpoint.block_on(async {
                 for round in 0..rounds {
@@ -66,7 +66,7 @@ fn concurrent_compare_exchanges_lose_nothing() {
 fn swaps_neither_lose_nor_double_a_value() {
     everywhere("swap", 3, |scene| {
         let vars = scene.open(|node| AtomicVar::open(node, "cell", scene.id(2)));
-        let rounds = scene.rounds(120, 1500);
+        let rounds = scene.rounds(80, 750);
         let out = scene.run(|node, thread, endpoint| {
             let mut out = Vec::new();
             let values = (0..rounds).map(|round| (thread * rounds + round + 1) as u64);
@@ -87,7 +87,7 @@ fn swaps_neither_lose_nor_double_a_value() {
 fn a_change_is_waited_for() {
     on_each_fabric("wait_change", 2, |scene| {
         let vars = scene.open(|node| AtomicVar::open(node, "flag", scene.id(0)));
-        let rounds = scene.rounds(300, 3000) as u64;
+        let rounds = scene.rounds(200, 1500) as u64;
         scene.run(|node, _, endpoint| {
             endpoint.block_on(async {
                 for round in 0..rounds {
@@ -117,7 +117,7 @@ fn pushes_and_pulls_reach_exactly_the_copies_named() {
         let (near, far) = (scene.endpoint(0), scene.endpoint(2));
         let copies = || [vars[0].load(), vars[1].load(), vars[2].load()];
         assert_eq!(copies(), [0, 0, 0]);
-        for round in (1..).step_by(10).take(scene.rounds(120, 600)) {
+        for round in (1..).step_by(10).take(scene.rounds(80, 300)) {
             vars[0].store(round);
             near.block_on(async {
                 vars[0].push(&near, [scene.id(1)]).await.unwrap();
@@ -145,7 +145,7 @@ fn pushes_and_pulls_reach_exactly_the_copies_named() {
 fn after_a_push_and_a_fence_one_of_two_sees_the_other() {
     on_each_fabric("Fig. 5", 2, |scene| {
         let vars = scene.open(|node| Ok([SharedVar::<u64>::open(node, "x")?, SharedVar::<u64>::open(node, "y")?]));
-        let rounds = scene.rounds(1800, 60_000) as u64;
+        let rounds = scene.rounds(1200, 30_000) as u64;
         let together = Barrier::new(2);
         let seen = scene.run(|node, _, endpoint| {
             let (mine, other) = (&vars[node][node], &vars[node][1 - node]);
@@ -182,7 +182,7 @@ where
     assert_eq!(vars[1].try_load(), Some([0; N]));
     assert_eq!(far.block_on(vars[1].pull(&far)).unwrap(), [0; N]);
 
-    let versions = scene.rounds(1500, 60_000) as u64;
+    let versions = scene.rounds(1000, 30_000) as u64;
     let over = AtomicBool::new(false);
     let (loaded, torn) = (AtomicUsize::new(0), AtomicUsize::new(0));
     let read = |node: usize, pulls: bool, endpoint: &farfield::Endpoint| {
@@ -279,7 +279,7 @@ fn rows_are_independent() {
     everywhere("rows", 3, |scene| {
         let owners: Vec<_> = (0..scene.all_threads()).map(|thread| scene.id(thread % 3)).collect();
         let tables = scene.open(|node| Sst::<[u64; 3]>::open_with(node, "table", &owners));
-        let versions = scene.rounds(360, 6000) as u64;
+        let versions = scene.rounds(240, 3000) as u64;
         let row_value = |row: usize, version: u64| [version, row as u64 * version, !version * u64::from(version > 0)];
         let done = AtomicUsize::new(0);
         scene.run(|node, thread, endpoint| {

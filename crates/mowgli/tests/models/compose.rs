@@ -11,7 +11,7 @@ use mowgli::model::Models;
 use mowgli::random::{Size, client, cycle, program};
 
 fn programs() -> u64 {
-    std::env::var("FARFIELD_PROGRAMS").map_or(40, |text| text.parse().expect("a number"))
+    std::env::var("FARFIELD_PROGRAMS").map_or(30, |text| text.parse().expect("a number"))
 }
 
 /// Small programs in the methods of a library.

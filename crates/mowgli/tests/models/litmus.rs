@@ -1,10 +1,8 @@
 //! The litmus tests of the RDMA^TSO papers, and of what this machine adds: every outcome of each program is looked at,
 //! and none may be lost when quiet steps are taken first.
-//! [`program`] explains the notation.
+//! [`crate::program`] explains the notation.
 
-mod program;
-
-use program::Program;
+use crate::program::Program;
 
 /// `litmus(locations, threads)`.
 fn litmus(locations: &str, threads: &[&str]) -> Program {
