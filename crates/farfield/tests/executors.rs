@@ -358,16 +358,24 @@ fn an_idle_wait_costs_less_than_a_fiftieth_of_a_core() {
     let mut opened = on_each(&nodes, |node| Ok((node.endpoint()?, rings(node, "ring")?))).expect("they open it");
     let (ep, (_sender, mut receiver)) = opened.remove(0);
     tokio().block_on(async {
-        // The CPU time of the nodes' own threads is not part of the wait's cost.
-        let before = cpu_time();
-        tokio::time::sleep(WAIT).await;
-        let nodes_cost = cpu_time() - before;
-        let (start, before) = (Instant::now(), cpu_time());
-        let ended = receiver.recv_deadline(&ep, &mut Vec::new(), ep.now() + WAIT).await;
-        let (waited, cost) = (start.elapsed(), cpu_time() - before);
-        assert!(ended.is_err() && waited >= WAIT, "{ended:?} after {waited:?}");
-        println!("an idle wait costs {cost:?} of {waited:?}, {nodes_cost:?} of it for the nodes' own threads");
-        assert!(cost.saturating_sub(nodes_cost) < waited / 50, "{cost:?} of {waited:?}, less {nodes_cost:?}");
+        // What else the machine does can only add to a measurement: one below the bound is enough.
+        let mut measured = Vec::new();
+        for _ in 0..4 {
+            // The CPU time of the nodes' own threads is not part of the wait's cost.
+            let before = cpu_time();
+            tokio::time::sleep(WAIT).await;
+            let nodes_cost = cpu_time() - before;
+            let (start, before) = (Instant::now(), cpu_time());
+            let ended = receiver.recv_deadline(&ep, &mut Vec::new(), ep.now() + WAIT).await;
+            let (waited, cost) = (start.elapsed(), cpu_time() - before);
+            assert!(ended.is_err() && waited >= WAIT, "{ended:?} after {waited:?}");
+            measured.push(format!("{cost:?} of {waited:?}, {nodes_cost:?} of it for the nodes' own threads"));
+            if cost.saturating_sub(nodes_cost) < waited / 50 {
+                println!("idle waits cost {measured:?}");
+                return;
+            }
+        }
+        panic!("idle waits cost {measured:?}");
     });
 }
 

@@ -150,7 +150,7 @@ fn killed(role: &str, nodes: u16, rounds: u64) {
             }
         }
         for victim in (survivors..usize::from(nodes)).rev() {
-            std::thread::sleep(Duration::from_millis(3 * round));
+            std::thread::sleep(Duration::from_millis(4 * round));
             session.nodes[victim].kill().expect("kill -9");
         }
         std::fs::write(session.place.join("killed"), "").expect("the news");
@@ -175,17 +175,17 @@ fn killed(role: &str, nodes: u16, rounds: u64) {
 
 #[test]
 fn a_death_loses_what_lay_there_and_nothing_else() {
-    killed("kill-inserter-1", 3, 4);
+    killed("kill-inserter-1", 3, 3);
 }
 
 #[test]
 fn a_death_among_four_loses_what_lay_there_and_nothing_else() {
-    killed("kill-hash-1", 4, 4);
+    killed("kill-hash-1", 4, 3);
 }
 
 #[test]
 fn two_deaths_at_once_lose_what_lay_there_and_nothing_else() {
-    killed("kill-hash-2", 4, 4);
+    killed("kill-hash-2", 4, 3);
     killed("kill-inserter-2", 4, 2);
 }
 
