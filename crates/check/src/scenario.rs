@@ -13,6 +13,7 @@ pub(crate) use crate::log::Log;
 
 type Body = Arc<dyn Fn(&Cluster) -> Result<()> + Send + Sync>;
 type Finally = Box<dyn FnOnce() -> Result<()>>;
+type ThreadStart = Box<dyn FnOnce(&Endpoint) -> Result<()>>;
 type ThreadBody = Rc<RefCell<dyn FnMut(&Endpoint) -> Result<()>>>;
 
 /// A program over a few nodes, and the properties that must hold in every order of events.
@@ -503,7 +504,7 @@ impl Cluster {
         self.add_thread(node, name, Box::new(body));
     }
 
-    fn add_thread(&self, node: usize, name: &str, body: Box<dyn FnOnce(&Endpoint) -> Result<()>>) {
+    fn add_thread(&self, node: usize, name: &str, body: ThreadStart) {
         let node = self.node(node);
         let endpoint = Rc::new(node.endpoint().expect("a simulated node has endpoints enough"));
         self.endpoints.borrow_mut().push(Rc::clone(&endpoint));

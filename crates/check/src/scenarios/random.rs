@@ -114,7 +114,7 @@ fn run(cluster: &Cluster, peril: Peril, kinds: &[Kind]) -> Result<()> {
         Peril::Suspicion => decide(cluster)?,
         Peril::Refusals(refusals) => {
             let refuses = refusals.clone();
-            cluster.thread(0, "refuses", move |ep| anywhere::refuse(ep, &refuses, 1));
+            cluster.thread(0, "refuses", move |ep| anywhere::refuse(ep, &refuses, 3));
             anywhere::at_end(cluster, refusals);
         }
     }

@@ -33,7 +33,7 @@ use std::sync::Arc;
 use farfield_fabric::{self as fabric, Endpoint, Instant, NodeId, Word};
 
 use crate::error::{Error, ErrorContext, ErrorKind, Result};
-use crate::node::Node;
+use crate::node::{Node, RefusedPause};
 use crate::objects::owned_var::OwnedWriter;
 use crate::objects::participants::Participants;
 use crate::objects::sst::Sst;
@@ -273,13 +273,12 @@ impl BarrierThread {
     async fn arrive(&mut self, endpoint: &Endpoint, deadline: Instant) -> Result<()> {
         self.row.store(self.row.value() + 1);
         self.is_coming = false;
+        self.is_untold = true;
         endpoint.wake_local(); // other threads of this node may sleep until they see it
-        let _ = self.tell(endpoint);
         self.all_arrived(endpoint, deadline).await
     }
 
-    /// Announces to all nodes that this thread has arrived. The wait repeats a refused announcement, and does not end
-    /// before: that node would wait for ever. Repeating one does no harm.
+    /// Announces to all nodes that this thread has arrived. Repeating it does no harm.
     fn tell(&mut self, endpoint: &Endpoint) -> Result<()> {
         // The wait reports a dead or departed peer, unless it had arrived before it left.
         let told = self.row.send(endpoint).or_else(|error| if error.is_unreachable() { Ok(()) } else { Err(error) });
@@ -293,11 +292,18 @@ impl BarrierThread {
         let round = self.row.value();
         let mut next = 0;
         let start = endpoint.now();
+        // The wait does not end before all nodes are told: one that is not would wait for ever.
+        let mut pause = RefusedPause::default();
+        while self.is_untold
+            && let Err(refused) = self.tell(endpoint)
+        {
+            if endpoint.now() >= deadline {
+                return Err(refused);
+            }
+            pause.wait(endpoint, deadline).await;
+        }
         let waited = endpoint
             .wait_until(deadline, || {
-                if self.is_untold && self.tell(endpoint).is_err() {
-                    return None;
-                }
                 // Rows only grow, so a row needs to be seen only once.
                 while let Some(row) = arrived.rows().nth(next) {
                     if row.try_load().is_some_and(|count| count >= round) {
@@ -323,9 +329,6 @@ impl BarrierThread {
         match waited {
             Ok(result) => result.of(path),
             Err(_) => {
-                if self.is_untold {
-                    self.tell(endpoint)?;
-                }
                 let behind = arrived.rows().filter(|row| row.try_load().is_none_or(|count| count < round));
                 let mut missing: Vec<NodeId> = behind.map(|row| row.owner()).collect();
                 missing.dedup();

@@ -7,7 +7,7 @@ use std::rc::Rc;
 use farfield_core::{Barrier, BarrierThread, Endpoint, NodeId, Result};
 
 use super::knowledge::{Message, Party};
-use super::peril::Peril;
+use super::peril::{Peril, is_refused};
 use super::{Object, Program, Step};
 use crate::parts::Excuse;
 use crate::scenarios::keep;
@@ -37,8 +37,8 @@ impl Part {
         loop {
             let again = match (&passed, peril) {
                 (Err(error), Peril::Death) => error.is_timeout() && since.is_given(),
-                // Only once.
-                (Err(error), Peril::Refusals(_)) => error.is_refused(),
+                // As often as something may be refused: before the wait begins, or until its deadline.
+                (Err(error), Peril::Refusals(_)) => is_refused(error),
                 _ => false,
             };
             if !again {

@@ -19,7 +19,7 @@ pub(super) enum Peril {
     Suspicion,
 }
 
-fn is_refused(error: &Error) -> bool {
+pub(super) fn is_refused(error: &Error) -> bool {
     match error.kind() {
         ErrorKind::Missed { nodes } => nodes.iter().all(|(_, error)| error.is_refused()),
         _ => error.is_refused(),
