@@ -13,8 +13,9 @@ use farfield_core::{Endpoint, NodeId, Queue, QueueOptions, Result};
 
 use super::keep;
 use crate::Faults;
+use crate::log::Log;
 use crate::parts::{Excuse, cut};
-use crate::scenario::{Cluster, Log, Scenario, choose, crashed};
+use crate::scenario::{Cluster, Scenario, choose, crashed};
 
 pub(super) fn scenarios() -> Vec<Scenario> {
     vec![

@@ -13,7 +13,7 @@ use farfield_core::fabric::sim::{self, Chooser, Failure, FailureKind, Faults, Ou
 
 pub use self::script::{Replay, ReplayError};
 use self::{exhaustive::Exhaustive, random::Random, script::Script};
-use crate::scenario::{Cluster, Scenario};
+use crate::scenario::Scenario;
 
 /// The budget of a search.
 ///
@@ -234,7 +234,7 @@ fn run(scenario: &Scenario, chooser: Box<dyn Chooser>, record: bool) -> Outcome 
     let Scenario { nodes, places, steps_max, rule: death_rule, faults, .. } = scenario.clone();
     let settings = Settings { nodes, places, steps_max, record, seed: 1, death_rule, faults };
     let played = scenario.clone();
-    sim::run(settings, chooser, move |handle| Cluster::play(&played, handle))
+    sim::run(settings, chooser, move |handle| played.play(handle))
 }
 
 /// Runs random executions: biased walks and walks by priorities (PCT) alternate.

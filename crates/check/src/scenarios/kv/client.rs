@@ -10,8 +10,9 @@ use farfield_core::{Endpoint, Error, ErrorKind, KvOptions, KvStore, Result};
 use foldhash::fast::FixedState;
 
 use super::{VICTIM, a_moment};
+use crate::log::Log;
 use crate::parts::{Excuse, comes_of_faults};
-use crate::scenario::{Cluster, Log, crashed};
+use crate::scenario::{Cluster, crashed};
 
 /// A value of two words, which a reader may find torn.
 pub(in crate::scenarios) type Pair = [u64; 2];

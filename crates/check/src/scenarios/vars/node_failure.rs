@@ -14,8 +14,9 @@ use super::atomic::{Add, Call, Calls, Exchange, Load, Store, Swap};
 use super::owned::{Seen, name_of, opened};
 use super::{N0, N1, N2, keep, shared};
 use crate::Faults;
+use crate::log::Log;
 use crate::parts::{comes_of_faults, goes_on, is_decided, patiently};
-use crate::scenario::{Cluster, Log, Scenario, crashed, was_paused};
+use crate::scenario::{Cluster, Scenario, crashed, was_paused};
 
 pub(super) fn scenarios() -> Vec<Scenario> {
     let mut all = vec![atomic_cut_short(), atomic_home_dies(), atomic_home_is_cut_off()];
