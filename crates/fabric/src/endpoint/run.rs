@@ -348,7 +348,7 @@ impl WordWait {
     /// Whether the condition is to be looked at once more before the thread waits; or the time is over.
     #[inline(never)]
     fn goes_on(&mut self, endpoint: &Endpoint, cx: &Context<'_>) -> Result<bool> {
-        let WordWait { deadline, .. } = *self;
+        let deadline = self.deadline;
         self.polls = self.polls.wrapping_add(1);
         // Reading the clock costs as much as dozens of polls, so look at it now and then only.
         let is_time = self.polls.is_multiple_of(64) || endpoint.asleep.get() || self.started.is_none();

@@ -492,7 +492,7 @@ fn large_values_are_never_seen_torn() {
         for key in 0..3 {
             assert!(endpoint.block_on(kvs[1].insert(&endpoint, &key, &value(1))).unwrap());
         }
-        let rounds = scene.rounds(133, 1500) as u64;
+        let rounds = scene.rounds(130, 1500) as u64;
         let over = AtomicBool::new(false);
         std::thread::scope(|scope| {
             let at_end = SetsAtEnd(&over);
@@ -554,7 +554,7 @@ fn large_values_are_never_seen_torn() {
 fn modifications_lose_no_update() {
     everywhere("modify", 3, |scene| {
         let kvs = scene.open(|node| KvStore::<u64, u64>::open(node, "kv", small(Placement::Hash)));
-        let rounds = scene.rounds(133, 1000);
+        let rounds = scene.rounds(130, 1000);
         scene.run(|node, _, endpoint| {
             let add = |_| kvs[node].modify(endpoint, &7, |old| Some(old.copied().unwrap_or(0) + 1));
             let mut last = None;

@@ -153,7 +153,7 @@ fn a_node_whose_threads_use_alock_alone_has_no_queue_pair_to_itself() {
         eventually("all lanes are connected", || (pairs() == (to_others, to_others)).then_some(()));
         measured(to_others, "before");
         endpoint.block_on(async {
-            for round in 0..scene.rounds(400, 300) {
+            for round in 0..scene.rounds(300, 300) {
                 let lock = round % 3;
                 let guard = table[node].lock(endpoint, lock).await.unwrap();
                 let seen = read(endpoint, &regions[lock], lock, node, 0).await;
@@ -449,7 +449,7 @@ fn each_cohort_has_its_turn() {
         let options = ALockOptions { remote_budget: 4, local_budget: 2, ..ALockOptions::default() };
         let locks = scene.open(|node| ALock::open_with(node, "lock", scene.id(0), options));
         let order = Log::new(Vec::new());
-        let rounds = scene.rounds(266, 2000);
+        let rounds = scene.rounds(270, 2000);
         scene.run(|node, _, endpoint| {
             for _ in 0..rounds {
                 let guard = endpoint.block_on(locks[node].lock(endpoint)).unwrap();
