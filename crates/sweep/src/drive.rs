@@ -29,7 +29,7 @@ struct Reach {
     is_small: bool,
     micros_each: u64,
     sites: Vec<u32>,
-    has_faults: bool,
+    faults: Vec<String>,
 }
 
 /// What the worker says of a mistake.
@@ -53,33 +53,43 @@ fn build(root: &Path, sites: &mut BTreeMap<u32, Site>, bar: &ProgressBar) -> Res
     Ok(tree)
 }
 
-/// Prints the lines with places for mistakes that no scenario reaches, and those that none with faults reaches.
+/// Prints for each line with places for mistakes the kinds of faults under which no scenario reaches it, and how many such
+/// lines each file has.
 pub(crate) fn coverage(root: &Path, mut sites: BTreeMap<u32, Site>, which: &Which) -> Result<()> {
     let bar = ProgressBar::new_spinner();
     let tree = build(root, &mut sites, &bar)?;
     bar.set_message("running all scenarios");
     let reaches = reaches(&tree.worker())?;
     bar.finish_and_clear();
-    let of = |has_faults: bool| -> BTreeSet<u32> {
-        reaches.iter().filter(|reach| reach.has_faults == has_faults).flat_map(|reach| reach.sites.clone()).collect()
-    };
-    let (without, with) = (of(false), of(true));
-    // By file and line: whether scenarios without faults reach it, and those with.
-    let mut lines: BTreeMap<(&str, usize), (bool, bool)> = BTreeMap::new();
+    let kinds: BTreeSet<&str> = reaches.iter().flat_map(|reach| &reach.faults).map(String::as_str).collect();
+    // By file and line: whether a scenario reaches it, and under which kinds of faults.
+    let mut lines: BTreeMap<(&str, usize), (bool, BTreeSet<&str>)> = BTreeMap::new();
     for (id, site) in sites.iter().filter(|(_, site)| which.is_of(site)) {
-        let line = lines.entry((&site.file, site.mistake.line)).or_default();
-        *line = (line.0 | without.contains(id), line.1 | with.contains(id));
-    }
-    let count = |is: (bool, bool)| lines.values().filter(|line| **line == is).count();
-    for ((file, line), reached) in &lines {
-        match reached {
-            (false, false) => println!("{file}:{line}: no scenario reaches it"),
-            (true, false) => println!("{file}:{line}: no scenario with faults reaches it"),
-            _ => {}
+        let (is_reached, under) = lines.entry((&site.file, site.mistake.line)).or_default();
+        for reach in reaches.iter().filter(|reach| reach.sites.contains(id)) {
+            *is_reached = true;
+            under.extend(reach.faults.iter().map(String::as_str));
         }
     }
-    let [never, calm] = [(false, false), (true, false)].map(count);
-    println!("{} lines; {never} are never reached, and {calm} only without faults", lines.len());
+    let mut files: BTreeMap<&str, Vec<&(bool, BTreeSet<&str>)>> = BTreeMap::new();
+    for ((file, line), reached) in &lines {
+        files.entry(file).or_default().push(reached);
+        let missing: Vec<&str> = kinds.difference(&reached.1).copied().collect();
+        match missing[..] {
+            _ if !reached.0 => println!("{file}:{line}: no scenario reaches it"),
+            [] => {}
+            _ => println!("{file}:{line}: under no {}", missing.join(", ")),
+        }
+    }
+    let head: String = kinds.iter().map(|kind| format!(" {kind:>15}")).collect();
+    println!("\nLines that no scenario reaches, and those that none reaches under a fault:");
+    println!("{:<52} {:>6} {:>6}{head}", "file", "lines", "at all");
+    for (file, lines) in &files {
+        let never = lines.iter().filter(|line| !line.0).count();
+        let not_under = |kind: &&str| lines.iter().filter(|line| !line.1.contains(*kind)).count();
+        let columns: String = kinds.iter().map(|kind| format!(" {:>15}", not_under(kind))).collect();
+        println!("{file:<52} {:>6} {never:>6}{columns}", lines.len());
+    }
     Ok(())
 }
 
@@ -248,8 +258,7 @@ const TRANSACTIONS: Program = ("farfield-transactions", "farfield_transactions")
 const CLI: Program = ("farfield-cli", "farfield_cli");
 /// Texts of models and litmus tests, right and wrong ones.
 const MOWGLI: Program = ("mowgli", "mowgli");
-const ERRORS: Program = ("mowgli", "errors");
-const SUITE: Program = ("mowgli", "suite");
+const MODELS: Program = ("mowgli", "models");
 /// The suite that every fabric passes.
 const CONFORMANCE: Program = ("farfield-fabric", "conformance");
 /// The objects over shared memory, and nodes that start, die, leave and return.
@@ -280,8 +289,8 @@ const BEFORE: &[Tests] = &[
     tests("crates/transactions/src", TRANSACTIONS, "tests::"),
     tests("crates/core/src/history", CORE, "history::"),
     tests("crates/mowgli/src", MOWGLI, ""),
-    tests("crates/mowgli/src", ERRORS, ""),
-    tests("crates/mowgli/src", SUITE, ""),
+    tests("crates/mowgli/src", MODELS, "errors::"),
+    tests("crates/mowgli/src", MODELS, "suite::"),
     tests("crates/cli/src", CLI, "chaos::judge::"),
 ];
 
@@ -304,8 +313,7 @@ struct Judges {
 
 impl Judges {
     fn build(tree: &Tree) -> Result<Judges> {
-        let programs =
-            [CORE, FABRIC, LOCKS, TRANSACTIONS, CLI, MOWGLI, ERRORS, SUITE, CONFORMANCE, OBJECTS, DEATHS, RETURNS];
+        let programs = [CORE, FABRIC, LOCKS, TRANSACTIONS, CLI, MOWGLI, MODELS, CONFORMANCE, OBJECTS, DEATHS, RETURNS];
         let paths = tree.build_tests(&programs)?;
         Ok(Judges { worker: tree.worker(), tests: programs.into_iter().zip(paths).collect() })
     }

@@ -6,7 +6,7 @@
 //! cargo run --release -p farfield-sweep -- run --sample 40     some of them
 //! cargo run --release -p farfield-sweep -- report              the table, and the survivors
 //! cargo run --release -p farfield-sweep -- again --sample 40   some that were found before, by the scenario that found them
-//! cargo run --release -p farfield-sweep -- coverage            the lines that no scenario reaches, or none with faults
+//! cargo run --release -p farfield-sweep -- coverage            the lines that no scenario reaches, and under which faults none does
 //! ```
 //!
 //! `found.txt` names the mistakes that were found, each with its scenario. A mistake that no scenario can find, because the code with it does the same, has a line in `equivalent.txt` with the
@@ -47,7 +47,7 @@ enum Action {
     },
     /// Runs some of those in `found.txt` with the scenario that has found them: it has to find them again.
     Again(Which),
-    /// Prints the lines with places for mistakes that no scenario reaches, or none in which nodes fail.
+    /// Prints the lines with places for mistakes that no scenario reaches, at all or under a kind of fault.
     Coverage(Which),
 }
 

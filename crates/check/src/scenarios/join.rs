@@ -184,6 +184,7 @@ fn regions() -> Scenario {
         },
     )
     .late_nodes()
+    .kills(&["join-needs-unchecked"])
 }
 
 /// A node that opens an object in which it has no part gets an error; the participants do not notice.

@@ -201,7 +201,7 @@ fn arrival() -> Scenario {
                 cluster.thread(node, "waits", move |ep| {
                     let (ep, faults) = faulty(ep)?;
                     if node == 0 {
-                        faults.fail_after(0);
+                        faults.fail_some(0, 2);
                     }
                     ep.block_on(thread.wait(&ep))
                 });
@@ -209,7 +209,7 @@ fn arrival() -> Scenario {
             Ok(())
         },
     )
-    .kills(&["barrier-told-once"])
+    .kills(&["barrier-told-once", "barrier-told-twice"])
 }
 
 /// The put of the values is refused, and the slot that would publish them is not filled. For queue-refused-published.

@@ -233,6 +233,7 @@ fn outside() -> Scenario {
         });
         Ok(())
     })
+    .kills(&["join-outside-differs"])
 }
 
 /// The others have reopened two objects, and have dropped the old one of the first.

@@ -154,6 +154,7 @@ fn late_work() -> Scenario {
         sees(cluster, 0, &[LEAVING]);
         Ok(())
     })
+    .kills(&["service-drops-under-lock"])
 }
 
 /// From the moment at which the other has left it always has work, until this node knows.

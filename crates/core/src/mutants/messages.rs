@@ -46,6 +46,12 @@ crate::mutants! {
     BARRIER_TOLD_ONCE = "barrier-told-once" in "Barrier":
         "A node that could not be told of an arrival is not told again.";
 
+    /// *Missing:* nothing of the memory model. This was a bug: the checker found it.
+    ///
+    /// *Scenario:* 2 nodes. n0: `wait`, and its put is refused twice ∥ n1: `wait`.
+    BARRIER_TOLD_TWICE = "barrier-told-twice" in "Barrier":
+        "A node that could not be told of an arrival is told once more only.";
+
     // ---- RingBuffer ----
 
     /// *Missing:* `NRW → NRW`: the message before its head.

@@ -22,6 +22,19 @@ crate::mutants! {
     JOIN_LATE_ANSWER_TAKEN = "join-late-answer-taken" in "Joining":
         "A message of an opening before is taken for one of this.";
 
+    /// *Missing:* the answer to the node that lacks a region, if it was the first to open. This was a bug: the sweep
+    /// found it.
+    ///
+    /// *Scenario:* 2 nodes. n0 needs 16 bytes of a region that has 8 on n1; n1 opens it without noticing.
+    JOIN_NEEDS_UNCHECKED = "join-needs-unchecked" in "Joining":
+        "A node does not check whether the other has the regions that it needs.";
+
+    /// *Missing:* the reason why a new node of a rank cannot join. This was a bug: the sweep found it.
+    ///
+    /// *Scenario:* 2 places; n0 dies, and n1 opens an object with a part for each node. Its successor gets `Mismatch`.
+    JOIN_OUTSIDE_DIFFERS = "join-outside-differs" in "Joining":
+        "The participants of a restarted node count as a mistake of its program.";
+
     // ---- Reopening ----
 
     /// *Missing:* that all live members have opened the generation before one of them returns. Needs no reordering.
@@ -35,6 +48,26 @@ crate::mutants! {
     ///
     /// *Scenario:* 3 nodes; n0 and n1 have reopened a path once, and reopen it with n2.
     REOPEN_GENERATION_OWN = "reopen-generation-own" in "Reopening": "Each node counts generations for itself.";
+
+    /// *Missing:* the wake-up of a call that waits when the members change. This was a bug: the sweep found it.
+    ///
+    /// *Scenario:* 3 nodes, one of which joins while the others reopen a path.
+    REOPEN_CHANGE_MISSED = "reopen-change-missed" in "Reopening": "A call does not learn that the members have changed.";
+
+    // ---- the service thread ----
+
+    /// *Missing:* another attempt at what was refused, unless something else happens. This was a bug: random programs
+    /// found it.
+    ///
+    /// *Scenario:* 2 nodes. A release is refused, and left to the service thread, whose first attempt is refused as well.
+    SERVICE_RETRY_FORGOTTEN = "service-retry-forgotten" in "Service thread":
+        "A poller that was refused is not polled again soon.";
+
+    /// *Missing:* the end of `Node::leave`. This was a bug: the sweep found it.
+    ///
+    /// *Scenario:* 1 node leaves while a thread gives its service thread a poller that holds an object.
+    SERVICE_DROPS_UNDER_LOCK = "service-drops-under-lock" in "Service thread":
+        "Pollers and objects are dropped under the lock that their drop takes.";
 
     // ---- deaths ----
 

@@ -72,6 +72,28 @@ impl Faults {
         self.crashes + self.cuts + self.stalls + self.pauses + self.false_suspicions
     }
 
+    /// The kinds of faults that may happen, by name.
+    ///
+    /// ```
+    /// # use farfield_fabric::sim::Faults;
+    /// let faults = Faults::new().crashes(1).pauses(2);
+    /// assert_eq!(faults.kinds().collect::<Vec<_>>(), ["crash", "paused thread"]);
+    /// ```
+    pub fn kinds(&self) -> impl Iterator<Item = &'static str> {
+        self.limits().into_iter().filter(|(count, _)| *count > 0).map(|(_, name)| name)
+    }
+
+    /// The limit for each kind of fault, and its name.
+    fn limits(&self) -> [(u32, &'static str); 5] {
+        [
+            (self.crashes, "crash"),
+            (self.cuts, "cut"),
+            (self.stalls, "stalled NIC"),
+            (self.pauses, "paused thread"),
+            (self.false_suspicions, "false suspicion"),
+        ]
+    }
+
     pub(super) fn has(&self, node: u16) -> bool {
         self.nodes.is_none_or(|nodes| contains(nodes, node))
     }
@@ -86,15 +108,16 @@ impl fmt::Display for Faults {
             [] => at.clone(),
             sides => format!(" of {}", sides.iter().map(|side| names(*side)).collect::<Vec<_>>().join(" or ")),
         };
-        let kinds = [
-            (self.crashes, "crash", "es", &at),
-            (self.cuts, "cut", "s", &between),
-            (self.stalls, "stalled NIC", "s", &at),
-            (self.pauses, "paused thread", "s", &at),
-            (self.false_suspicions, "false suspicion", "s", &at),
-        ];
-        let told = kinds.into_iter().filter(|(count, ..)| *count > 0);
-        let told = told.map(|(count, name, s, at)| format!("{count} {name}{}{at}", if count == 1 { "" } else { s }));
+        let allowed = self.limits().into_iter().filter(|(count, _)| *count > 0);
+        let told = allowed.map(|(count, name)| {
+            let plural = match (count, name) {
+                (1, _) => "",
+                (_, "crash") => "es",
+                _ => "s",
+            };
+            let at = if name == "cut" { &between } else { &at };
+            format!("{count} {name}{plural}{at}")
+        });
         f.write_str(&told.collect::<Vec<_>>().join(", "))
     }
 }

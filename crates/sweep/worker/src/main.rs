@@ -11,7 +11,7 @@
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use farfield_check::{Budget, Finding, Scenario, check, exhaust};
+use farfield_check::{Budget, Faults, Finding, Scenario, check, exhaust};
 use farfield_sweep_switch as switch;
 
 /// Executions of a scenario in the first round. Each further round has four times as many, of half of the scenarios.
@@ -26,8 +26,8 @@ struct Reach {
     is_small: bool,
     micros_each: u64,
     sites: Vec<u32>,
-    /// Whether nodes may fail or stand still in it.
-    has_faults: bool,
+    /// The kinds of faults that may happen in it.
+    faults: Vec<&'static str>,
 }
 
 /// What became of a mistake.
@@ -82,7 +82,7 @@ fn reach(executions: u64) {
             is_small: scenario.is_small(),
             micros_each,
             sites: switch::take_reached(),
-            has_faults: scenario.injected().is_some(),
+            faults: scenario.injected().into_iter().flat_map(Faults::kinds).collect(),
         });
     }
 }

@@ -131,4 +131,5 @@ fn lock() -> Scenario {
         Ok(())
     })
     .late_nodes()
+    .kills(&["service-retry-forgotten"])
 }

@@ -60,6 +60,7 @@ pub(super) fn comes_meanwhile() -> Scenario {
     })
     .places(3)
     .rule(DeathRule::Majority)
+    .kills(&["reopen-change-missed"])
 }
 
 /// A call fails where the objects are opened. The others notice when it is repeated, and follow at once.
