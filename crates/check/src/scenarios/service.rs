@@ -225,4 +225,5 @@ fn told() -> Scenario {
         });
         Ok(())
     })
+    .kills(&["service-sleeps-on-news"])
 }

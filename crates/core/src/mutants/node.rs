@@ -63,6 +63,13 @@ crate::mutants! {
     SERVICE_RETRY_FORGOTTEN = "service-retry-forgotten" in "Service thread":
         "A poller that was refused is not polled again soon.";
 
+    /// *Missing:* what a message has asked for, until something else wakes the thread. This was a bug: a reader found it.
+    ///
+    /// *Scenario:* 2 nodes. n1 leaves; n0, whose service thread has a poller, hears of it just before it sleeps, and does
+    /// not tell the poller.
+    SERVICE_SLEEPS_ON_NEWS = "service-sleeps-on-news" in "Service thread":
+        "The thread sleeps after it has handled an event.";
+
     /// *Missing:* the end of `Node::leave`. This was a bug: the sweep found it.
     ///
     /// *Scenario:* 1 node leaves while a thread gives its service thread a poller that holds an object.
