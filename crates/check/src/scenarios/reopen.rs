@@ -130,8 +130,9 @@ fn reopens(cluster: &Cluster, is_cut: bool) -> Result<()> {
             // The last message may arrive too late, where a message or a thread was held up: one node has returned, and
             // another gives up waiting for it.
             let has_ended = |node: &NodeId| (is_cut || was_paused()) && ended.iter().any(|it| it.0 == node.0);
+            // A node that was paused may have been evicted.
             let excused =
-                |node: &NodeId| node.0 == VICTIM || has_ended(node) || in_vain.iter().any(|other| other.0 == node.0);
+                |node: &NodeId| !is_left(node.0) || has_ended(node) || in_vain.iter().any(|other| other.0 == node.0);
             assert!(missing.iter().any(excused), "node {node} has waited in vain for {missing:?}, of {generations:?}");
         }
         Ok(())

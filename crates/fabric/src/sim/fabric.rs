@@ -196,11 +196,14 @@ impl Fabric for SimFabric {
                 inner.under_way(self.me.0, &allocation)
             };
             // Each lands in memory that is not in use yet, or is refused.
-            for (lane, sequence) in under_way {
+            for (from, lane, sequence) in under_way {
                 if choose(2) == 1 {
                     let mut inner = world.inner.borrow_mut();
+                    // Rights are checked first.
+                    let has_right = inner.nodes[self.me.index()].rights[usize::from(key.0)][usize::from(from)];
+                    let code = if has_right { Code::Freed } else { Code::Revoked };
                     if let Some(completion) = inner.machine.cancel(lane, self.me.0, sequence) {
-                        inner.refused(completion, Code::Freed);
+                        inner.refused(completion, code);
                     }
                 }
             }

@@ -112,15 +112,15 @@ impl Inner {
         state.heap.given_back.push(GivenBack { allocation: Arc::downgrade(allocation), start, bytes, generation });
     }
 
-    /// The operations under way to memory of a node: lanes and sequences.
-    pub(super) fn under_way(&self, node: u16, to: &Allocation) -> Vec<(Cpu, u32)> {
+    /// The operations under way to memory of a node: the nodes that have posted them, lanes and sequences.
+    pub(super) fn under_way(&self, node: u16, to: &Allocation) -> Vec<(u16, Cpu, u32)> {
         let range = to.start / 8..(to.start + to.bytes) / 8;
-        let of = |lane: Cpu| {
+        let of = |from: u16, lane: Cpu| {
             let all = self.machine.in_flight(lane, node).into_iter();
             let there = all.filter(|(_, loc)| range.contains(&u64::from(loc.word)));
-            there.map(move |(sequence, _)| (lane, sequence)).collect::<Vec<_>>()
+            there.map(move |(sequence, _)| (from, lane, sequence)).collect::<Vec<_>>()
         };
-        self.lanes.iter().flat_map(|lane| of(lane.lane)).collect()
+        self.lanes.iter().flat_map(|lane| of(lane.node, lane.lane)).collect()
     }
 
     /// Takes note of memory that nothing gets to any more.

@@ -294,7 +294,6 @@ impl Inner {
         }
     }
 
-    /// Whether time may pass at any moment.
     /// Whether a NIC has stalled or a thread was paused so far.
     pub(super) fn has_stood_still(&self) -> bool {
         self.faults.as_ref().is_some_and(|faults| faults.has_stood_still())
@@ -307,6 +306,7 @@ impl Inner {
         (!passes).then_some(count)
     }
 
+    /// Whether time may pass at any moment.
     pub(super) fn early_timeouts(&self) -> bool {
         self.phase == Phase::Explored && self.chooser.as_ref().is_some_and(|chooser| chooser.early_timeouts())
     }
