@@ -25,6 +25,8 @@ pub(crate) const SWEPT: &[&str] = &[
 ];
 /// Packages that the worker does not need, and their folders.
 const MORE_PACKAGES: [(&str, &str); 2] = [("mowgli", "crates/mowgli/"), ("farfield-cli", "crates/cli/")];
+/// Files in there that only unit tests run.
+const PARSERS_AND_JUDGES: [&str; 3] = ["crates/core/src/history", "crates/mowgli/", "crates/cli/"];
 /// Files in there whose code no scenario runs, or that are scenarios themselves.
 const NOT_SWEPT: &[&str] = &[
     "crates/core/src/node/config",
@@ -46,6 +48,13 @@ pub(crate) struct Site {
     pub(crate) mistake: Mistake,
     /// Names the mistake as long as its code does not change: the file, the kind, the texts, and which of several.
     pub(crate) name: String,
+}
+
+impl Site {
+    /// Whether a scenario may run its code. Parsers and judges have unit tests alone.
+    pub(crate) fn may_be_in_scenarios(&self) -> bool {
+        !PARSERS_AND_JUDGES.iter().any(|files| self.file.starts_with(files))
+    }
 }
 
 /// All mistakes, in order of files and lines.
@@ -167,10 +176,13 @@ impl Tree {
         programs.iter().map(path).collect()
     }
 
-    /// Builds the worker. Mistakes that the compiler refuses are removed from `sites`; returns how many. `say` hears of the
-    /// progress.
+    /// Writes the copy, and builds the worker if a scenario may run some of the code. Mistakes that the compiler refuses are
+    /// removed from `sites`; returns how many. `say` hears of the progress.
     pub(crate) fn build(&self, sites: &mut BTreeMap<u32, Site>, say: impl Fn(&str)) -> Result<usize> {
         let all = sites.len();
+        // Those that were refused before are left out at once: what has not changed is not built again.
+        let mut known = self.known_refused();
+        sites.retain(|_, site| !known.contains(&site.name));
         for round in 1.. {
             let numbered: Vec<(u32, &Site)> = sites.iter().map(|(id, site)| (*id, site)).collect();
             let put_in = self.write(&numbered)?;
@@ -189,12 +201,27 @@ impl Tree {
             let Some(refused) = refused.into_iter().find(|refused| !refused.is_empty()) else {
                 bail!("the copy does not compile:\n{}", String::from_utf8_lossy(&checked.stderr));
             };
+            known.extend(refused.iter().map(|id| sites[id].name.clone()));
             sites.retain(|id, _| !refused.contains(id));
+        }
+        std::fs::write(self.refused_file(), known.iter().map(|name| format!("{name}\n")).collect::<String>())?;
+        if !sites.values().any(Site::may_be_in_scenarios) {
+            return Ok(all - sites.len());
         }
         say("building the worker");
         let built = self.cargo("build", "farfield-sweep-worker").args(["--profile", "sweep"]).output()?;
         ensure!(built.status.success(), "building the worker:\n{}", String::from_utf8_lossy(&built.stderr));
         Ok(all - sites.len())
+    }
+
+    /// The names of the mistakes that the compiler has refused in earlier builds.
+    fn known_refused(&self) -> BTreeSet<String> {
+        let text = std::fs::read_to_string(self.refused_file()).unwrap_or_default();
+        text.lines().map(String::from).collect()
+    }
+
+    fn refused_file(&self) -> PathBuf {
+        self.folder.with_file_name("refused.txt")
     }
 
     pub(crate) fn worker(&self) -> PathBuf {
