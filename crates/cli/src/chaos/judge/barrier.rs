@@ -17,9 +17,9 @@ pub(super) fn judge(story: &Story, findings: &mut Findings) {
     });
     for ((path, round), calls) in rounds {
         let mut arrived_ns: BTreeMap<u16, u64> = BTreeMap::new();
+        // The first call of each node, in the order in which they began.
         for call in &calls {
-            let at_ns = arrived_ns.entry(call.node).or_insert(call.begin_ns);
-            *at_ns = call.begin_ns.min(*at_ns);
+            arrived_ns.entry(call.node).or_insert(call.begin_ns);
         }
         for call in &calls {
             let Some((passed_ns, _)) = call.success() else { continue };

@@ -65,7 +65,7 @@ pub(super) fn judge(story: &Story, findings: &mut Findings) {
             continue;
         };
         let took_ns = at_ns.saturating_sub(call.begin_ns);
-        let ran_ns = took_ns - story.stopped_ns(call.node, call.begin_ns, *at_ns).min(took_ns);
+        let ran_ns = took_ns.saturating_sub(story.stopped_ns(call.node, call.begin_ns, *at_ns));
         // An operation to a dead node ends when the death is detected.
         let limit_ns = LIMITS_MAX * call.limit_ns + story.detection_max_ns();
         findings.verify("calls within their time", ran_ns <= limit_ns, || {
@@ -132,9 +132,8 @@ fn judge_failure(story: &Story, call: &Call, at_ns: u64, failure: &Failure) -> O
             // The error names dead nodes beside the others.
             // While the survivors detect a death, they wait for each other, too.
             let find_out = story.detection_ns > 0 && story.members.iter().any(was_harmed);
-            let is_gone = |node: u16| story.death_of(node).is_some_and(|it| it <= at_ns);
             let is_slow = story.is_too_slow(call.begin_ns, at_ns, call.limit_ns);
-            let may_be_missing = |node: &u16| find_out || is_slow || was_harmed(node) || is_gone(*node);
+            let may_be_missing = |node: &u16| find_out || is_slow || was_harmed(node) || was_killed(node);
             // An empty queue needs no reason. The holder of a lock may itself wait for a harmed node.
             let is_dequeue = matches!(call.op, Op::Dequeue { .. });
             let is_of_lock =

@@ -144,12 +144,13 @@ impl Findings {
 pub(super) fn judge(story: &mut Story) -> Findings {
     let mut findings = Findings::default();
     cut::judge_and_leave_out(story, &mut findings);
-    findings.count("nodes come under load", story.newcomers.len() as u64);
-    findings.count("deaths found out", story.deaths.len() as u64);
-    for judge in [kv::judge, queue::judge, locks::judge, ring::judge, barrier::judge, vars::judge, errors::judge] {
+    for (what, nodes) in [("nodes come under load", story.newcomers.len()), ("deaths found out", story.deaths.len())] {
+        findings.count(what, nodes as u64);
+    }
+    let of_objects = [kv::judge, queue::judge, locks::judge, ring::judge, barrier::judge, vars::judge];
+    for judge in of_objects.into_iter().chain([errors::judge, custom::judge]) {
         judge(story, &mut findings);
     }
-    custom::judge(story, &mut findings);
     findings
 }
 

@@ -81,15 +81,15 @@ fn recovery(story: &Story, death: &Death) -> Recovery {
     let (node, died_ns) = (death.node, death.at_ns);
     let stops = story.stops.iter().map(|(_, from_ns, to_ns)| (*from_ns, *to_ns));
     let deaths = story.deaths.iter().map(|death| (death.at_ns, death.at_ns));
-    let harm: Vec<(u64, u64)> = stops.chain(deaths).collect();
-    // The span before ends at the first of the faults that were injected together with this death.
+    let mut harm: Vec<(u64, u64)> = stops.chain(deaths).collect();
+    harm.sort_unstable();
+    // The span before ends at the first of the faults that were injected together with this death. The last fault
+    // comes first here.
     let mut until_ns = died_ns;
-    let first = |until_ns: u64| {
-        let together = harm.iter().filter(|(from, to)| *from < until_ns && to + TOGETHER_NS > until_ns);
-        together.map(|it| it.0).min()
-    };
-    while let Some(earlier) = first(until_ns) {
-        until_ns = earlier;
+    for (begin_ns, end_ns) in harm.into_iter().rev() {
+        if end_ns + TOGETHER_NS > until_ns {
+            until_ns = until_ns.min(begin_ns);
+        }
     }
     let from_ns = until_ns.saturating_sub(SECOND_NS).max(story.load_ns.0);
     // The clock starts when none of the others is stopped.

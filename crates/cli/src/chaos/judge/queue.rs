@@ -33,9 +33,9 @@ pub(super) fn judge(story: &Story, findings: &mut Findings) {
     for (queue, calls) in queues {
         findings.count("queues opened with newcomers", u64::from(story.newcomers.contains(&queue)));
         let events: Vec<_> = calls.iter().map(|call| event_of(call)).collect();
+        findings.count("operations on queues", events.len() as u64);
         let dequeued = events.iter().filter(|event| matches!(event.output, Some(QueueOutput::Dequeued(Some(_)))));
         findings.count("values dequeued", dequeued.count() as u64);
-        findings.count("operations on queues", events.len() as u64);
         let verdict = check(&QueueModel { capacity: QUEUE_CAPACITY }, &events, Default::default());
         findings.verify("histories of queues", verdict.is_linearizable(), || {
             format!("the history of the queue on node {queue} is wrong, or cannot be judged: {verdict}")

@@ -65,35 +65,32 @@ fn judge_counter(counter: u16, calls: &[&Call], findings: &mut Findings) {
 }
 
 fn judge_pushed(story: &Story, owner: u16, calls: &[&Call], findings: &mut Findings) {
-    let mut begun = 0;
+    // The pushed values count the pushes: the last value is the number of pushes that have begun.
+    let pushes = calls.iter().filter(|call| matches!(call.op, Op::Push { .. }));
+    let pushed_ns: Vec<u64> = pushes.map(|call| call.begin_ns).collect();
+    let pushes = pushed_ns.len() as u64;
     let mut pulled: BTreeMap<u16, u64> = BTreeMap::new();
-    let mut pushes = 0;
-    // In the order in which they began: a push that begins while a value is pulled may be in it.
-    let begun_by = |at_ns: u64| {
-        let begun = calls.iter().take_while(|call| call.begin_ns <= at_ns);
-        begun.filter(|call| matches!(call.op, Op::Push { .. })).count() as u64
-    };
     for call in calls {
         match (&call.op, call.success()) {
-            (Op::Push { value }, _) => (begun, pushes) = (*value, pushes + 1),
             (Op::Pull { .. }, Some((at_ns, Answer::Value(value)))) => {
                 let last = pulled.insert(call.node, *value).unwrap_or(0);
-                let is_right = (last..=begun).contains(value) || (last..=begun_by(at_ns)).contains(value);
-                findings.verify("values pulled", is_right, || {
+                // A push that begins while a value is pulled may be in it.
+                let begun = pushed_ns.partition_point(|begin_ns| *begin_ns <= at_ns) as u64;
+                findings.verify("values pulled", (last..=begun).contains(value), || {
                     format!("wide/{owner}: node {} pulled {value} after {last}, with {begun} pushed", call.node)
                 });
             }
             (Op::Copy { .. }, Some((_, Answer::Words(copies)))) => {
                 // The last push of the dead owner may have reached some nodes and not others. On RDMA several pushes
                 // may not have left its NIC.
-                let landed = if story.detection_ns == 0 { begun.saturating_sub(1) } else { 0 };
+                let landed = if story.detection_ns == 0 { pushes.saturating_sub(1) } else { 0 };
                 let is_right = if story.survives(owner) {
-                    *copies == [begun; 2]
+                    *copies == [pushes; 2]
                 } else {
-                    copies.iter().all(|copy| (landed..=begun).contains(copy))
+                    copies.iter().all(|copy| (landed..=pushes).contains(copy))
                 };
                 findings.verify("copies in the end", is_right, || {
-                    format!("word and wide/{owner}: node {} has {copies:?} in the end, of {begun}", call.node)
+                    format!("word and wide/{owner}: node {} has {copies:?} in the end, of {pushes}", call.node)
                 });
             }
             _ => {}
