@@ -33,7 +33,7 @@ pub(super) fn judge(story: &Story, findings: &mut Findings) {
 
 #[cfg(test)]
 mod tests {
-    use super::super::tests::{call, found};
+    use super::super::tests::{call, counts, failure, found, judged, story};
     use super::*;
     use crate::chaos::log::{Answer, Call};
 
@@ -47,5 +47,15 @@ mod tests {
         assert_eq!(found(judge, vec![met(0, 10, 30), met(1, 20, 25)]), [""; 0]);
         assert_eq!(found(judge, vec![met(0, 10, 19), met(1, 20, 25)]).len(), 1);
         assert_eq!(found(judge, vec![met(0, 10, 19)]).len(), 1);
+        let at_the_same_time = judged(judge, &story(vec![met(0, 10, 20), met(1, 20, 25)]));
+        assert_eq!(at_the_same_time.violations, [""; 0]);
+        assert_eq!(counts(&at_the_same_time), [("meetings at barriers", 2)]);
+    }
+
+    #[test]
+    fn a_node_that_gave_up_has_arrived() {
+        let gave_up = Call { end: Some((18, Err(failure("Timeout", &[])))), ..met(1, 10, 18) };
+        let findings = judged(judge, &story(vec![gave_up, met(0, 15, 19), met(1, 20, 25)]));
+        assert_eq!((findings.violations.len(), counts(&findings)), (0, vec![("meetings at barriers", 2)]));
     }
 }

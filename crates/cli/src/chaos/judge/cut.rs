@@ -40,7 +40,7 @@ pub(super) fn judge_and_leave_out(story: &mut Story, findings: &mut Findings) {
 
 #[cfg(test)]
 mod tests {
-    use super::super::tests::{call, death_of, story};
+    use super::super::tests::{call, counts, death_of, failure, story};
     use super::*;
     use crate::chaos::log::{Answer, Call, Failure, Op};
 
@@ -68,5 +68,48 @@ mod tests {
         assert_eq!(judged(vec![stuck, failed(4000, 4010, "Fenced")]).0.len(), 1, "it does not end");
         assert_eq!(judged(vec![failed(1100, 1110, "PeerDead"), told.clone()]).0.len(), 1, "the others are not dead");
         assert_eq!(judged(vec![failed(1100, 9000, "Timeout"), told]).0.len(), 1, "too late");
+    }
+
+    /// What is left of a call of node 2: whether it has an end, if there is anything. The node dies at 1000, while the
+    /// link is being cut, which takes until 1050. And the findings, if the survivors evict it at 1500.
+    fn left_of(begin_ns: u64, end_ns: u64, has_failed: bool) -> (Option<bool>, Findings) {
+        let outcome = if has_failed { Err(failure("Timeout", &[])) } else { Ok(Answer::Done) };
+        let calls = vec![call(2, begin_ns, Op::Flush, Some((end_ns, outcome)))];
+        let (mut story, mut findings) = (Story { cut_ns: Some(1050), ..story(calls) }, Findings::default());
+        story.deaths[0].told_ns = 1500;
+        judge_and_leave_out(&mut story, &mut findings);
+        (story.calls.first().map(|call| call.end.is_some()), findings)
+    }
+
+    #[test]
+    fn a_call_during_the_cut_counts_if_it_succeeded() {
+        let table = [
+            ((900, 999, true), Some(true)),
+            ((900, 1000, true), Some(false)),
+            ((900, 1000, false), Some(true)),
+            ((900, 1049, true), Some(false)),
+            ((900, 1049, false), Some(true)),
+            ((900, 1050, false), Some(false)),
+            ((1049, 1060, false), Some(false)),
+            ((1050, 1060, false), None),
+        ];
+        for ((begin_ns, end_ns, has_failed), left) in table {
+            assert_eq!(
+                left_of(begin_ns, end_ns, has_failed).0,
+                left,
+                "{begin_ns} to {end_ns} ns, failed: {has_failed}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_call_that_ends_after_the_cut_ends_in_time() {
+        assert_eq!(counts(&left_of(1000, 1049, true).1), [("calls cut off within their time", 0); 0]);
+        assert_eq!(counts(&left_of(1000, 1050, false).1), [("calls cut off within their time", 1)]);
+        // Ten times its limit, and the time in which the survivors evict the node.
+        let in_time = left_of(1000, 2500, true).1;
+        assert_eq!(counts(&in_time), [("calls cut off within their time", 1), ("errors of those cut off", 1)]);
+        assert_eq!(in_time.violations, [""; 0]);
+        assert_eq!(left_of(1000, 2501, true).1.violations.len(), 1);
     }
 }

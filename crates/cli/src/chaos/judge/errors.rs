@@ -150,9 +150,11 @@ fn judge_failure(story: &Story, call: &Call, at_ns: u64, failure: &Failure) -> O
 
 #[cfg(test)]
 mod tests {
-    use super::super::tests::{call, death_of, found, story};
+    use std::collections::BTreeMap;
+
+    use super::super::tests::{call, counts, death_of, failure, found, judged, story};
     use super::*;
-    use crate::chaos::log::Answer;
+    use crate::chaos::log::{Answer, KvOp, Outcome};
 
     fn failed(begin_ns: u64, end_ns: u64, failure: Failure) -> Call {
         call(0, begin_ns, Op::Add { counter: 2 }, Some((end_ns, Err(failure))))
@@ -237,5 +239,177 @@ mod tests {
     fn a_survivors_call_returns() {
         assert_eq!(found(judge, vec![call(0, 1, Op::Flush, None)]).len(), 1);
         assert_eq!(found(judge, vec![call(2, 1, Op::Flush, None)]), [""; 0]);
+    }
+
+    #[test]
+    fn every_call_is_timed_and_errors_are_counted_by_variant() {
+        let took = |ns: u64| call(0, 10, Op::Flush, Some((10 + ns, Ok(Answer::Done))));
+        assert_eq!(found(judge, vec![took(1000)]), [""; 0], "ten times its limit");
+        assert_eq!(found(judge, vec![took(1001)]).len(), 1);
+        let calls = vec![took(1), failed(1001, 1002, death_of(2)), failed(1003, 1004, death_of(2))];
+        let findings = judged(judge, &story([calls, vec![failed(1001, 1101, timeout(&[]))]].concat()));
+        assert_eq!(findings.violations, [""; 0]);
+        assert_eq!(counts(&findings), [("calls within their time", 4), ("errors by variant and node", 3)]);
+        assert_eq!(findings.errors, BTreeMap::from([("PeerDead".to_string(), 2), ("Timeout".to_string(), 1)]));
+    }
+
+    #[test]
+    fn a_node_is_harmed_by_its_death_or_stop_until_a_second_after_it() {
+        let harmed = Story { stops: vec![(1, 300, 400)], ..story(Vec::new()) };
+        let table = [
+            (2, (0, 999), false),
+            (2, (0, 1000), true),
+            (2, (1000 + DECIDED_NS, u64::MAX), true),
+            (2, (1001 + DECIDED_NS, u64::MAX), false),
+            (1, (0, 299), false),
+            (1, (0, 300), true),
+            (1, (400 + DECIDED_NS, u64::MAX), true),
+            (1, (401 + DECIDED_NS, u64::MAX), false),
+            (0, (0, u64::MAX), false),
+        ];
+        for (node, (from_ns, to_ns), is_harmed) in table {
+            assert_eq!(harmed.was_harmed(node, from_ns, to_ns), is_harmed, "node {node} from {from_ns} to {to_ns} ns");
+        }
+    }
+
+    #[test]
+    fn the_parts_of_a_span_in_which_a_node_was_stopped_are_added_up() {
+        let stops = vec![(0, 100, 200), (1, 0, 1000), (0, 300, 400)];
+        let stopped = Story { stops, ..story(Vec::new()) };
+        for ((from_ns, to_ns), in_all) in [((0, 1000), 200), ((150, 350), 100), ((120, 130), 10), ((210, 290), 0)] {
+            assert_eq!(stopped.stopped_ns(0, from_ns, to_ns), in_all, "from {from_ns} to {to_ns} ns");
+        }
+    }
+
+    /// An addition, which takes one round trip.
+    fn add(begin_ns: u64, end_ns: u64, outcome: Outcome) -> Call {
+        call(1, begin_ns, Op::Add { counter: 2 }, Some((end_ns, outcome)))
+    }
+
+    #[test]
+    fn a_round_trip_is_the_median_of_the_calls_that_overlap_a_span_and_have_waited() {
+        let done = || Ok(Answer::Value(0));
+        let others = [50, 10, 20, 40].map(|took_ns| add(100, 100 + took_ns, done()));
+        let with = |fifth: Call| {
+            let story = Story { detection_ns: 1, ..story([&others[..], &[fifth]].concat()) };
+            story.round_trip_ns(100, 200)
+        };
+        let table = [
+            (add(120, 150, done()), Some(30)),
+            (add(120, 150, Err(timeout(&[]))), Some(30)),
+            (add(200, 230, done()), Some(30)),
+            (add(201, 231, done()), None),
+            (add(70, 100, done()), Some(30)),
+            (add(69, 99, done()), None),
+            (add(120, 150, Err(death_of(2))), None),
+            (call(1, 120, Op::Pull { of: 2 }, Some((150, done()))), Some(30)),
+            (call(1, 120, Op::Flush, Some((150, done()))), None),
+            (call(1, 120, Op::Add { counter: 2 }, None), None),
+        ];
+        for (fifth, expected) in table {
+            assert_eq!(with(fifth.clone()), expected, "{fifth:?}");
+        }
+    }
+
+    #[test]
+    fn a_machine_is_too_slow_if_a_turn_of_each_node_takes_a_limit() {
+        let four = (0..5).map(|_| add(100, 104, Ok(Answer::Value(0)))).collect();
+        let slow = Story { detection_ns: 1, ..story(four) };
+        let turns = TURN_ROUND_TRIPS * 3;
+        assert!(slow.is_too_slow(100, 200, 4 * turns) && !slow.is_too_slow(100, 200, 4 * turns + 1));
+        assert!(!slow.is_too_slow(300, 400, 1), "nothing is known about this span");
+    }
+
+    /// What is wrong with the failure of a call, with a limit of 100 ns. Nodes 0 to 2 are members, and node 3 is a
+    /// newcomer. Node 2 dies at 1000.
+    fn wrong(story: &Story, (op, begin_ns, end_ns): (&Op, u64, u64), failure: &Failure) -> Option<String> {
+        let failed = call(0, begin_ns, op.clone(), Some((end_ns, Err(failure.clone()))));
+        judge_failure(story, &failed, end_ns, failure)
+    }
+
+    const ADD: Op = Op::Add { counter: 2 };
+    const GET: Op = Op::Kv { key: 1, op: KvOp::Get };
+    const DEQUEUE: Op = Op::Dequeue { queue: 2 };
+    const LOCK: Op = Op::Lock { lock: 2, turn: 0 };
+
+    #[test]
+    fn an_error_fits_the_object_the_nodes_and_their_deaths() {
+        let nameless = |variant, nodes: &[u16]| Failure { object: None, ..failure(variant, nodes) };
+        let elsewhere = Failure { object: Some("chaos/1/it".into()), ..death_of(2) };
+        let (no_object, alive) = ("it does not name the object", "that node has not been killed");
+        let (unharmed, other) =
+            ("that node was neither killed nor stopped just before", "no such error may come of what was done");
+        // The time that the session takes to detect deaths, the call, when it ends, its failure, and the verdict.
+        let table = [
+            (0, ADD, 1000, death_of(2), None),
+            (0, ADD, 999, death_of(2), Some(alive)),
+            (0, ADD, 1000, nameless("PeerDead", &[2]), Some(no_object)),
+            (0, ADD, 1000, elsewhere, Some(no_object)),
+            (0, Op::Flush, 1000, nameless("PeerDead", &[2]), None),
+            (0, ADD, 1000, failure("PeerDead", &[2, 2]), None),
+            (0, ADD, 1000, failure("PeerDead", &[2, 1]), Some(alive)),
+            (0, ADD, 1000, failure("PeerDead", &[]), Some(alive)),
+            (0, ADD, 1000, failure("PeerDead", &[3]), Some(alive)),
+            (0, ADD, 1000, failure("PeerDead", &[4]), Some("node 4 does not take part")),
+            (0, GET, 1000, failure("ValueLost", &[2]), None),
+            (0, GET, 999, failure("ValueLost", &[2]), Some(alive)),
+            (0, ADD, 1000, failure("ValueLost", &[2]), Some("nothing can be lost")),
+            (0, ADD, 1000, failure("Unreachable", &[2]), Some(other)),
+            (1, ADD, 1000, failure("Unreachable", &[2]), None),
+            (1, ADD, 1000, failure("Unreachable", &[2, 1]), Some(unharmed)),
+            (1, ADD, 1000, failure("Unreachable", &[]), Some(unharmed)),
+            (1, ADD, 999, failure("Unreachable", &[2]), Some(unharmed)),
+            (1, ADD, 1000, failure("Fenced", &[2]), Some(other)),
+        ];
+        for (detection_ns, op, end_ns, failure, expected) in table {
+            let story = Story { detection_ns, newcomers: vec![3], ..story(Vec::new()) };
+            let verdict = wrong(&story, (&op, 900, end_ns), &failure);
+            assert_eq!(verdict.as_deref(), expected, "{op:?} at {end_ns} ns: {failure:?}, {detection_ns} ns");
+        }
+    }
+
+    #[test]
+    fn a_timeout_names_only_nodes_that_may_have_been_missing() {
+        let at = |object: &str, nodes: &[u16]| Failure { object: Some(object.into()), ..timeout(nodes) };
+        let plain = |nodes: &[u16]| timeout(nodes);
+        let nobody = Some("nobody was stopped or had died");
+        let not_stopped = Some("node 1 was not stopped");
+        let late = 2001 + DECIDED_NS;
+        // What is special, the call, when it begins and ends, its failure, and the verdict.
+        let table = [
+            ("nothing", ADD, 100, 199, plain(&[2]), Some("after 0 ms, before its 0 ms were over")),
+            ("nothing", ADD, 100, 200, plain(&[]), nobody),
+            ("nothing", LOCK, 100, 200, plain(&[1]), nobody),
+            ("nothing", DEQUEUE, 100, 200, plain(&[]), None),
+            ("nothing", DEQUEUE, 100, 200, plain(&[1]), not_stopped),
+            ("the death", ADD, 901, 1001, plain(&[]), None),
+            ("the death", ADD, 901, 1001, plain(&[2]), None),
+            ("the death", ADD, 901, 1001, plain(&[2, 1]), not_stopped),
+            ("the death", LOCK, 901, 1001, plain(&[1]), None),
+            ("the death", ADD, 901, 1001, at("chaos/0/kv/locks", &[1]), None),
+            ("an old death", ADD, late, late + 100, plain(&[2]), nobody),
+            ("an old death", DEQUEUE, late, late + 100, plain(&[2]), None),
+            ("a death that is detected", ADD, 901, 1001, plain(&[2, 1]), None),
+            ("a death that is detected", DEQUEUE, 100, 200, plain(&[1]), not_stopped),
+            ("a stop", ADD, 100, 200, plain(&[1]), None),
+            ("slow round trips", ADD, 100, 200, plain(&[1]), None),
+        ];
+        for (what, op, begin_ns, end_ns, failure, expected) in table {
+            let mut story = story(Vec::new());
+            match what {
+                "a death that is detected" => story.detection_ns = 1,
+                "a stop" => story.stops.push((1, 150, 160)),
+                "slow round trips" => {
+                    story.detection_ns = 1;
+                    story.calls = (0..5).map(|_| add(110, 120, Ok(Answer::Value(0)))).collect();
+                }
+                _ => {}
+            }
+            let verdict = wrong(&story, (&op, begin_ns, end_ns), &failure);
+            assert_eq!(verdict.as_deref(), expected, "{what}: {op:?} from {begin_ns} ns: {failure:?}");
+        }
+        let story = Story { detection_ns: 1, ..story(Vec::new()) };
+        let stranger = wrong(&story, (&ADD, 901, 1001), &plain(&[9]));
+        assert_eq!(stranger.as_deref(), Some("node 9 does not take part"), "even while a death is detected");
     }
 }

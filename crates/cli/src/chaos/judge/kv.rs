@@ -256,8 +256,9 @@ pub(super) fn judge(story: &Story, findings: &mut Findings) {
 
 #[cfg(test)]
 mod tests {
-    use super::super::tests::{call, death_of, found, story};
+    use super::super::tests::{call, counts, death_of, failure, found, judged, story};
     use super::*;
+    use crate::chaos::judge::Death;
     use crate::chaos::log::{Failure, Outcome};
 
     fn on_key(node: u16, begin_ns: u64, op: KvOp, outcome: Outcome) -> Call {
@@ -355,5 +356,93 @@ mod tests {
         assert_eq!(found(judge, vec![inserted_by(2), cut, got(950, None), lost(1100)]), [""; 0]);
         let done = on_key(2, 900, KvOp::Delete, Ok(Answer::Changed(true)));
         assert_eq!(found(judge, vec![inserted_by(2), done, got(950, None), lost(1100)]).len(), 1, "it was told so");
+        // The value lay on a survivor. Only the deleting node has died.
+        let cut = call(2, 900, Op::Kv { key: 1, op: KvOp::Delete }, None);
+        let lost_on_1 = on_key(0, 1100, KvOp::Get, Err(failure("ValueLost", &[1])));
+        assert_eq!(found(judge, vec![inserted_by(1), cut, lost_on_1]).len(), 1);
+    }
+
+    #[test]
+    fn calls_and_lost_values_are_counted() {
+        let timed_out = |op| on_key(0, 1200, op, Err(failure("Timeout", &[2])));
+        let update = on_key(0, 1150, KvOp::Update(8), Err(Failure { variant: "ValueLost".into(), ..death_of(2) }));
+        // A failed get has no effect. A failed update that has found a value lost counts as a get, too.
+        let calls = vec![inserted_by(2), lost(1100), update, timed_out(KvOp::Get), timed_out(KvOp::Update(9))];
+        let findings = judged(judge, &story(calls));
+        let expected =
+            [("histories of keys", 1), ("keys placed by hash", 1), ("lost values seen", 2), ("operations on keys", 5)];
+        assert_eq!((counts(&findings), findings.violations.len()), (expected.to_vec(), 0));
+    }
+
+    #[test]
+    fn a_timeout_does_not_say_that_a_value_is_lost() {
+        let timed_out = on_key(0, 1100, KvOp::Update(8), Err(failure("Timeout", &[2])));
+        for value in [7, 8] {
+            assert_eq!(found(judge, vec![inserted_by(1), timed_out.clone(), got(1200, Some(value))]), [""; 0]);
+        }
+    }
+
+    #[test]
+    fn an_insert_that_failed_to_find_the_key_absent_forgets_nothing() {
+        let found = |answer| {
+            let again = on_key(1, 1200, KvOp::Insert(8), Ok(Answer::Changed(answer)));
+            let calls = vec![inserted_by(2), lost(1100), again, got(1203, None)];
+            judged(judge, &Story { detection_ns: 1_000_000_000, ..story(calls) }).violations.len()
+        };
+        assert_eq!((found(true), found(false)), (0, 1));
+    }
+
+    #[test]
+    fn what_a_call_forgets_that_ends_at_the_death_is_forgotten() {
+        let slow = |node, op, answer| call(node, 990, Op::Kv { key: 1, op }, Some((1000, Ok(answer))));
+        let again = slow(1, KvOp::Insert(8), Answer::Changed(true));
+        let absent = slow(0, KvOp::Get, Answer::Found(None));
+        assert_eq!(found(judge, vec![inserted_by(2), again, absent]), [""; 0], "the death may have come first");
+    }
+
+    #[test]
+    fn all_nodes_report_the_same_home() {
+        let said = |node, home| call(node, 1, Op::Home { key: 1 }, Some((2, Ok(Answer::Value(home)))));
+        let of = |homes: [u64; 2]| judged(judge, &story(vec![said(0, homes[0]), said(1, homes[1])]));
+        assert_eq!((counts(&of([2, 2])), of([2, 2]).violations), (vec![("homes of keys", 2)], vec![]));
+        assert_eq!(of([2, 0]).violations, ["key 1 goes to node 2 for some, to node 0 for node 1"]);
+    }
+
+    #[test]
+    fn a_new_value_goes_to_the_next_node_of_the_ring_that_lives() {
+        let later = on_key(1, 1200, KvOp::Insert(8), Ok(Answer::Changed(true)));
+        let lost_on_0 = on_key(1, 2100, KvOp::Get, Err(failure("ValueLost", &[0])));
+        // The ring is 2, 0, 1. Node 2 dies at 1000, and node 0 at 2000.
+        let found = |last: Call| {
+            let said = call(0, 1, Op::Home { key: 1 }, Some((2, Ok(Answer::Value(2)))));
+            let mut story = Story { is_placed_by_hash: true, ..story(vec![said, later.clone(), last]) };
+            story.deaths.push(Death { node: 0, at_ns: 2000, gone_ns: 2050, told_ns: 2000 });
+            judged(judge, &story).violations.len()
+        };
+        assert_eq!(found(lost_on_0), 0);
+        assert_eq!(found(on_key(1, 2100, KvOp::Get, Ok(Answer::Found(Some(8))))), 1, "it lay on node 0");
+    }
+
+    #[test]
+    fn only_a_failed_call_of_a_node_that_does_not_know_of_a_death_may_put_a_value_there() {
+        let second = 1_000_000_000;
+        // An insert after the death of the key's home, and what is seen then.
+        let found = |begin_ns: u64, answer: Outcome, seen: Call| {
+            let said = call(0, 1, Op::Home { key: 1 }, Some((2, Ok(Answer::Value(2)))));
+            let insert = on_key(1, begin_ns, KvOp::Insert(8), answer);
+            let story = Story { is_placed_by_hash: true, ..story(vec![said, insert, seen]) };
+            judged(judge, &Story { detection_ns: second, ..story }).violations.len()
+        };
+        let (early, late) = (1100, 3 * second);
+        let (done, failed) = (|| Ok(Answer::Changed(true)), || Err(failure("Timeout", &[])));
+        for begin_ns in [early, late] {
+            let seen_ns = begin_ns + 100;
+            assert_eq!(found(begin_ns, done(), got(seen_ns, Some(8))), 0, "at {begin_ns} ns");
+            assert_eq!(found(begin_ns, done(), lost(seen_ns)), 1, "at {begin_ns} ns");
+            assert_eq!(found(begin_ns, failed(), got(seen_ns, None)), 0, "at {begin_ns} ns");
+        }
+        assert_eq!(found(early, failed(), lost(early + 100)), 0, "it may have put the value to node 2");
+        assert_eq!(found(late, failed(), lost(late + 100)), 1, "it knew that node 2 is dead");
+        assert_eq!(found(late, failed(), got(late + 100, Some(8))), 0, "another node stores it");
     }
 }

@@ -154,7 +154,7 @@ pub(super) fn judge(story: &Story, findings: &mut Findings) {
 
 #[cfg(test)]
 mod tests {
-    use super::super::tests::{call, found, story};
+    use super::super::tests::{call, counts, failure, found, judged, story};
     use super::*;
 
     /// A whole holding.
@@ -222,5 +222,149 @@ mod tests {
         let mut both = [first, second].concat();
         both.sort_by_key(|call| call.begin_ns);
         assert_eq!(found(judge, both), [""; 0]);
+    }
+
+    /// An operation on a lock, in a turn.
+    type OnLock = fn(u16, u64) -> Op;
+
+    /// A call of the lock that is cut short.
+    fn cut(node: u16, begin_ns: u64, op: OnLock) -> Call {
+        call(node, begin_ns, op(0, begin_ns), None)
+    }
+
+    fn lock(lock: u16, turn: u64) -> Op {
+        Op::Lock { lock, turn }
+    }
+
+    fn unlock(lock: u16, turn: u64) -> Op {
+        Op::Unlock { lock, turn }
+    }
+
+    fn look(lock: u16, turn: u64) -> Op {
+        Op::Look { lock, turn }
+    }
+
+    /// A holding that does not look at the words.
+    fn blind(node: u16, from_ns: u64, is_poisoned: bool) -> Vec<Call> {
+        let all = holding(node, from_ns, is_poisoned, [0; 2], [0; 2]);
+        vec![all[0].clone(), all[3].clone()]
+    }
+
+    fn death(node: u16, at_ns: u64) -> Death {
+        Death { node, at_ns, gone_ns: at_ns + 50, told_ns: at_ns }
+    }
+
+    /// The violations under locks of a kind, with these deaths.
+    fn found_among(locks: LockKind, deaths: &[Death], calls: Vec<Call>) -> usize {
+        judged(judge, &Story { locks, deaths: deaths.to_vec(), ..story(calls) }).violations.len()
+    }
+
+    #[test]
+    fn holders_and_waiters_are_counted() {
+        // Node 2 dies as it waits twice, node 0 in a release, and node 1 as it looks.
+        let ends = vec![cut(2, 970, lock), cut(2, 971, lock), cut(0, 980, unlock), cut(1, 990, look)];
+        let calls = [blind(0, 10, false), blind(1, 30, false), ends].concat();
+        let deaths = vec![death(2, 1000), death(1, 1001), death(0, 1002)];
+        let findings = judged(judge, &Story { deaths, ..story(calls) });
+        let expected =
+            [("deaths of waiters", 2), ("handovers of locks", 1), ("locks taken", 2), ("tickets of the dead", 2)];
+        assert_eq!((counts(&findings), findings.violations.len()), (expected.to_vec(), 0));
+    }
+
+    #[test]
+    fn a_lock_is_handed_over_when_its_holder_is_about_to_release_it() {
+        // The release begins at 19.
+        assert_eq!(found(judge, [blind(0, 10, false), blind(1, 19, false)].concat()), [""; 0]);
+        assert_eq!(found(judge, [blind(0, 10, false), blind(1, 18, false)].concat()).len(), 1);
+    }
+
+    #[test]
+    fn both_words_are_as_the_last_holder_left_them() {
+        for (seen, violations) in [([1, 2], 0), ([0, 2], 1), ([1, 0], 1)] {
+            let calls = [holding(0, 10, false, [0; 2], [1, 2]), holding(1, 30, false, seen, [3; 2])].concat();
+            assert_eq!(found(judge, calls).len(), violations, "{seen:?}");
+        }
+        // One that died may have written. It is not in the log as a holder.
+        let calls = [vec![cut(2, 990, lock)], holding(1, 1100, true, [5, 6], [7; 2])].concat();
+        assert_eq!(found(judge, calls), [""; 0]);
+    }
+
+    #[test]
+    fn words_that_may_be_lost_are_not_judged_any_more() {
+        let after = |op: OnLock, variant: &str, begin_ns| {
+            let failed = call(1, begin_ns, op(0, 999), Some((begin_ns + 1, Err(failure(variant, &[2])))));
+            let calls = [holding(0, 10, false, [0; 2], [1; 2]), vec![failed], holding(1, 600, false, [9; 2], [8; 2])];
+            found(judge, calls.concat()).len()
+        };
+        let change: OnLock = |lock, turn| Op::Change { lock, turn, from: [0; 2], to: [1; 2] };
+        let table: [(OnLock, _, _); 8] = [
+            (lock, "PeerDead", 0),
+            (look, "PeerDead", 0),
+            (look, "Unreachable", 0),
+            (change, "Unreachable", 0),
+            (lock, "Unreachable", 1),
+            (unlock, "Unreachable", 1),
+            (look, "Timeout", 1),
+            (lock, "Timeout", 1),
+        ];
+        for (op, variant, violations) in table {
+            assert_eq!(after(op, variant, 500), violations, "{:?}: {variant}", op(0, 0));
+        }
+        assert_eq!((after(lock, "PeerDead", 600), after(lock, "PeerDead", 601)), (0, 1), "from its begin on");
+    }
+
+    #[test]
+    fn a_death_is_told_only_after_it() {
+        for kind in [LockKind::Mutex, LockKind::Mcs] {
+            let told =
+                |at_ns| found_among(kind, &[death(2, 1000)], [vec![cut(2, 990, lock)], blind(1, at_ns, true)].concat());
+            assert_eq!((told(999), told(1000)), (1, 0), "{kind}");
+        }
+    }
+
+    #[test]
+    fn a_release_is_left_to_the_service_thread_until_a_death_is_decided() {
+        // Node 2 dies at 1000. Node 1 releases the lock, and dies later.
+        let told = |told_ns, released_ns| {
+            let deaths = [Death { told_ns, ..death(2, 1000) }, death(1, 10 * DECIDED_NS)];
+            let calls = [blind(1, released_ns - 9, false), blind(0, 11 * DECIDED_NS, true)].concat();
+            found_among(LockKind::Mutex, &deaths, calls)
+        };
+        for (told_ns, until_ns) in [(1000, 1050 + DECIDED_NS), (5 * DECIDED_NS, 6 * DECIDED_NS)] {
+            let told = [999, 1000, until_ns - 1, until_ns].map(|released_ns| told(told_ns, released_ns));
+            assert_eq!(told, [1, 0, 0, 1], "reported at {told_ns} ns");
+        }
+    }
+
+    #[test]
+    fn each_operation_of_the_dead_in_a_queue_may_be_told() {
+        let waiters = [cut(2, 970, lock), cut(2, 971, unlock)];
+        let told = |times: u64| (0..times).flat_map(|at| blind(1, 1100 + 20 * at, true)).collect::<Vec<_>>();
+        let table = [
+            (LockKind::Mcs, 2, 0),
+            (LockKind::ALock, 2, 0),
+            (LockKind::Mcs, 3, 1),
+            (LockKind::Mutex, 2, 1),
+            (LockKind::Spin, 2, 1),
+        ];
+        for (kind, times, violations) in table {
+            let calls = [&waiters[..], &told(times)].concat();
+            assert_eq!(found_among(kind, &[death(2, 1000)], calls), violations, "{kind}, {times} times");
+        }
+    }
+
+    #[test]
+    fn an_operation_that_was_released_shortly_before_its_death_may_be_in_the_queue() {
+        // The release ends at 910.
+        let told = |kind, node, death_ns, told_ns: &[u64]| {
+            let after = told_ns.iter().flat_map(|at_ns| blind(1, *at_ns, true));
+            found_among(kind, &[death(2, death_ns)], blind(node, 900, false).into_iter().chain(after).collect())
+        };
+        let late = 910 + LEAVING_NS;
+        assert_eq!((told(LockKind::Mcs, 2, 1000, &[1000]), told(LockKind::Mcs, 2, 1000, &[999])), (0, 1));
+        assert_eq!((told(LockKind::Mcs, 2, late - 1, &[late]), told(LockKind::Mcs, 2, late, &[late])), (0, 1));
+        assert_eq!(told(LockKind::Mutex, 2, 1000, &[1000]), 1, "no other lock has a queue of the dead");
+        assert_eq!(told(LockKind::Mcs, 0, 1000, &[1000]), 1, "that node lives");
+        assert_eq!(told(LockKind::Mcs, 2, 1000, &[1000, 1020]), 1, "it was one operation");
     }
 }

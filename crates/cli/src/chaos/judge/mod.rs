@@ -156,8 +156,11 @@ pub(super) fn judge(story: &mut Story) -> Findings {
 
 #[cfg(test)]
 mod tests {
-    use super::super::log::{Answer, Failure, Op};
+    use serde_json::Value;
+
+    use super::super::log::{Answer, Failure, KvOp, Op};
     use super::*;
+    use crate::{Load, Parts, parts};
 
     /// A story of three nodes, the last of which is killed at 1000.
     pub(super) fn story(calls: Vec<Call>) -> Story {
@@ -186,10 +189,109 @@ mod tests {
         Failure { variant: "PeerDead".into(), nodes: vec![node], object, text: "it is dead".into() }
     }
 
+    /// A failure that names the object `it` of the story.
+    pub(super) fn failure(variant: &str, nodes: &[u16]) -> Failure {
+        Failure { variant: variant.into(), nodes: nodes.into(), ..death_of(0) }
+    }
+
+    /// The findings of one judge.
+    pub(super) fn judged(judge: fn(&Story, &mut Findings), story: &Story) -> Findings {
+        let mut findings = Findings::default();
+        judge(story, &mut findings);
+        findings
+    }
+
     /// The violations that one judge finds.
     pub(super) fn found(judge: fn(&Story, &mut Findings), calls: Vec<Call>) -> Vec<String> {
-        let mut findings = Findings::default();
-        judge(&story(calls), &mut findings);
-        findings.violations
+        judged(judge, &story(calls)).violations
+    }
+
+    /// The properties that were verified, and how often, in alphabetic order.
+    pub(super) fn counts(findings: &Findings) -> Vec<(&str, u64)> {
+        findings.verified.iter().map(|(what, number)| (what.as_str(), *number)).collect()
+    }
+
+    #[test]
+    fn every_judge_judges_a_generation() {
+        let load = Load {
+            name: "guest",
+            open: |_| unreachable!("it is not run"),
+            judge: |observed| observed.calls::<Value, Value>().iter().map(|call| call.call.to_string()).collect(),
+        };
+        parts::set(Parts { loads: vec![load], ..Parts::default() });
+        let of_guest = |begin_ns| {
+            let op = Op::Custom { load: "guest".into(), call: Value::from(begin_ns) };
+            call(0, begin_ns, op, Some((begin_ns + 5, Ok(Answer::Custom(Value::Null)))))
+        };
+        let done = |node, op, answer| call(node, 10, op, Some((20, Ok(answer))));
+        let calls = vec![
+            done(0, Op::Kv { key: 1, op: KvOp::Get }, Answer::Found(None)),
+            done(0, Op::Dequeue { queue: 0 }, Answer::Found(None)),
+            done(0, Op::Lock { lock: 0, turn: 0 }, Answer::Held { is_poisoned: false }),
+            done(0, Op::Send { ring: 0, number: 0 }, Answer::Changed(false)),
+            done(0, Op::Meet { path: "chaos/0/barrier-0".into(), round: 1, again: false }, Answer::Done),
+            done(0, Op::Add { counter: 0 }, Answer::Value(0)),
+            of_guest(30),
+            // On the losing side of the cut: judged as such, and by nobody else.
+            call(2, 1100, Op::Flush, Some((1110, Err(failure("PeerDead", &[0]))))),
+        ];
+        let findings = judge(&mut Story { cut_ns: Some(1000), newcomers: vec![3, 4], ..story(calls) });
+        let expected = [
+            ("additions", 1),
+            ("calls cut off within their time", 1),
+            ("calls of guest", 1),
+            ("calls within their time", 7),
+            ("deaths found out", 1),
+            ("deaths of waiters", 0),
+            ("errors of those cut off", 1),
+            ("histories of keys", 1),
+            ("histories of queues", 1),
+            ("keys placed by hash", 1),
+            ("locks taken", 1),
+            ("lost values seen", 0),
+            ("meetings at barriers", 1),
+            ("messages sent", 0),
+            ("nodes come under load", 2),
+            ("operations on keys", 1),
+            ("operations on queues", 1),
+            ("queues opened with newcomers", 0),
+            ("streams of messages", 1),
+            ("tickets of the dead", 0),
+            ("values dequeued", 0),
+        ];
+        assert_eq!(counts(&findings), expected);
+        assert_eq!(findings.violations, ["node 2, cut off: Flush failed with `it is dead`", "guest: 30"]);
+    }
+
+    #[test]
+    fn the_findings_of_generations_are_added_up() {
+        let findings = |number, variant: &str| {
+            let mut findings = Findings::default();
+            findings.count("both", number);
+            findings.verify(variant, false, || format!("no {variant}"));
+            findings.errors.insert(variant.into(), number);
+            findings
+        };
+        let mut all = findings(2, "first");
+        all.merge(findings(3, "second"));
+        assert_eq!(counts(&all), [("both", 5), ("first", 1), ("second", 1)]);
+        assert_eq!(all.errors, BTreeMap::from([("first".to_string(), 2), ("second".to_string(), 3)]));
+        assert_eq!(all.violations, ["no first", "no second"]);
+        all.merge(findings(4, "first"));
+        assert_eq!((all.verified["both"], all.verified["first"], all.errors["first"]), (9, 2, 6));
+    }
+
+    #[test]
+    fn a_node_knows_of_a_death_soon_after_its_detection() {
+        let is_told = |detection_ns, told_ns, begin_ns| {
+            let mut story = Story { detection_ns, ..story(Vec::new()) };
+            story.deaths[0].told_ns = told_ns;
+            story.is_told(&call(0, begin_ns, Op::Flush, None))
+        };
+        for (told_ns, by_ns) in [(1000, 1060 + DECIDED_NS), (5000, 5000 + DECIDED_NS)] {
+            let knows = [999, 1000, by_ns - 1, by_ns].map(|begin_ns| is_told(10, told_ns, begin_ns));
+            assert_eq!(knows, [true, false, false, true], "reported at {told_ns} ns");
+            assert!(is_told(0, told_ns, 1000), "the system tells it at once");
+        }
     }
 }

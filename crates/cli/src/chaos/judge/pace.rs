@@ -171,15 +171,111 @@ mod tests {
 
     /// The same where the survivors learn of the eviction at a given time.
     fn after_told(told_ms: u64, stops: Vec<(u16, u64, u64)>, is_idle: impl Fn(u64) -> bool) -> Recovery {
-        let add = |node, at_ms: u64| {
-            call(node, at_ms * MS, Op::Add { counter: 0 }, Some((at_ms * MS + 5, Ok(Answer::Value(0)))))
-        };
         let is_done = |node: &u16, at_ms: u64| at_ms < 3000 || *node < 2 && !is_idle(at_ms);
-        let calls = (0..6000)
-            .flat_map(|at_ms| (0..3).filter(move |node| is_done(node, at_ms)).map(move |node| add(node, at_ms)));
-        let deaths = vec![Death { node: 2, at_ns: 3000 * MS, gone_ns: 3001 * MS, told_ns: told_ms * MS }];
-        let story = Story { load_ns: (0, 6000 * MS), deaths, stops, ..story(calls.collect()) };
+        let mut story = Story { stops, ..at_pace(is_done) };
+        story.deaths[0].told_ns = told_ms * MS;
         recoveries(&story).remove(0)
+    }
+
+    fn add(node: u16, at_ns: u64) -> Call {
+        call(node, at_ns, Op::Add { counter: 0 }, Some((at_ns, Ok(Answer::Value(0)))))
+    }
+
+    /// Three nodes, of which each adds in those milliseconds in which `is_done` holds. Node 2 dies at 3 s.
+    fn at_pace(is_done: impl Fn(&u16, u64) -> bool) -> Story {
+        let is_done = &is_done;
+        let calls = (0..6000)
+            .flat_map(|at_ms| (0..3).filter(move |node| is_done(node, at_ms)).map(move |node| add(node, at_ms * MS)));
+        let deaths = vec![Death { node: 2, at_ns: 3000 * MS, gone_ns: 3001 * MS, told_ns: 3000 * MS }];
+        Story { load_ns: (0, 6000 * MS), deaths, ..story(calls.collect()) }
+    }
+
+    /// The survivors' operations in the second before the death, and in the judged second in percent of that.
+    fn rates(story: &Story) -> (u64, u64) {
+        let recovery = recoveries(story).remove(0);
+        (recovery.before_per_s, recovery.percent)
+    }
+
+    #[test]
+    fn all_loads_reach_their_share() {
+        let fine = after(Vec::new(), |_| false);
+        for (percent, of_load, is_fine) in [(50, 25, true), (49, 25, false), (50, 24, false)] {
+            let percent_by_load = BTreeMap::from([("kv".to_string(), 100), ("ring".to_string(), of_load)]);
+            let violation = Recovery { percent, percent_by_load, ..fine.clone() }.violation();
+            assert_eq!(violation.is_none(), is_fine, "{percent} and {of_load} percent: {violation:?}");
+        }
+    }
+
+    #[test]
+    fn the_second_before_is_that_before_all_faults_that_come_together() {
+        // Before 2 s they work at half the pace.
+        let mut story = at_pace(|_, at_ms| at_ms >= 2000 || at_ms % 2 == 0);
+        assert_eq!(rates(&story), (2000, 100));
+        // The begin and the end of a stop of node 1, and the rates.
+        for (from_ms, to_ms, expected) in
+            [(500, 600, (2000, 100)), (2000, 2900, (2000, 100)), (2000, 2901, (1000, 200))]
+        {
+            story.stops = vec![(1, from_ms * MS, to_ms * MS)];
+            assert_eq!(rates(&story), expected, "from {from_ms} to {to_ms} ms");
+            assert_eq!(recoveries(&story).remove(0).stopped_ms, None, "it was over when node 2 died");
+        }
+        // One fault follows the other, in whatever order they are known; and one comes after the death.
+        story.stops = [(2450, 2950), (1700, 2400), (3500, 3600)].map(|(from, to)| (1, from * MS, to * MS)).to_vec();
+        for _ in 0..3 {
+            assert_eq!(rates(&story), (1000, 200));
+            story.stops.rotate_left(1);
+        }
+    }
+
+    #[test]
+    fn the_time_before_the_load_does_not_count() {
+        let begins_at = |at_ms: u64| Story { load_ns: (at_ms * MS, 6000 * MS), ..at_pace(|_, it| it >= at_ms) };
+        assert_eq!(rates(&begins_at(2500)), (2000, 100));
+        assert_eq!(rates(&begins_at(3000)), (0, 200_000), "nothing to compare with");
+    }
+
+    #[test]
+    fn an_operation_at_the_very_begin_of_a_span_counts_in_it() {
+        let mut story = at_pace(|_, _| true);
+        assert_eq!(rates(&story), (2000, 100));
+        let other = Call { thread: "other-0".into(), ..add(0, 2000 * MS) };
+        story.calls.push(other.clone());
+        let recovery = recoveries(&story).remove(0);
+        assert_eq!((recovery.before_per_s, recovery.percent_by_load.get("other")), (2001, Some(&0)));
+        story.calls.pop();
+        story.calls.push(Call { end: Some((2000 * MS - 1, Ok(Answer::Done))), ..other });
+        let recovery = recoveries(&story).remove(0);
+        assert_eq!((recovery.before_per_s, recovery.percent_by_load.get("other")), (2000, None));
+    }
+
+    #[test]
+    fn only_members_that_survive_the_judged_second_are_compared() {
+        let mut story = at_pace(|_, _| true);
+        story.newcomers.push(3);
+        story.calls.extend((4000..5000).map(|at_ms| add(3, at_ms * MS)));
+        assert_eq!(rates(&story), (2000, 100), "a newcomer is none");
+        for (at_ns, per_s) in [(5000 * MS, 1000), (5000 * MS + 1, 2000)] {
+            story.deaths.truncate(1);
+            story.deaths.push(Death { node: 1, at_ns, gone_ns: at_ns, told_ns: at_ns });
+            assert_eq!(rates(&story), (per_s, 100), "another death at {at_ns} ns");
+        }
+    }
+
+    #[test]
+    fn where_all_objects_have_died_no_load_is_judged_alone() {
+        for (homes, expected) in [(vec![2], vec![]), (vec![2, 0], vec![("t".to_string(), 100)])] {
+            let recovery = recoveries(&Story { homes, ..at_pace(|_, _| true) }).remove(0);
+            assert_eq!(recovery.percent_by_load.into_iter().collect::<Vec<_>>(), expected);
+        }
+    }
+
+    #[test]
+    fn half_the_pace_is_recovered() {
+        let recovery = recoveries(&at_pace(|node, at_ms| at_ms < 3000 || *node == 0)).remove(0);
+        assert_eq!((recovery.percent, recovery.took_ms, recovery.violation()), (50, Some(0), None));
+        // One operation in every span is enough. There is one, in the last span only.
+        assert_eq!(took_ms(&[1000 * MS - 1], 5, 0, 1000 * MS), Some(800));
+        assert_eq!(took_ms(&[1000 * MS], 5, 0, 1000 * MS), None);
     }
 
     #[test]

@@ -45,8 +45,17 @@ pub(super) fn judge(story: &Story, findings: &mut Findings) {
 
 #[cfg(test)]
 mod tests {
-    use super::super::tests::{call, found};
+    use super::super::tests::{call, counts, failure, found, judged, story};
     use super::*;
+    use crate::chaos::log::Outcome;
+
+    fn enqueue(value: u64, begin_ns: u64, outcome: Outcome) -> Call {
+        call(1, begin_ns, Op::Enqueue { queue: 7, values: vec![value] }, Some((begin_ns + 5, outcome)))
+    }
+
+    fn dequeue(begin_ns: u64, outcome: Outcome) -> Call {
+        call(0, begin_ns, Op::Dequeue { queue: 7 }, Some((begin_ns + 5, outcome)))
+    }
 
     #[test]
     fn values_come_once_and_none_is_lost() {
@@ -57,5 +66,44 @@ mod tests {
         assert_eq!(found(judge, vec![put.clone(), take(20, None)]).len(), 1);
         let cut = call(2, 15, Op::Dequeue { queue: 0 }, None);
         assert_eq!(found(judge, vec![put, cut, take(2000, None)]), [""; 0], "the dead may have taken it");
+    }
+
+    #[test]
+    fn a_dequeue_that_timed_out_found_nothing() {
+        let put = enqueue(5, 10, Ok(Answer::Changed(true)));
+        let after = |variant| found(judge, vec![put.clone(), dequeue(20, Err(failure(variant, &[])))]).len();
+        assert_eq!((after("Timeout"), after("PeerDead")), (1, 0), "another error may be one of a call that took it");
+        assert_eq!(found(judge, vec![dequeue(0, Err(failure("Timeout", &[]))), put]), [""; 0], "it was empty");
+    }
+
+    #[test]
+    fn an_enqueue_that_failed_has_happened_or_not() {
+        for variant in ["Timeout", "PeerDead"] {
+            let put = enqueue(5, 10, Err(failure(variant, &[])));
+            for value in [None, Some(5)] {
+                let calls = vec![put.clone(), dequeue(20, Ok(Answer::Found(value)))];
+                assert_eq!(found(judge, calls), [""; 0], "{variant}, then {value:?}");
+            }
+            assert_eq!(found(judge, vec![put, dequeue(20, Ok(Answer::Found(Some(6))))]).len(), 1, "{variant}");
+        }
+    }
+
+    #[test]
+    fn operations_and_values_are_counted() {
+        let calls = vec![
+            enqueue(5, 10, Ok(Answer::Changed(true))),
+            dequeue(20, Ok(Answer::Found(Some(5)))),
+            dequeue(30, Ok(Answer::Found(None))),
+        ];
+        for (newcomers, opened) in [(vec![7], 1), (vec![8], 0)] {
+            let findings = judged(judge, &Story { newcomers, ..story(calls.clone()) });
+            let expected = [
+                ("histories of queues", 1),
+                ("operations on queues", 3),
+                ("queues opened with newcomers", opened),
+                ("values dequeued", 1),
+            ];
+            assert_eq!((counts(&findings), findings.violations.len()), (expected.to_vec(), 0));
+        }
     }
 }

@@ -101,7 +101,7 @@ fn judge_pushed(story: &Story, owner: u16, calls: &[&Call], findings: &mut Findi
 
 #[cfg(test)]
 mod tests {
-    use super::super::tests::{call, found};
+    use super::super::tests::{call, counts, found, judged, story};
     use super::*;
 
     fn added(node: u16, from_ns: u64, old: u64) -> Call {
@@ -133,5 +133,71 @@ mod tests {
         assert_eq!(found(judge, vec![push(1), push(2), copy(1)]).len(), 1);
         assert_eq!(found(judge, vec![push(1), push(2), pull(25, 2), pull(35, 1)]).len(), 1);
         assert_eq!(found(judge, vec![push(1), pull(15, 3)]).len(), 1);
+    }
+
+    #[test]
+    fn an_addition_finds_more_than_all_that_ended_before_it_began() {
+        // Each addition takes five nanoseconds.
+        assert_eq!(found(judge, vec![added(0, 10, 1), added(1, 15, 0)]), [""; 0], "they overlap");
+        let text = "counter/0: an addition found 0 after one that found Some(1)";
+        assert_eq!(found(judge, vec![added(0, 10, 1), added(1, 16, 0)]), [text]);
+        let twice = [
+            "counter/0: two additions found the same value",
+            "counter/0: an addition found 1 after one that found Some(1)",
+        ];
+        assert_eq!(found(judge, vec![added(0, 10, 1), added(1, 16, 1)]), twice);
+        // The first one that begins is the last one that ends.
+        let long = call(0, 0, Op::Add { counter: 0 }, Some((100, Ok(Answer::Value(2)))));
+        let calls = vec![long.clone(), added(1, 10, 1), added(1, 20, 0)];
+        assert_eq!(found(judge, calls), [text]);
+        assert_eq!(found(judge, vec![long, added(1, 10, 0), added(1, 20, 1), added(1, 200, 3)]), [""; 0]);
+    }
+
+    #[test]
+    fn a_total_is_larger_than_what_any_addition_found() {
+        let cut = call(2, 30, Op::Add { counter: 0 }, None);
+        for (value, violations) in [(1, 0), (2, 1)] {
+            let findings = judged(judge, &story(vec![added(0, 10, value), cut.clone(), total(2)]));
+            assert_eq!(findings.violations.len(), violations, "after one that found {value}");
+            assert_eq!(counts(&findings), [("additions", 1), ("totals of counters", 1)]);
+        }
+    }
+
+    fn push(value: u64, begin_ns: u64) -> Call {
+        call(2, begin_ns, Op::Push { value }, Some((begin_ns + 1, Ok(Answer::Done))))
+    }
+
+    #[test]
+    fn a_value_that_is_pushed_during_a_pull_may_be_in_it() {
+        let pull = |end_ns, value| call(0, 20, Op::Pull { of: 2 }, Some((end_ns, Ok(Answer::Value(value)))));
+        for (end_ns, value, violations) in [(30, 1, 0), (30, 2, 0), (29, 2, 1), (30, 3, 1), (29, 0, 0)] {
+            let findings = judged(judge, &story(vec![push(1, 10), pull(end_ns, value), push(2, 30)]));
+            assert_eq!(findings.violations.len(), violations, "{value} at {end_ns} ns");
+            assert_eq!(counts(&findings), [("values pulled", 1), ("values pushed", 2)]);
+        }
+    }
+
+    #[test]
+    fn in_the_end_all_have_what_a_survivor_pushed_and_what_has_left_the_dead() {
+        // Whether the owner lives, the time to detect deaths, the copies of both values, and whether they are right.
+        let table = [
+            (true, 0, [3, 3], true),
+            (true, 0, [2, 3], false),
+            (true, 10, [3, 2], false),
+            (false, 0, [3, 2], true),
+            (false, 0, [1, 3], false),
+            (false, 0, [3, 1], false),
+            (false, 0, [3, 4], false),
+            (false, 10, [0, 3], true),
+            (false, 10, [4, 0], false),
+        ];
+        for (is_alive, detection_ns, copies, is_right) in table {
+            let copy = call(0, 5000, Op::Copy { of: 2 }, Some((5001, Ok(Answer::Words(copies)))));
+            let mut story = Story { detection_ns, ..story(vec![push(1, 10), push(2, 20), push(3, 30), copy]) };
+            story.deaths.retain(|_| !is_alive);
+            let findings = judged(judge, &story);
+            assert_eq!(findings.violations.is_empty(), is_right, "{copies:?}, {detection_ns} ns, alive: {is_alive}");
+            assert_eq!(counts(&findings), [("copies in the end", 1), ("values pushed", 3)]);
+        }
     }
 }
