@@ -7,7 +7,7 @@ use std::time::Duration;
 use farfield::NodeId;
 use farfield::fabric::sim::{self, Chooser, Handle, Settings, View};
 use farfield::fabric::{
-    ControlEvent, DeathRule, Error, ErrorKind, GroupKey, LocalMutex, PeerState, RemotePtr, Transport,
+    ControlEvent, DeathRule, Endpoint, Error, ErrorKind, GroupKey, LocalMutex, PeerState, RemotePtr, Transport,
 };
 use farfield_check::{Budget, Cluster, Faults, Replay, Report, Scenario, check, crashed, exhaust, replay};
 
@@ -322,6 +322,28 @@ fn threads_of_a_crashed_node_are_unwound_without_a_trace() {
     .faults(Faults::new().crashes(1).of([1]));
     let report = check(&scenario, Budget::executions(3000), 1);
     assert!(report.finding.is_none(), "{:?}", report.finding);
+}
+
+/// A destructor of a crashed node's thread waits for a while: there is no time left for it, but it ends.
+#[test]
+fn a_destructor_that_waits_ends_after_a_crash() {
+    struct Waits<'e>(&'e Endpoint);
+    impl Drop for Waits<'_> {
+        fn drop(&mut self) {
+            let in_vain = self.0.wait_until(self.0.now() + Duration::from_millis(1), || None::<()>);
+            assert!(self.0.block_on(in_vain).is_err());
+        }
+    }
+    let scenario = Scenario::new("test/waits-in-drop", "a thread of a node that dies has to clean up", 2, |cluster| {
+        cluster.thread(1, "dies", |ep| {
+            let _waits = Waits(ep);
+            (0..5).for_each(|_| ep.block_on(ep.pause()));
+            Ok(())
+        });
+        Ok(())
+    })
+    .faults(Faults::new().crashes(1).of([1]));
+    many(&scenario);
 }
 
 /// Decides by a generator of its own, so that every fault that may happen mostly does.

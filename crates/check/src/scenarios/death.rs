@@ -11,9 +11,9 @@ use farfield_core::{
 };
 
 use super::keep;
-use crate::Faults;
-use crate::parts::{comes_of_faults, goes_on, is_decided, patiently, unless_faults, word};
+use crate::parts::{comes_of_faults, cut, goes_on, is_decided, patiently, unless_faults, word};
 use crate::scenario::{Cluster, Scenario, crashed, was_paused};
+use crate::{Faults, choose};
 
 pub(super) fn scenarios() -> Vec<Scenario> {
     vec![
@@ -25,6 +25,7 @@ pub(super) fn scenarios() -> Vec<Scenario> {
         holder_dies(),
         holder_is_cut_off(),
         waiter_dies(),
+        left_behind(),
         reader_dies(),
         writer_dies(),
         writer_is_cut_off(),
@@ -264,6 +265,42 @@ fn holder_is_cut_off() -> Scenario {
     .rule(DeathRule::Majority)
     .faults(Faults::new().cuts(1).side([1]))
     .kills(&["membership-own-eviction", "mutex-released-undecided"])
+}
+
+/// A dead node is before the ticket of a caller that has given up. Nobody else wants the lock, so the service thread has to
+/// notice: it could not leave before.
+fn left_behind() -> Scenario {
+    let about = "a node leaves without delay whose abandoned ticket is behind one of a dead node";
+    Scenario::new("mutex/left-behind", about, 3, |cluster| {
+        let mutexes = cluster.on_each(|node| Mutex::open(node, "lock", NodeId(0)).map(Rc::new))?;
+        let step = Rc::new(Word::new(0));
+        let (mutex, steps) = (Rc::clone(&mutexes[1]), Rc::clone(&step));
+        cluster.thread(1, "holds", move |ep| {
+            let guard = ep.block_on(mutex.lock(ep))?;
+            steps.store(1);
+            ep.block_on(ep.wait_until(Instant::NEVER, || (steps.load() == 2).then_some(())))?;
+            ep.block_on(guard.unlock())
+        });
+        let (mutex, node) = (Rc::clone(&mutexes[2]), cluster.node(2));
+        cluster.thread(2, "gives up", move |ep| {
+            let is_held = || (step.load() == 1 || crashed(1)).then_some(());
+            ep.block_on(ep.wait_until(Instant::NEVER, is_held))?;
+            drop(ep.block_on(cut(1 + choose(4), mutex.lock(ep))));
+            if crashed(1) {
+                let is_evicted = || (node.status_of(NodeId(1)) == MemberStatus::Evicted).then_some(());
+                ep.block_on(ep.wait_until(Instant::NEVER, is_evicted))?;
+                let start = node.now();
+                node.clone().leave();
+                let took = node.now() - start;
+                assert!(was_paused() || took < Duration::from_secs(1), "it has waited {took:?} for a dead node");
+            }
+            step.store(2);
+            Ok(())
+        });
+        Ok(())
+    })
+    .faults(Faults::new().crashes(1).of([1]))
+    .kills(&["mutex-ticket-behind-dead"])
 }
 
 fn waiter_dies() -> Scenario {

@@ -50,6 +50,13 @@ crate::mutants! {
     /// `lock`: waits for ever if n0 still holds it.
     MUTEX_TICKET_LOST = "mutex-ticket-lost" in "Mutex": "A waiter that gives up does not pass its turn on.";
 
+    /// *Missing:* progress where nobody else waits. This was a bug: a long search found it.
+    ///
+    /// *Scenario:* 3 nodes, home n0. n1 holds the lock; n2 polls `lock` once and drops it; n1 dies. n2 cannot leave: its
+    /// ticket never has its turn.
+    MUTEX_TICKET_BEHIND_DEAD = "mutex-ticket-behind-dead" in "Mutex":
+        "A turn behind a dead holder is passed on only if another takes the lock from it.";
+
     /// *Missing:* progress: the lock is taken without a holder, or a ticket has no owner.
     ///
     /// *Scenario:* 2 nodes, home n0. n1: polls `lock` once and drops it ∥ n0: `lock` waits for ever.

@@ -349,7 +349,7 @@ impl MutexArray {
                         // A restarted node has seen no death: the turn may be its predecessor's.
                         None => self.is_stuck(endpoint, index, state),
                     };
-                    let Some(left) = self.left_by_the_dead(state, looks_lost) else { break };
+                    let Some(left) = left_by_the_dead(self.object.node(), state, looks_lost) else { break };
                     self.take_from_the_dead(endpoint, index, state, left).await.of(self.object.path())?
                 }
             };
@@ -425,7 +425,7 @@ impl MutexArray {
         watch.sees(state, now);
         let (late, stuck) = (now >= deadline, watch.is_stuck(now, patience));
         let gone = state.holder().and_then(|holder| endpoint.check_alive(holder).err());
-        if let Some(left) = self.left_by_the_dead(state, gone.is_some() || stuck) {
+        if let Some(left) = left_by_the_dead(self.object.node(), state, gone.is_some() || stuck) {
             return Ok(Next::Take(left));
         }
         // A dead holder will be fenced; a departed one never returns to release the lock.
@@ -455,25 +455,6 @@ impl MutexArray {
             self.passed_over.lock().remove(&index);
         }
         Ok((drawn.next(), State(drawn.0.wrapping_add(DRAW))))
-    }
-
-    /// If a dead node seems to hold the lock, or a turn that has not been taken for long: the state after it is freed
-    /// or skipped.
-    fn left_by_the_dead(&self, state: State, looks_lost: bool) -> Option<State> {
-        if !looks_lost {
-            return None;
-        }
-        let node = self.object.node();
-        match state.holder() {
-            // Only now can neither its puts nor its release land any more.
-            Some(holder) => (node.status_of(holder) == MemberStatus::Evicted).then(|| state.freed_from_the_dead()),
-            None => {
-                let is_gone = |member| matches!(node.status_of(member), MemberStatus::Evicted | MemberStatus::Departed);
-                // This covers all members ever: a restarted node may wait behind its own predecessor, too.
-                let is_lost = node.members().any(is_gone);
-                (!state.nobody_waits() && is_lost).then(|| state.passed_over())
-            }
-        }
     }
 
     /// Frees the lock or the turn of a dead node, if the lock is still in this state. Returns the state after that.
@@ -553,5 +534,23 @@ impl MutexArray {
                 release::add(&self.object, endpoint, word, me.wrapping_neg());
             }
         })
+    }
+}
+
+/// If a dead node seems to hold the lock, or a turn that has not been taken for long: the state after it is freed
+/// or skipped.
+fn left_by_the_dead(node: &Node, state: State, looks_lost: bool) -> Option<State> {
+    if !looks_lost {
+        return None;
+    }
+    match state.holder() {
+        // Only now can neither its puts nor its release land any more.
+        Some(holder) => (node.status_of(holder) == MemberStatus::Evicted).then(|| state.freed_from_the_dead()),
+        None => {
+            let is_gone = |member| matches!(node.status_of(member), MemberStatus::Evicted | MemberStatus::Departed);
+            // This covers all members ever: a restarted node may wait behind its own predecessor, too.
+            let is_lost = node.members().any(is_gone);
+            (!state.nobody_waits() && is_lost).then(|| state.passed_over())
+        }
     }
 }

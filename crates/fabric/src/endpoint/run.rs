@@ -99,7 +99,8 @@ impl Endpoint {
                         return Poll::Ready(Ok(value));
                     }
                 }
-                Err(timeout) => return Poll::Ready(Err(timeout)),
+                // A thread that did not run for long has not missed what has happened meanwhile.
+                Err(timeout) => return Poll::Ready(look().ok_or(timeout)),
             }
             Poll::Pending
         })

@@ -1,6 +1,7 @@
 //! One node of a simulated session.
 
 use core::hash::BuildHasher;
+use core::sync::atomic::{AtomicU64, Ordering};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -32,12 +33,15 @@ pub struct SimFabric {
     places: usize,
     nodes: usize,
     seed: u64,
+    /// The time of [`SimFabric::late`].
+    late_ns: Arc<AtomicU64>,
 }
 
 impl SimFabric {
     pub(super) fn join(world: u64, me: NodeId, places: usize, nodes: usize, seed: u64) -> Arc<SimFabric> {
         assert!(me.index() < nodes, "{me} of a simulated session of {nodes} nodes");
-        let fabric = SimFabric { world, me, places, nodes, seed: mix(seed, u64::from(me.0) + 1) };
+        let (seed, late_ns) = (mix(seed, u64::from(me.0) + 1), Arc::new(AtomicU64::new(1 << 62)));
+        let fabric = SimFabric { world, me, places, nodes, seed, late_ns };
         fabric.at(|world| {
             world.point(Pending::Write(peer_key(me.0)));
             let mut inner = world.inner.borrow_mut();
@@ -79,6 +83,12 @@ impl SimFabric {
     /// Calls `f` with the world; `None` if the execution is over.
     fn at<R>(&self, f: impl FnOnce(&World) -> R) -> Option<R> {
         if self.is_here() && !self.is_crashed() { with_world(f) } else { None }
+    }
+
+    /// The time of a thread that unwinds, or is left of an execution that is over: none is left for any wait that has
+    /// begun, and a second later at each look, so that waits that begin now end, too.
+    fn late(&self) -> Instant {
+        Instant { ns: self.late_ns.fetch_add(1_000_000_000, Ordering::Relaxed) }
     }
 
     /// Calls `f` with the thread that runs.
@@ -325,10 +335,9 @@ impl Fabric for SimFabric {
                 inner.threads[current].interest.reads_clock = true;
                 inner.looked_at_clock(current);
             }
-            // An unwinding thread has no time left.
-            if world.is_torn_down() { Instant::NEVER } else { Instant { ns: now } }
+            (!world.is_torn_down()).then_some(Instant { ns: now })
         });
-        now.unwrap_or(Instant::NEVER)
+        now.flatten().unwrap_or_else(|| self.late())
     }
 
     fn seed(&self) -> u64 {

@@ -175,7 +175,8 @@ impl Inner {
         let lanes = &self.lanes;
         for interest in self.threads[thread].interests() {
             let waits = |lane: &LaneState| !lane.results.is_empty() && interest.looks_at(completions_key(lane.base), 1);
-            interest.has_arrivals = lanes.iter().any(waits);
+            // Those of a lane that this wait does not poll have woken it once.
+            interest.has_arrivals = interest.has_arrivals && lanes.iter().any(waits);
             interest.untaken.extend_from_slice(completions);
         }
     }
