@@ -401,8 +401,9 @@ fn ended(mut command: Command, seconds_max: u64) -> Result<Option<(bool, String)
     Ok(Some((status.success(), text)))
 }
 
-/// The first parts of the names of scenarios about nodes.
+/// The first parts of the names of scenarios about nodes, and about locks.
 const ABOUT_NODES: &[&str] = &["join", "close", "reopen", "restart", "membership", "leave", "service"];
+const ABOUT_LOCKS: &[&str] = &["alock", "mcs", "spin", "locks"];
 
 /// What the scenarios that reach a mistake find of it.
 fn by_scenarios(worker: &Path, (id, file): (u32, &str), reached: &Reached, args: &RunArgs) -> Result<Fate> {
@@ -410,7 +411,9 @@ fn by_scenarios(worker: &Path, (id, file): (u32, &str), reached: &Reached, args:
     // `mutex/…` is about a file `…/mutex/guard.rs`.
     let is_about = |scenario: &str| {
         let object = scenario.split('/').next().unwrap_or(scenario);
-        file.contains(object) || (file.contains("/node/") && ABOUT_NODES.contains(&object))
+        file.contains(object)
+            || (file.contains("/node/") && ABOUT_NODES.contains(&object))
+            || (file.contains("/locks/src/") && ABOUT_LOCKS.contains(&object))
     };
     // Some code is reached once in many thousand executions.
     let is_reached = !scenarios.is_empty();
@@ -418,19 +421,23 @@ fn by_scenarios(worker: &Path, (id, file): (u32, &str), reached: &Reached, args:
         let all = reached.reaches.iter().map(|reach| reach.scenario.as_str());
         scenarios = all.filter(|scenario| is_about(scenario)).collect();
     }
-    let outcome = match kill(worker, id, args.executions, args.seconds, &scenarios)? {
-        Ended::OutOfTime => return Ok(Fate::OutOfTime),
-        Ended::Crashed => return Ok(Fate::Crashed),
-        Ended::Whole(outcome) => outcome,
-    };
-    Ok(match outcome.killed_by {
-        Some(scenario) => {
-            let Outcome { executions, failure, replay, .. } = outcome;
-            Fate::Killed { scenario, executions, failure, replay }
+    // Those about the file have half of the executions: where hundreds reach a line, each of all would have few.
+    let count = scenarios.len();
+    let (about, others): (Vec<&str>, Vec<&str>) = scenarios.into_iter().partition(|scenario| is_about(scenario));
+    let mut executed = 0;
+    for (scenarios, limit) in [(about, args.executions / 2), (others, args.executions)] {
+        let outcome = match kill(worker, id, limit - executed.min(limit), args.seconds / 2, &scenarios)? {
+            Ended::OutOfTime => return Ok(Fate::OutOfTime),
+            Ended::Crashed => return Ok(Fate::Crashed),
+            Ended::Whole(outcome) => outcome,
+        };
+        executed += outcome.executions;
+        if let Some(scenario) = outcome.killed_by {
+            let Outcome { failure, replay, .. } = outcome;
+            return Ok(Fate::Killed { scenario, executions: executed, failure, replay });
         }
-        None if !is_reached => Fate::NotReached,
-        None => Fate::Survived { executions: outcome.executions, scenarios: scenarios.len() },
-    })
+    }
+    Ok(if is_reached { Fate::Survived { executions: executed, scenarios: count } } else { Fate::NotReached })
 }
 
 /// How the worker has ended.
