@@ -21,7 +21,7 @@ fn all() -> Vec<Scenario> {
 
 /// Random executions of each scenario that is not searched exhaustively. Those that kill mutants are also searched for
 /// as long as their longest-lived mutant needs, and `farfield check` looks at more.
-const EXECUTIONS: u64 = 250;
+const EXECUTIONS: u64 = 200;
 /// A mutant that lives longer is not killed.
 const EXECUTIONS_MAX: u64 = 100_000;
 const SEEDS: u64 = 3;
