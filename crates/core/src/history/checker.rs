@@ -18,7 +18,7 @@
 //! states possible between them. Of these states, only the needed ones are enumerated. A configuration is added to the
 //! cache when it has failed, so a search that does not backtrack stores nothing.
 //!
-//! If the model makes promises ([`Effect`]), four reductions follow. Each keeps at least one linearization if there is
+//! If the model makes promises ([`Effect`]), three reductions follow. Each keeps at least one linearization if there is
 //! one.
 //!
 //! **Reads at once.** A minimal read that is possible in the present state is placed now, with no alternative. Take any
@@ -26,13 +26,11 @@
 //! is called already. Any operation that returned before its call is placed already, being before the frontier. So the
 //! order of time is kept.
 //!
-//! **No leaving a state too early.** If some unplaced read needs the present state (`only_in`) and no unplaced
-//! operation results in it, a write of another state leads to no linearization.
-//!
 //! **No entering a state too early.** Let a write leave a state `s` that no other unplaced operation leaves. The state
 //! must then stay `s` until the last call of a read that needs `s`. The write leads to no linearization if an unplaced
-//! operation returns before that call and is not a read possible in `s`. (Together with the rule before, this is
-//! Gibbons and Korach's argument, 1997, by which registers with unique values are checked in polynomial time.)
+//! operation returns before that call and is not a read possible in `s`. Otherwise all reads that need `s` are placed at
+//! once after it, so no state is left too early either. (This is Gibbons and Korach's argument, 1997, by which registers
+//! with unique values are checked in polynomial time.)
 //!
 //! **Interchangeable writes.** Call a write *closed* in two cases. Either no unplaced operation needs the state it
 //! leaves. Or it is the only operation of the history that leaves it, the history does not begin in it, and all reads
@@ -86,7 +84,17 @@ const SHOWN_MAX: usize = 16;
 /// assert!(verdict.is_violation());
 /// ```
 pub fn check<M: Model>(model: &M, events: &[Event<M::Input, M::Output>], budget: Budget) -> Verdict {
-    if events.len() > EVENTS_MAX {
+    check_at_most(EVENTS_MAX, model, events, budget)
+}
+
+/// [`check`], for at most so many events.
+fn check_at_most<M: Model>(
+    events_max: usize,
+    model: &M,
+    events: &[Event<M::Input, M::Output>],
+    budget: Budget,
+) -> Verdict {
+    if events.len() > events_max {
         let evidence =
             Evidence { reason: Reason::TooLong, placed: vec![], culprits: vec![], text: Reason::TooLong.to_string() };
         return Verdict::Undecided { evidence, steps: 0 };
@@ -106,10 +114,8 @@ pub fn check<M: Model>(model: &M, events: &[Event<M::Input, M::Output>], budget:
     match end {
         End::Placed => {
             let order: Vec<usize> = search.trail.iter().map(|&op| op as usize).collect();
-            // An error in the search may cost a verdict, but must not grant one.
-            let explained = verify(model, events, &order);
-            debug_assert!(explained, "the search found an order that explains nothing");
-            if explained {
+            // An error in the search, or a wrong promise of the model, may cost a verdict, but must not grant one.
+            if verify(model, events, &order) {
                 Verdict::Linearizable { order, steps }
             } else {
                 Verdict::Undecided { evidence: search.evidence(), steps }
@@ -206,13 +212,11 @@ struct States<S> {
 
 impl<S: Clone + Eq + std::hash::Hash> States<S> {
     fn id(&mut self, state: S) -> u32 {
-        if let Some(&id) = self.ids.get(&state) {
-            return id;
-        }
-        let id = self.all.len() as u32;
-        self.all.push(state.clone());
-        self.ids.insert(state, id);
-        id
+        *self.ids.entry(state).or_insert_with_key(|state| {
+            let id = self.all.len() as u32;
+            self.all.push(state.clone());
+            id
+        })
     }
 }
 
@@ -271,10 +275,7 @@ fn ops_of<M: Model>(
         };
         ops.push(Op { call_at: NEVER, return_at: NEVER, kind });
         match event.answered_ns() {
-            Some(return_ns) => {
-                timeline.push((event.call_ns, false, at as u32));
-                timeline.push((return_ns, true, at as u32));
-            }
+            Some(return_ns) => timeline.extend([(event.call_ns, false, at as u32), (return_ns, true, at as u32)]),
             // A pending read gives no information.
             None if matches!(kind, Kind::Read { .. }) => {}
             None => timeline.push((event.call_ns, false, at as u32)),
@@ -349,8 +350,8 @@ impl<'a, M: Model> Search<'a, M> {
             states,
             traffic,
             op_at,
-            next: (1..len).chain([0]).collect(),
-            prev: [len - 1].into_iter().chain(0..len - 1).collect(),
+            next: (0..len).map(|at| (at + 1) % len).collect(),
+            prev: (0..len).map(|at| (at + len - 1) % len).collect(),
             trail: Vec::new(),
             state: initial,
             class: NEVER,
@@ -377,17 +378,16 @@ impl<'a, M: Model> Search<'a, M> {
         }
         while let Some(frame) = self.frames.last_mut() {
             if self.steps > self.budget {
-                self.gather_open();
                 self.note_best();
                 return End::OutOfBudget;
             }
-            let (state, class) = (frame.state, frame.class);
+            (self.state, self.class) = (frame.state, frame.class);
             let Some(&op) = self.pool.get(frame.next as usize) else {
                 self.leave();
                 continue;
             };
             frame.next += 1;
-            let Some(after) = self.try_place(state, op) else { continue };
+            let Some(after) = self.try_place(op) else { continue };
             let mark = self.trail.len() as u32;
             self.place(op);
             (self.state, self.class) = match self.ops[op as usize].kind {
@@ -397,10 +397,7 @@ impl<'a, M: Model> Search<'a, M> {
             match self.enter(mark) {
                 Entered::Done => return End::Placed,
                 Entered::Frame => {}
-                Entered::Failed => {
-                    self.undo(mark);
-                    (self.state, self.class) = (state, class);
-                }
+                Entered::Failed => self.undo(mark),
             }
         }
         End::Exhausted
@@ -424,18 +421,15 @@ impl<'a, M: Model> Search<'a, M> {
         Entered::Frame
     }
 
-    /// Abandons the present configuration, and returns to its predecessor.
+    /// Abandons the present configuration, and puts its operations back.
     fn leave(&mut self) {
-        self.gather_open();
         self.note_best();
+        self.gather_open();
         self.make_key();
         self.failed.insert(self.key.as_slice().into());
         if let Some(frame) = self.frames.pop() {
             self.pool.truncate(frame.candidates_at as usize);
             self.undo(frame.mark);
-        }
-        if let Some(frame) = self.frames.last() {
-            (self.state, self.class) = (frame.state, frame.class);
         }
     }
 
@@ -463,9 +457,9 @@ impl<'a, M: Model> Search<'a, M> {
         NEVER
     }
 
-    /// The state after `op`, if it is possible in `state` and not known to lead to no linearization.
-    fn try_place(&mut self, state: u32, id: u32) -> Option<u32> {
-        let after = self.step(state, id)?;
+    /// The state after an operation, if it is possible now and not known to lead to no linearization.
+    fn try_place(&mut self, id: u32) -> Option<u32> {
+        let after = self.step(self.state, id)?;
         let Kind::Write { leaves, .. } = self.ops[id as usize].kind else {
             return Some(self.states.id(after));
         };
@@ -476,7 +470,8 @@ impl<'a, M: Model> Search<'a, M> {
         let entry = self.traffic[leaves as usize];
         if entry.readers > 0 && entry.writers == 1 {
             let mut at = self.next[0];
-            while at != 0 && at < entry.reader_call_max {
+            // The list does not end before that call: its read is on the list, or else an open one that returns later.
+            while at < entry.reader_call_max {
                 let other = self.op_at[at as usize];
                 let returns = self.ops[other as usize].return_at == at;
                 if returns && other != id && !self.is_read_possible_in(leaves, other) {
@@ -542,7 +537,8 @@ impl<'a, M: Model> Search<'a, M> {
         self.best_shared = self.best_shared.min(self.trail.len());
     }
 
-    /// Keeps the present trail if it is the longest that ended so far.
+    /// Keeps the present trail if it is the longest that ended so far. Then `open` is its own: if another configuration
+    /// was entered in between, a longer trail has ended.
     fn note_best(&mut self) {
         if self.trail.len() < self.best.len() || (self.trail.len() == self.best.len() && !self.best_open.is_empty()) {
             return;

@@ -430,7 +430,7 @@ pub enum Reason {
     Contradiction,
     /// The search tried every order, and none gets further than the prefix shown.
     Stuck,
-    /// More than a billion events.
+    /// More than half a billion events.
     TooLong,
 }
 

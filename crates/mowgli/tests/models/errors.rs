@@ -3,6 +3,8 @@
 //!
 //! `FARFIELD_FUZZ_CASES` changes how many texts are tried.
 
+mod words;
+
 use std::path::Path;
 use std::rc::Rc;
 

@@ -54,14 +54,6 @@ impl<'a, M: Model> Search<'a, M> {
 
     /// Puts the candidates of the present configuration into the pool, the most urgent first.
     pub(super) fn rank_candidates(&mut self, frontier: u32) {
-        if self.tracked {
-            let entry = self.traffic[self.state as usize];
-            if entry.readers > 0 && entry.writers == 0 {
-                // An unplaced read needs this state, and no unplaced write leaves it: every candidate is a write of
-                // another state.
-                return;
-            }
-        }
         self.sort_classes();
         // The frontier's operation must be placed before time advances. If it cannot be placed now, the search first
         // tries operations that make it possible.

@@ -1,6 +1,9 @@
 use super::super::kv::{KvEvent, KvInput, KvModel, KvOutput};
 use super::*;
 
+mod explain;
+mod steps;
+
 /// Splitmix64: each test is determined by its seed.
 pub(in super::super) struct Rng(pub(in super::super) u64);
 
@@ -14,10 +17,13 @@ impl Rng {
     }
 }
 
-/// The same model without its promises.
-struct Taciturn;
+/// The same model with other promises.
+struct Promising(fn(&KvInput, Option<&KvOutput>) -> Effect<Option<u64>>);
 
-impl Model for Taciturn {
+/// It promises nothing.
+const TACITURN: Promising = Promising(|_, _| Effect::Unknown);
+
+impl Model for Promising {
     type Input = KvInput;
     type Output = KvOutput;
     type State = Option<u64>;
@@ -28,6 +34,10 @@ impl Model for Taciturn {
 
     fn step(&self, state: &Option<u64>, input: &KvInput, output: Option<&KvOutput>) -> Option<Option<u64>> {
         KvModel.step(state, input, output)
+    }
+
+    fn effect(&self, input: &KvInput, output: Option<&KvOutput>) -> Effect<Option<u64>> {
+        self.0(input, output)
     }
 }
 
@@ -55,7 +65,7 @@ fn brute_force(events: &[KvEvent], placed: u32, state: Option<u64>) -> bool {
 fn agree(events: &[KvEvent]) -> bool {
     let expected = brute_force(events, 0, None);
     let said = check(&KvModel, events, Budget::default());
-    let without_promises = check(&Taciturn, events, Budget::default());
+    let without_promises = check(&TACITURN, events, Budget::default());
     for verdict in [&said, &without_promises] {
         assert_eq!(verdict.is_linearizable(), expected, "{verdict}\n{events:#?}");
         assert_eq!(verdict.is_violation(), !expected, "{verdict}\n{events:#?}");
@@ -138,6 +148,15 @@ fn agrees_with_brute_force_on_random_histories() {
     }
     println!("{good} good, {bad} bad");
     assert!(good > 25_000 && bad > 25_000, "{good} good, {bad} bad");
+}
+
+/// The histories of an event list in every order of the list.
+fn orders(events: &[KvEvent]) -> Vec<Vec<KvEvent>> {
+    let Some((first, rest)) = events.split_first() else { return vec![vec![]] };
+    let with_first = |rest: Vec<KvEvent>| {
+        (0..=rest.len()).map(move |at| [&rest[..at], &[*first], &rest[at..]].concat()).collect::<Vec<_>>()
+    };
+    orders(rest).into_iter().flat_map(with_first).collect()
 }
 
 /// Writes only, plus a few reads, all concurrent: the most difficult input for the reductions.

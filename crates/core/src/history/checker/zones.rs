@@ -51,7 +51,6 @@ impl<'a, M: Model> Search<'a, M> {
         let culprits = |ops: &[u32]| {
             let mut culprits: Vec<usize> = ops.iter().filter(|&&op| op != NEVER).map(|&op| op as usize).collect();
             culprits.sort_unstable();
-            culprits.dedup();
             Some((Reason::Contradiction, culprits))
         };
         for pair in zones.windows(2) {
@@ -64,7 +63,7 @@ impl<'a, M: Model> Search<'a, M> {
             let op = self.ops[id as usize];
             let after = zones.partition_point(|zone| zone.start < op.call_at);
             let Some(zone) = after.checked_sub(1).map(|at| &zones[at]) else { continue };
-            if op.return_at < zone.end && id != zone.first && !self.is_read_possible_in(zone.state, id) {
+            if op.return_at < zone.end && !self.is_read_possible_in(zone.state, id) {
                 return culprits(&[zone.first, id, zone.last]);
             }
         }

@@ -105,6 +105,7 @@ fn a_failure_on_the_wrong_state_is_rejected() {
     evidence(&[op(0, 1, Get, YES)]);
     evidence(&[op(0, 1, Upsert(1), NO)]);
     evidence(&[op(0, 1, Delete, DONE)]);
+    evidence(&[op(0, 1, Upsert(1), NOTHING)]);
 }
 
 #[test]
@@ -237,6 +238,51 @@ fn a_log_says_what_was_recorded() {
     }
     assert_eq!(KvHistory::from_bytes(&bytes[1..]), Err(LogError::Torn { bytes: bytes.len() - 1 }));
     assert_eq!(KvHistory::from_bytes(&[0; 48]), Err(LogError::BadRecord { record: 0, problem: "unknown operation" }));
+}
+
+#[test]
+fn a_bad_record_is_named_with_its_problem() {
+    let good = KvRecord::new(1, &op(5, 6, Insert(7), YES));
+    assert_eq!(KvRecord::new(1, &op(6, 6, Insert(7), YES)).decode(), Ok((1, op(6, 6, Insert(7), YES))));
+    for (bad, problem) in [
+        (KvRecord { op: 0, ..good }, "unknown operation"),
+        (KvRecord { op: OP_DELETE + 1, ..good }, "unknown operation"),
+        (KvRecord { op: OP_GET, ..good }, "the answer does not fit the operation"),
+        (KvRecord { answer: ANSWER_STORED, ..good }, "the answer does not fit the operation"),
+        (KvRecord { answer: ANSWER_FOUND, ..good }, "the answer does not fit the operation"),
+        (KvRecord { answer: 0, ..good }, "unknown answer"),
+        (KvRecord { answer: ANSWER_STORED + 1, ..good }, "unknown answer"),
+        (KvRecord { return_ns: 4.into(), ..good }, "returns before it is called"),
+        (KvRecord { zero: [0, 1], ..good }, "the last two bytes are not zero"),
+        (KvRecord { zero: [1, 0], ..good }, "the last two bytes are not zero"),
+    ] {
+        assert_eq!(bad.decode(), Err(problem), "{bad:?}");
+        let log = [good.as_bytes(), bad.as_bytes(), good.as_bytes()].concat();
+        let error = KvHistory::from_bytes(&log).expect_err(problem);
+        assert_eq!(error.to_string(), format!("record 1 of the log (byte 48): {problem}"));
+    }
+    // A pending operation has no return that could be wrong.
+    let pending = KvRecord { answer: ANSWER_PENDING, return_ns: 4.into(), ..good };
+    assert_eq!(pending.decode(), Ok((1, Event::pending(0, 5, Insert(7)))));
+}
+
+#[test]
+fn a_report_counts_the_operations_of_all_keys() {
+    let mut history = KvHistory::new();
+    for event in [op(0, 5, Insert(1), YES), op(5, 6, Get, found(1)), op(7, 8, Delete, YES)] {
+        history.record(1, event);
+    }
+    for event in [op(0, 1, Upsert(1), DONE), op(2, 9, Get, found(2)), pending(3, Upsert(2)), pending(10, Delete)] {
+        history.record(2, event);
+    }
+    let report = history.check_each_key(Budget::default()).expect("good");
+    let steps: u64 = history.keys.values().map(|events| check(&KvModel, events, Budget::default()).steps()).sum();
+    assert!(steps > 0);
+    assert_eq!(report, Report { operations: 7, keys: 2, overlapping: 5, pending: 2, steps });
+    assert_eq!(
+        report.to_string(),
+        format!("linearizable: 7 operations on 2 keys, 5 overlapping, 2 pending, {steps} steps")
+    );
 }
 
 #[test]
