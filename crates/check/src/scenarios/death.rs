@@ -267,8 +267,8 @@ fn holder_is_cut_off() -> Scenario {
     .kills(&["membership-own-eviction", "mutex-released-undecided"])
 }
 
-/// A dead node is before the ticket of a caller that has given up. Nobody else wants the lock, so the service thread has to
-/// notice: it could not leave before.
+/// A dead node is before the ticket of a caller that has given up. No other call wants the lock, so the service thread
+/// has to notice: it could not leave before.
 fn left_behind() -> Scenario {
     let about = "a node leaves without delay whose abandoned ticket is behind one of a dead node";
     Scenario::new("mutex/left-behind", about, 3, |cluster| {

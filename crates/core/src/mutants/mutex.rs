@@ -50,7 +50,7 @@ crate::mutants! {
     /// `lock`: waits for ever if n0 still holds it.
     MUTEX_TICKET_LOST = "mutex-ticket-lost" in "Mutex": "A waiter that gives up does not pass its turn on.";
 
-    /// *Missing:* progress where nobody else waits. This was a bug: a long search found it.
+    /// *Missing:* progress where no other call waits. This was a bug: a long search found it.
     ///
     /// *Scenario:* 3 nodes, home n0. n1 holds the lock; n2 polls `lock` once and drops it; n1 dies. n2 cannot leave: its
     /// ticket never has its turn.

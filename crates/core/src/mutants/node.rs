@@ -63,7 +63,7 @@ crate::mutants! {
     SERVICE_RETRY_FORGOTTEN = "service-retry-forgotten" in "Service thread":
         "A poller that was refused is not polled again soon.";
 
-    /// *Missing:* what a message has asked for, until something else wakes the thread. This was a bug: a reader found it.
+    /// *Missing:* the request of a message, until something else wakes the thread. This was a bug: a reader found it.
     ///
     /// *Scenario:* 2 nodes. n1 leaves; n0, whose service thread has a poller, hears of it just before it sleeps, and does
     /// not tell the poller.

@@ -99,7 +99,7 @@ impl Endpoint {
                         return Poll::Ready(Ok(value));
                     }
                 }
-                // A thread that did not run for long has not missed what has happened meanwhile.
+                // A thread that did not run for long may find the condition true by now.
                 Err(timeout) => return Poll::Ready(look().ok_or(timeout)),
             }
             Poll::Pending

@@ -51,7 +51,7 @@ impl Poller for Abandoned {
         }
         let (is_ours, next) = match found.taken_by_ticket(self.number, 1) {
             Some(taken) => (true, taken.freed()),
-            // It is not its turn yet. If those before it are dead, perhaps nobody else waits who would notice.
+            // It is not its turn yet. If those before it are dead, perhaps no other caller waits that would notice.
             None => match self.after_the_dead(endpoint, found) {
                 Before::Lost(next) => (false, next),
                 Before::Waits => return Progress::Retry,
@@ -77,6 +77,7 @@ enum Before {
 }
 
 impl Abandoned {
+    /// Whether the holder, or the owner of the turn, is dead or has left, with the lock in this state.
     fn after_the_dead(&mut self, endpoint: &Endpoint, state: State) -> Before {
         let now = endpoint.now();
         let watch = self.watch.get_or_insert_with(|| Watch::begin(state, now));
