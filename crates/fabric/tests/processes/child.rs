@@ -220,6 +220,8 @@ impl Obeying {
     /// often the peer was in the middle of a write. The last time it is, it is killed.
     fn free_stopped(&self, pid: i32, peer: NodeId, rounds: u64) -> Result<String, String> {
         const BYTES: usize = 1 << 16;
+        // An address is allocated 128 times at most: its generations end. Each is used in fewer rounds than that.
+        const ROUNDS_OF_ADDRESS: u64 = 64;
         let (beat, told) = (&self.regions[0], self.regions[0].word(8));
         let until = |what: &str, ready: &dyn Fn() -> bool| {
             let start = Instant::now();
@@ -236,6 +238,7 @@ impl Obeying {
             until("the peer does not run", &|| beat.word(0).load() >= from + more)
         };
         let is_zero = |region: &Region| region.words(0, BYTES / 8).iter().all(|word| word.load() == 0);
+        let mut used_up = Vec::new();
         let (mut kept, mut random) = (0, 0x9e37_79b9_7f4a_7c15u64);
         for round in 0.. {
             let region = self.fabric.alloc(GroupKey::DATA, BYTES).map_err(|error| error.to_string())?;
@@ -270,6 +273,9 @@ impl Obeying {
             }
             if let Some(at) = regions.iter().position(|region| !is_zero(region)) {
                 return Err(format!("round {round}: a late write is in region {at}"));
+            }
+            if round % ROUNDS_OF_ADDRESS == ROUNDS_OF_ADDRESS - 1 {
+                used_up.append(&mut regions);
             }
             regions.into_iter().try_for_each(|region| self.fabric.free(region)).map_err(|error| error.to_string())?;
             if last {
