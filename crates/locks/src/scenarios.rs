@@ -64,6 +64,7 @@ pub fn all() -> Vec<Scenario> {
         users_die(),
     ]
     .into_iter()
+    .chain(deaths::scenarios())
     .chain(entries::scenarios())
     .chain(poison::scenarios())
     .chain(random::scenarios())
@@ -72,6 +73,8 @@ pub fn all() -> Vec<Scenario> {
 }
 
 const OPTIONS: ALockOptions = ALockOptions { remote_budget: 2, local_budget: 2, operations_max: 32 };
+
+type Open<L> = fn(&Cluster) -> Result<Vec<Rc<L>>>;
 
 fn open(cluster: &Cluster) -> Result<Vec<Rc<ALockArray>>> {
     open_with(cluster, OPTIONS)

@@ -26,6 +26,7 @@ pub fn all() -> Vec<Scenario> {
         own_cells(),
         home_dies("transactions/cell-dies", [0, 2], 2),
         home_dies("transactions/lock-dies", [0, 1], 1),
+        poison_cleared(),
     ];
     with_slow(single.into_iter().chain(random::scenarios()))
 }
@@ -109,6 +110,40 @@ fn home_dies(name: &str, cells: [usize; 2], dies: usize) -> Scenario {
     })
     .rule(DeathRule::Majority)
     .faults(Faults::new().crashes(1).of([dies]))
+}
+
+/// A node may die in the middle of a transaction. The next one is warned, and declares the cells whole.
+fn poison_cleared() -> Scenario {
+    const CELLS: [usize; 2] = [0, 2];
+    let about = "after a transaction that has declared the cells whole, no other is warned";
+    Scenario::new("transactions/poison-cleared", about, 3, |cluster| {
+        let lock = LockOptions { kind: LockKind::ALock, alock: LOCKS };
+        let options = TransactionOptions { cells: 3, locks: 1, lock };
+        let all = cluster.on_each(move |node| Transactions::open(node, "cells", options).map(Rc::new))?;
+        let dies = Rc::clone(&all[1]);
+        cluster.thread(1, "dies", move |ep| {
+            ep.block_on(async {
+                let mut transaction = dies.begin(ep, &CELLS).await?;
+                CELLS.into_iter().try_for_each(|cell| transaction.write(cell, 1))?;
+                transaction.commit().await
+            })
+        });
+        let (node, cells) = (cluster.node(0), Rc::clone(&all[0]));
+        cluster.at_end(move || {
+            let ep = node.endpoint()?;
+            ep.block_on(async {
+                let mut transaction = cells.begin(&ep, &CELLS).await?;
+                assert!(!transaction.is_poisoned() || crashed(1), "nobody has died");
+                transaction.clear_poison();
+                transaction.commit().await?;
+                let transaction = cells.begin(&ep, &CELLS).await?;
+                assert!(!transaction.is_poisoned(), "the cells were declared whole");
+                transaction.abort().await
+            })
+        });
+        Ok(())
+    })
+    .faults(Faults::new().crashes(1).of([1]))
 }
 
 /// Each node transfers an amount from its own account to the other's. It names its own account first, which is

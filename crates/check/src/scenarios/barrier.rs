@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use farfield_core::fabric::{DeathRule, GroupKey};
-use farfield_core::{Barrier, BarrierThread, Endpoint, Result};
+use farfield_core::{Barrier, BarrierThread, Endpoint, ErrorKind, Result};
 
 use super::keep;
 use crate::parts::unless_faults;
@@ -24,6 +24,7 @@ pub(super) fn scenarios() -> Vec<Scenario> {
         meeting("barrier/meeting-after-timeout", 1, wait_twice).small(),
         meeting("barrier/meetings", 2, |thread, ep| ep.block_on(thread.wait(ep))),
         meeting_of_threads(),
+        missing_of_threads(),
         arrived_and_left(),
         late_fence(),
     ]
@@ -246,6 +247,27 @@ fn meeting_of_threads() -> Scenario {
             assert_met(&passing, 4);
             Ok(())
         });
+        Ok(())
+    })
+}
+
+/// Two threads on each of two nodes. Those of one node give up at once, and wait again.
+fn missing_of_threads() -> Scenario {
+    let about = "a timeout names each missing node once, however many of its threads are missing";
+    Scenario::new("barrier/missing-of-threads", about, 2, |cluster| {
+        for (party, mut thread) in barrier(cluster, 2)?.into_iter().enumerate() {
+            cluster.thread(party / 2, "party", move |ep| {
+                if party / 2 == 1 {
+                    return ep.block_on(thread.wait(ep));
+                }
+                ep.block_on(async {
+                    let Err(error) = thread.wait_deadline(ep, ep.now()).await else { return Ok(()) };
+                    let ErrorKind::Timeout { missing, .. } = error.kind() else { return Err(error) };
+                    assert!(missing.windows(2).all(|pair| pair[0] < pair[1]), "{error}");
+                    thread.retry_wait(ep, ep.deadline()).await
+                })
+            });
+        }
         Ok(())
     })
 }

@@ -34,7 +34,7 @@ fn kv(cluster: &Cluster) -> Result<()> {
     is_config(open(KvOptions { locks: 0, ..small() }));
     // A message is a length, 24 bytes, and the key.
     is_config(open(KvOptions { tracker_bytes: 88, ..small() }));
-    let texts = KvStore::<ByteString, ByteString>::open(&node, "texts", small())?;
+    let texts = KvStore::open(&node, "texts", KvOptions { tracker_bytes: 96, ..small() })?;
     let text = |bytes: usize| ByteString::from(vec![7; bytes]);
     ep.block_on(async {
         for (key, value) in [(text(65), text(1)), (text(1), text(65))] {

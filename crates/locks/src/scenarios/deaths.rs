@@ -6,12 +6,12 @@ use std::pin::pin;
 use std::rc::Rc;
 use std::time::Duration;
 
-use farfield_check::parts::{comes_of_faults, patiently};
+use farfield_check::parts::{comes_of_faults, patiently, unless_faults};
 use farfield_check::{Cluster, Faults, Scenario, crashed};
 use farfield_core::{Endpoint, MemberStatus, Node, Result};
 use farfield_fabric::{DeathRule, Instant, NodeId, Word};
 
-use super::{Counter, Entries, gives_back, open, open_mcs, open_mcs_for, open_spin};
+use super::{Counter, Entries, Open, gives_back, open, open_mcs, open_mcs_for, open_spin};
 use crate::{LockArray, LockGuard, McsGuard};
 
 /// Each thread locks and unlocks twice, even if another dies. The live ones complete in the end. Each stays inside for
@@ -166,6 +166,16 @@ fn alock_users(name: &str, about: &str, nodes: usize, threads: &'static [usize],
     Scenario::new(name, about, nodes, move |cluster| users(cluster, open(cluster)?, threads, stays))
 }
 
+pub(super) fn scenarios() -> Vec<Scenario> {
+    vec![
+        tried_after_death("mcs/tried-after-death", open_mcs),
+        tried_after_death("alock/tried-after-death", open),
+        lost_release("spin/lost-release", open_spin),
+        lost_release("mcs/lost-release", open_mcs),
+        lost_release("alock/lost-release", open),
+    ]
+}
+
 /// The remote queue has only the dead one: the local head detects that.
 pub(super) fn last_remote_dies() -> Scenario {
     alock_users("alock/last-remote-dies", "a local head does not wait for the dead", 2, &[0, 1], Duration::ZERO)
@@ -196,4 +206,52 @@ pub(super) fn users_die() -> Scenario {
     const THREADS: &[usize] = &[0, 1, 2, 3, 4];
     alock_users("alock/users-die", "both cohorts go on without the dead", 5, THREADS, Duration::from_millis(100))
         .faults(Faults::new().crashes(2).of([1, 2]))
+}
+
+/// Node 1 locks, and may die. At the end the lock is free, or its holder is dead.
+fn tried_after_death<L: Entries>(name: &str, open: Open<L>) -> Scenario {
+    let about = "a try takes the lock of a dead holder, also if nobody has waited for it";
+    Scenario::new(name, about, 3, move |cluster| {
+        let locks = open(cluster)?;
+        gives_back(cluster, &locks);
+        let dies = Rc::clone(&locks[1]);
+        cluster.thread(1, "dies", move |ep| ep.block_on(async { dies.lock(ep, 0).await?.unlock().await }));
+        let (node, locks) = (cluster.node(2), Rc::clone(&locks[2]));
+        cluster.at_end(move || {
+            let ep = node.endpoint()?;
+            for _ in 0..20 {
+                if let Some(guard) = ep.block_on(locks.try_lock(&ep, 0))? {
+                    return ep.block_on(guard.unlock());
+                }
+                // The holder's death may not have been decided yet.
+                assert!(crashed(1), "nobody has the lock");
+                let _ = ep.block_on(ep.wait_until(ep.now() + Duration::from_millis(100), || None::<()>));
+            }
+            panic!("its holder is dead");
+        });
+        Ok(())
+    })
+    .faults(Faults::new().crashes(1).of([1]))
+}
+
+/// The home may die at any point of a release. What is posted once its death is known cannot have released the lock.
+fn lost_release<L: Entries>(name: &str, open: Open<L>) -> Scenario {
+    let about = "a release that its home has not seen is an error";
+    Scenario::new(name, about, 3, move |cluster| {
+        let locks = Rc::clone(&open(cluster)?[1]);
+        cluster.thread(1, "releases", move |ep| {
+            let Some(guard) = unless_faults(ep.block_on(locks.lock(ep, 0)))? else { return Ok(()) };
+            let (atomics, was_dead) = (ep.counts().atomics, Cell::new(false));
+            let mut release = pin!(guard.unlock());
+            let released = ep.block_on(poll_fn(|cx| {
+                let is_dead = ep.check_alive(NodeId(0)).is_err();
+                was_dead.set(was_dead.get() || (is_dead && ep.counts().atomics == atomics));
+                release.as_mut().poll(cx)
+            }));
+            assert!(released.is_err() || !was_dead.get(), "its home has not released it");
+            unless_faults(released).map(|_| ())
+        });
+        Ok(())
+    })
+    .faults(Faults::new().crashes(1).of([0]))
 }

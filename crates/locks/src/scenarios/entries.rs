@@ -9,11 +9,11 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 
 use farfield_check::parts::{comes_of_faults, cut, patiently, unless_faults};
-use farfield_check::{Cluster, Faults, Scenario, choose, crashed, was_paused};
+use farfield_check::{Faults, Scenario, choose, crashed, was_paused};
 use farfield_core::{Endpoint, ErrorKind, MemberStatus, Result};
 use farfield_fabric::{Bell, DeathRule, ErrorKind as FabricError, Instant, NodeId, Word};
 
-use super::{Counter, Entries, gives_back, open, open_mcs, open_mcs_for, open_spin, section};
+use super::{Counter, Entries, Open, gives_back, open, open_mcs, open_mcs_for, open_spin, section};
 use crate::{LockArray, LockGuard};
 
 pub(super) fn scenarios() -> Vec<Scenario> {
@@ -46,8 +46,6 @@ pub(super) fn scenarios() -> Vec<Scenario> {
 }
 
 /// Opens an array on all nodes.
-type Open<L> = fn(&Cluster) -> Result<Vec<Rc<L>>>;
-
 /// Waits until threads have come to a step.
 fn waits_for(ep: &Endpoint, step: &Word, reached: u64) -> Result<()> {
     Ok(ep.block_on(ep.wait_until(Instant::NEVER, || (step.load() >= reached).then_some(())))?)
