@@ -227,10 +227,11 @@ impl Pairs {
         }
         let Some(&(of, at)) = candidates.get(rng.random_range(0..candidates.len().max(1))) else { return false };
         let Pair { peer, operations, .. } = &mut self.pairs[of];
+        let before = operations[at].result;
         advance(&mut *self.inner, &mut operations[at], rng);
-        if let Err(code) = operations[at].result {
-            // An accepted request fails together with all behind it: the queue pair is over for them. A reported one
-            // is lost, as the put before it may have been.
+        if let (Ok(()), Err(code)) = (before, operations[at].result) {
+            // An accepted request fails together with all behind it: the queue pair is over for them, and not for those
+            // that are posted later. A reported one is lost, as the put before it may have been.
             for behind in operations.range_mut(at + 1..) {
                 behind.result = behind.result.and(Err(code));
             }

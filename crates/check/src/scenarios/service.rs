@@ -10,7 +10,7 @@ use crate::parts::word;
 use crate::scenario::{Cluster, Scenario};
 
 pub(super) fn scenarios() -> Vec<Scenario> {
-    vec![departs(), two_leave(), finishes(), fenced(), late_work(), answers(), busy(), told()]
+    vec![departs(), two_leave(), finishes(), fenced(), late_work(), answers(), busy(), told(), told_while_leaving()]
 }
 
 /// The one that leaves.
@@ -226,4 +226,36 @@ fn told() -> Scenario {
         Ok(())
     })
     .kills(&["service-sleeps-on-news"])
+}
+
+/// Work that has to be finished before its node leaves, and that waits for another node's departure.
+struct Owed(Told);
+
+impl Poller for Owed {
+    fn poll(&mut self, _: &Endpoint) -> Progress {
+        if self.must_finish_before_leave() { Progress::Idle } else { Progress::Done }
+    }
+
+    fn must_finish_before_leave(&self) -> bool {
+        self.0.0.load() == 0
+    }
+
+    fn status_changed(&mut self, node: NodeId, status: MemberStatus) {
+        self.0.status_changed(node, status);
+    }
+}
+
+fn told_while_leaving() -> Scenario {
+    Scenario::new("service/told-while-leaving", "a node that leaves hears of another's departure", 2, |cluster| {
+        let told = Arc::new(Word::new(0));
+        cluster.node(0).add_poller(Box::new(Owed(Told(Arc::clone(&told)))));
+        leaves(cluster, 1);
+        let node = cluster.node(0);
+        cluster.thread_without_endpoint(0, "leaves too", move || {
+            node.clone().leave();
+            assert_eq!(told.load(), 1, "its work is not finished");
+            Ok(())
+        });
+        Ok(())
+    })
 }

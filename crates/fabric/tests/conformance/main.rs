@@ -94,6 +94,7 @@ suite! {
         no_write_lands_after_a_revoke
         a_revoke_reaches_into_store_buffers
         a_right_can_be_used_when_it_is_said_to_be_there
+        a_refusal_ends_with_the_next_right
         a_right_is_handed_from_writer_to_writer
         nothing_is_permitted_to_one_that_has_left;
     dropping:

@@ -179,6 +179,24 @@ pub(crate) fn a_right_can_be_used_when_it_is_said_to_be_there(harness: &Harness)
     assert!(matches!(refused(owner.start_permit(NodeId(7), key)).kind(), ErrorKind::UnknownNode { .. }));
 }
 
+/// What has failed for want of a right fails once: what is posted after that, and after the right was given again, is
+/// done.
+pub(crate) fn a_refusal_ends_with_the_next_right(harness: &Harness) {
+    let nodes = harness.session(2);
+    let (key, region) = guarded(&nodes, 1, 64);
+    let (owner, endpoint, word) = (&nodes[1].fabric, nodes[0].endpoint(), region.remote::<u64>(0));
+    for round in 1..=harness.rounds(3000) as u64 {
+        let under_way = endpoint.put_value(word, round);
+        owner.revoke(NodeId(0), key, SOON).unwrap();
+        if let Err(error) = under_way.wait() {
+            assert!(matches!(error.kind(), ErrorKind::Revoked { .. }), "{error}");
+        }
+        owner.permit(NodeId(0), key).unwrap();
+        endpoint.put_value(word, round).wait().expect("it may write again");
+        assert_eq!(endpoint.get(word).wait().unwrap(), round);
+    }
+}
+
 /// As in consensus: a replica takes its log from one writer, gives it to another, and notifies that one. The new
 /// writer is never refused, and nothing of the old one lands any more; it continues until it is refused.
 pub(crate) fn a_right_is_handed_from_writer_to_writer(harness: &Harness) {

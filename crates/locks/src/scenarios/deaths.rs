@@ -4,6 +4,7 @@ use std::cell::Cell;
 use std::future::poll_fn;
 use std::pin::pin;
 use std::rc::Rc;
+use std::task::Poll;
 use std::time::Duration;
 
 use farfield_check::parts::{comes_of_faults, patiently, unless_faults};
@@ -170,6 +171,7 @@ pub(super) fn scenarios() -> Vec<Scenario> {
     vec![
         tried_after_death("mcs/tried-after-death", open_mcs),
         tried_after_death("alock/tried-after-death", open),
+        slow_behind(),
         lost_release("spin/lost-release", open_spin),
         lost_release("mcs/lost-release", open_mcs),
         lost_release("alock/lost-release", open),
@@ -254,4 +256,38 @@ fn lost_release<L: Entries>(name: &str, open: Open<L>) -> Scenario {
         Ok(())
     })
     .faults(Faults::new().crashes(1).of([0]))
+}
+
+/// Node 2 may die, so a holder that leaves surveys the queue. The waiter behind it has entered the queue, and is slow
+/// to link itself to the holder.
+fn slow_behind() -> Scenario {
+    let about = "a holder that finds no link is there until the one behind it has made it";
+    Scenario::new("mcs/slow-behind", about, 3, |cluster| {
+        let (locks, step) = (open_mcs(cluster)?, Rc::new(Word::new(0)));
+        gives_back(cluster, &locks);
+        let (held, steps) = (Rc::clone(&locks[1]), Rc::clone(&step));
+        cluster.thread(1, "holds", move |ep| {
+            let guard = ep.block_on(held.lock(ep, 0))?;
+            steps.store(1);
+            ep.block_on(ep.wait_until(Instant::NEVER, || (steps.load() == 2).then_some(())))?;
+            ep.block_on(guard.unlock())
+        });
+        let locks = Rc::clone(&locks[0]);
+        cluster.thread(0, "waits", move |ep| {
+            ep.block_on(ep.wait_until(Instant::NEVER, || (step.load() == 1).then_some(())))?;
+            let mut lock = pin!(locks.lock(ep, 0));
+            let atomics = ep.counts().atomics;
+            ep.block_on(poll_fn(|cx| {
+                let polled = lock.as_mut().poll(cx);
+                assert!(polled.is_pending(), "another has it");
+                // The second attempt is the one that finds the holder in the queue.
+                if ep.counts().atomics >= atomics + 2 { Poll::Ready(()) } else { Poll::Pending }
+            }));
+            step.store(2);
+            let _ = ep.block_on(ep.wait_until(ep.now() + Duration::from_secs(1), || None::<()>));
+            ep.block_on(async { lock.await?.unlock().await })
+        });
+        Ok(())
+    })
+    .faults(Faults::new().crashes(1).of([2]))
 }
