@@ -11,16 +11,17 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use indicatif::{ProgressBar, ProgressStyle};
 
-use crate::report::{Fate, Found, Line, equivalents, found, log_of, read_log};
-use crate::tree::{Site, Tree};
+use crate::report::{Fate, Line, equivalents, found, log_of, read_log};
+use crate::tree::{Profile, Site, Tree};
 use crate::{RunArgs, Which};
 
 /// Executions of each scenario, to see which mistakes it reaches.
 const REACH_EXECUTIONS: u64 = 300;
 
-/// A mistake that was found before is found again after as many executions, and so many more, in so many seconds.
-const AGAIN_MORE: u64 = 5000;
-const AGAIN_SECONDS: u64 = 60;
+/// A mistake that was found before is found again by that scenario. It takes other executions after a change of the scenario or
+/// of the code.
+const AGAIN_EXECUTIONS: u64 = 20_000;
+const AGAIN_SECONDS: u64 = 120;
 
 /// What the worker says of a scenario.
 #[derive(Clone, serde::Deserialize)]
@@ -42,11 +43,11 @@ struct Outcome {
 }
 
 /// Builds the worker with all mistakes.
-fn build(root: &Path, sites: &mut BTreeMap<u32, Site>, bar: &ProgressBar) -> Result<Tree> {
+fn build(root: &Path, sites: &mut BTreeMap<u32, Site>, profile: Profile, bar: &ProgressBar) -> Result<Tree> {
     let scratch = root.join("target/sweep");
     std::fs::create_dir_all(&scratch)?;
     bar.enable_steady_tick(Duration::from_millis(200));
-    let tree = Tree::new(root, &scratch);
+    let tree = Tree::new(root, &scratch, profile);
     ensure!(sites.len() <= farfield_sweep_switch::SITES_MAX, "more mistakes than a build can have: {}", sites.len());
     let refused = tree.build(sites, |what| bar.set_message(what.to_string()))?;
     println!("{} mistakes; the compiler refuses {refused} more", sites.len());
@@ -57,7 +58,7 @@ fn build(root: &Path, sites: &mut BTreeMap<u32, Site>, bar: &ProgressBar) -> Res
 /// lines each file has.
 pub(crate) fn coverage(root: &Path, mut sites: BTreeMap<u32, Site>, which: &Which) -> Result<()> {
     let bar = ProgressBar::new_spinner();
-    let tree = build(root, &mut sites, &bar)?;
+    let tree = build(root, &mut sites, Profile::Fast, &bar)?;
     bar.set_message("running all scenarios");
     let reaches = reaches(&tree.worker())?;
     bar.finish_and_clear();
@@ -101,13 +102,12 @@ pub(crate) fn again(root: &Path, mut sites: BTreeMap<u32, Site>, which: &Which) 
         which.choose(sites.values().cloned().collect()).into_iter().map(|site| site.name).collect();
     sites.retain(|_, site| drawn.contains(&site.name));
     let bar = ProgressBar::new_spinner();
-    let tree = build(root, &mut sites, &bar)?;
+    let tree = build(root, &mut sites, Profile::BuiltSoon, &bar)?;
     bar.finish_and_clear();
     let (mut missed, count) = (Vec::new(), sites.len());
     for (id, site) in sites {
-        let Found { scenario, executions } = found.remove(&site.name).expect("it was drawn from them");
-        // The scenario comes to the same executions as before, and sooner, since it is alone.
-        let outcome = kill(&tree.worker(), id, executions + AGAIN_MORE, AGAIN_SECONDS, &[&scenario])?;
+        let scenario = found.remove(&site.name).expect("it was drawn from them").scenario;
+        let outcome = kill(&tree.worker(), id, AGAIN_EXECUTIONS, AGAIN_SECONDS, &[&scenario])?;
         let is_found = !matches!(&outcome, Ended::Whole(outcome) if outcome.killed_by.is_none());
         println!("{} {scenario}: {}", if is_found { "found     " } else { "NOT FOUND" }, site.name);
         missed.extend((!is_found).then_some(site.name));
@@ -120,7 +120,7 @@ pub(crate) fn again(root: &Path, mut sites: BTreeMap<u32, Site>, which: &Which) 
 pub(crate) fn run(root: &Path, mut sites: BTreeMap<u32, Site>, args: &RunArgs) -> Result<()> {
     sites.retain(|_, site| args.which.is_of(site));
     let bar = ProgressBar::new_spinner();
-    let tree = build(root, &mut sites, &bar)?;
+    let tree = build(root, &mut sites, Profile::Fast, &bar)?;
     bar.set_message("building the tests");
     let judges = Judges::build(&tree, &sites)?;
     judges.hold_without_mistakes()?;

@@ -90,11 +90,30 @@ pub(crate) struct Tree {
     root: PathBuf,
     folder: PathBuf,
     target: PathBuf,
+    profile: Profile,
+}
+
+/// How the copy is built.
+#[derive(Clone, Copy)]
+pub(crate) enum Profile {
+    /// For many executions.
+    Fast,
+    /// For few.
+    BuiltSoon,
+}
+
+impl Profile {
+    const fn name(self) -> &'static str {
+        match self {
+            Profile::Fast => "sweep",
+            Profile::BuiltSoon => "again",
+        }
+    }
 }
 
 impl Tree {
-    pub(crate) fn new(root: &Path, scratch: &Path) -> Tree {
-        Tree { root: root.into(), folder: scratch.join("tree"), target: scratch.join("target") }
+    pub(crate) fn new(root: &Path, scratch: &Path, profile: Profile) -> Tree {
+        Tree { root: root.into(), folder: scratch.join("tree"), target: scratch.join("target"), profile }
     }
 
     /// Writes the copy with these mistakes. Returns the ranges of each file that a mistake has put in.
@@ -128,7 +147,7 @@ impl Tree {
                     let without = |line| if str::starts_with(line, "mutants = ") { "mutants = []" } else { line };
                     text.lines().map(without).collect::<Vec<&str>>().join("\n").into_bytes()
                 }
-                "Cargo.toml" => [&bytes[..], PROFILE.as_bytes()].concat(),
+                "Cargo.toml" => [&bytes[..], PROFILES.as_bytes()].concat(),
                 _ => bytes,
             };
             // What has not changed is not built again.
@@ -152,7 +171,7 @@ impl Tree {
     /// the features of another package. Each is named by its package and its target.
     pub(crate) fn build_tests(&self, programs: &[(&str, &str)]) -> Result<Vec<PathBuf>> {
         let mut build = self.cargo("test", "farfield-sweep-worker");
-        build.args(["--no-run", "--profile", "sweep", "--lib"]);
+        build.args(["--no-run", "--profile", self.profile.name(), "--lib"]);
         for (package, target) in programs {
             build.args(["--package", package]);
             if !is_library(package, target) {
@@ -209,7 +228,7 @@ impl Tree {
             return Ok(all - sites.len());
         }
         say("building the worker");
-        let built = self.cargo("build", "farfield-sweep-worker").args(["--profile", "sweep"]).output()?;
+        let built = self.cargo("build", "farfield-sweep-worker").args(["--profile", self.profile.name()]).output()?;
         ensure!(built.status.success(), "building the worker:\n{}", String::from_utf8_lossy(&built.stderr));
         Ok(all - sites.len())
     }
@@ -225,7 +244,7 @@ impl Tree {
     }
 
     pub(crate) fn worker(&self) -> PathBuf {
-        self.target.join("sweep/farfield-sweep-worker")
+        self.target.join(self.profile.name()).join("farfield-sweep-worker")
     }
 }
 
@@ -234,8 +253,17 @@ fn is_library(package: &str, target: &str) -> bool {
     package.replace('-', "_") == target
 }
 
-/// Executions are most of a sweep's time, and a debug assertion that fails kills, too.
-const PROFILE: &str = "\n[profile.sweep]\ninherits = \"release\"\ndebug = false\ndebug-assertions = true\n";
+/// The profiles by their names. A debug assertion that fails kills, too.
+const PROFILES: &str = r#"
+[profile.sweep]
+inherits = "release"
+debug = false
+debug-assertions = true
+
+[profile.again]
+inherits = "sweep"
+opt-level = 1
+"#;
 
 /// The mistakes that compiler errors are about: those whose text an error points into, or else the innermost around it.
 fn refused(messages: &str, put_in: &PutIn, primary: bool) -> BTreeSet<u32> {
