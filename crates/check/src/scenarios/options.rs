@@ -1,5 +1,6 @@
 //! Options and arguments that an object refuses, and those at the border that it takes.
 
+use farfield_core::toolkit::ObjectBuilder;
 use farfield_core::{
     Barrier, ByteString, Error, ErrorKind, KvOptions, KvStore, Mutex, NodeId, Queue, QueueOptions, Result, RingBuffer,
     RingOptions,
@@ -146,6 +147,16 @@ fn homes() -> Scenario {
             assert!(taken.to_string().contains("all of this node's are taken"), "{taken}");
             drop(part);
         }
+        let open = |path: &str, participants: &[NodeId]| {
+            let announced = ObjectBuilder::new(&cluster.node(1), path, "Object");
+            let announced = announced.participants(participants.iter().copied()).announce();
+            announced.err().expect("it cannot be opened").to_string()
+        };
+        let both = [0, 1].map(NodeId);
+        for path in ["", &"p".repeat(513)] {
+            assert!(open(path, &both).contains("1 to 512 bytes"));
+        }
+        assert!(open("strange", &both[..1]).contains("participant"));
         let before = cluster.node(1).metrics().memory_bytes;
         let mutexes = cluster.on_each(|node| Mutex::open(node, "m", NodeId(0)))?;
         assert_eq!(cluster.node(1).metrics().memory_bytes, before, "its word is on the other node");

@@ -415,9 +415,30 @@ fn who_is_not_admitted_yet_takes_part_in_nothing() {
     let ballot = Ballot { round: 1, leader: 1 };
     node.receive(NodeId(1), Message::Prepare { epoch: 1, ballot });
     assert_eq!((node.epoch(), node.is_fenced(), node.take_actions()), (0, false, vec![]));
+    // Nor does it propose that others who come are let in.
+    node.came(NodeId(5));
+    assert_eq!(node.next_tick(), None);
     node.receive(NodeId(1), welcome(4));
     assert_eq!((node.epoch(), node.status_of(NodeId(2))), (4, Some(MemberStatus::Suspected)));
     assert_eq!((node.status_of(NodeId(0)), node.to_evict()), (Some(MemberStatus::Dead), vec![NodeId(0)]));
+}
+
+#[test]
+fn who_is_admitted_lets_in_none_that_was_removed_before() {
+    let mut node = voter(3, 3);
+    let members = BTreeSet::from([1, 2, 3]);
+    let removed = BTreeMap::from([0, 4].map(|gone| (gone, Removed { epoch: 3, departed: true })));
+    node.came(NodeId(4));
+    node.receive(NodeId(1), Message::Welcome { epoch: 4, members, removed, evicted_until: BTreeMap::new() });
+    node.receive(NodeId(1), Message::Decided { epoch: 5, view: view(&[2, 3], &[1]) });
+    assert_eq!(node.next_tick(), None, "place 1 is free, but its node 4 was removed");
+}
+
+#[test]
+fn without_votes_nothing_is_proposed() {
+    let mut node = Membership::new(NodeId(1), 3, DeathRule::System, Rng::seed_from_u64(1));
+    node.suspect(NodeId(0));
+    assert_eq!((node.next_tick(), node.status_of(NodeId(0))), (None, Some(MemberStatus::Suspected)));
 }
 
 #[test]
