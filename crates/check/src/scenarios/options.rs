@@ -2,8 +2,8 @@
 
 use farfield_core::toolkit::ObjectBuilder;
 use farfield_core::{
-    Barrier, ByteString, Error, ErrorKind, KvOptions, KvStore, Mutex, NodeId, Queue, QueueOptions, Result, RingBuffer,
-    RingOptions,
+    AtomicVar, Barrier, ByteString, Error, ErrorKind, KvOptions, KvStore, Mutex, NodeId, Queue, QueueOptions, Result,
+    RingBuffer, RingOptions,
 };
 
 use super::keep;
@@ -159,8 +159,9 @@ fn homes() -> Scenario {
         assert!(open("strange", &both[..1]).contains("participant"));
         let before = cluster.node(1).metrics().memory_bytes;
         let mutexes = cluster.on_each(|node| Mutex::open(node, "m", NodeId(0)))?;
-        assert_eq!(cluster.node(1).metrics().memory_bytes, before, "its word is on the other node");
-        keep(cluster, (barriers, mutexes));
+        let variables = cluster.on_each(|node| AtomicVar::open(node, "v", NodeId(0)))?;
+        assert_eq!(cluster.node(1).metrics().memory_bytes, before, "their words are on the other node");
+        keep(cluster, (barriers, mutexes, variables));
         Ok(())
     })
 }

@@ -1,6 +1,7 @@
 //! Barriers.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
 
 use farfield::fabric::{ErrorKind as FabricError, GroupKey};
 use farfield::{Barrier, ErrorKind};
@@ -174,4 +175,24 @@ fn a_node_that_leaves_right_after_it_passed_is_no_error() {
             }
         });
     }
+}
+
+/// A thread that has waited for long sleeps. Another thread of its node stores its arrival, and wakes it.
+#[test]
+fn a_sleeper_is_woken_by_its_own_node() {
+    on_each_fabric("a sleeper", 1, |scene| {
+        let barrier = &scene.open(|node| Barrier::open(node, "b", 2))[0];
+        let [mut early, mut late] = [(); 2].map(|()| barrier.thread().unwrap());
+        std::thread::scope(|scope| {
+            let sleeper = scope.spawn(move || {
+                let endpoint = scene.endpoint(0);
+                endpoint.block_on(early.wait(&endpoint)).unwrap();
+            });
+            std::thread::sleep(Duration::from_millis(200));
+            let (endpoint, arrives) = (scene.endpoint(0), Instant::now());
+            endpoint.block_on(late.wait(&endpoint)).unwrap();
+            sleeper.join().expect("it has passed");
+            assert!(arrives.elapsed() < SOON / 2, "it has slept for {:?}", arrives.elapsed());
+        });
+    });
 }

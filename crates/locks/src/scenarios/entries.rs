@@ -13,6 +13,7 @@ use farfield_check::{Faults, Scenario, choose, crashed, was_paused};
 use farfield_core::{Endpoint, ErrorKind, MemberStatus, Result};
 use farfield_fabric::{Bell, DeathRule, ErrorKind as FabricError, Instant, NodeId, Word};
 
+use super::poison::open_mutexes;
 use super::{Counter, Entries, Open, gives_back, open, open_mcs, open_mcs_for, open_spin, section};
 use crate::{LockArray, LockGuard};
 
@@ -39,6 +40,7 @@ pub(super) fn scenarios() -> Vec<Scenario> {
         evicted(),
         home_dies("alock/home-dies", open),
         home_dies("mcs/home-dies", open_mcs),
+        home_dies("mutex/lost-with-home", open_mutexes),
         holder_leaves("alock/holder-leaves", open),
         holder_leaves("mcs/holder-leaves", open_mcs),
         holder_leaves("spin/holder-leaves", open_spin),

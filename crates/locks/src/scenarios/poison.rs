@@ -26,7 +26,7 @@ pub(super) fn scenarios() -> Vec<Scenario> {
     ]
 }
 
-fn open_mutexes(cluster: &Cluster) -> Result<Vec<Rc<MutexArray>>> {
+pub(super) fn open_mutexes(cluster: &Cluster) -> Result<Vec<Rc<MutexArray>>> {
     cluster.on_each(|node| MutexArray::open(node, "locks", 1).map(Rc::new))
 }
 
