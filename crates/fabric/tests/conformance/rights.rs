@@ -179,8 +179,7 @@ pub(crate) fn a_right_can_be_used_when_it_is_said_to_be_there(harness: &Harness)
     assert!(matches!(refused(owner.start_permit(NodeId(7), key)).kind(), ErrorKind::UnknownNode { .. }));
 }
 
-/// What has failed for want of a right fails once: what is posted after that, and after the right was given again, is
-/// done.
+/// A refusal ends the operations in flight only: an operation that is posted after the right was given again is done.
 pub(crate) fn a_refusal_ends_with_the_next_right(harness: &Harness) {
     let nodes = harness.session(2);
     let (key, region) = guarded(&nodes, 1, 64);

@@ -188,7 +188,7 @@ fn a_sleeper_is_woken_by_its_own_node() {
                 let endpoint = scene.endpoint(0);
                 endpoint.block_on(early.wait(&endpoint)).unwrap();
             });
-            std::thread::sleep(Duration::from_millis(200));
+            std::thread::sleep(Duration::from_millis(200)); // nothing shows that a thread sleeps
             let (endpoint, arrives) = (scene.endpoint(0), Instant::now());
             endpoint.block_on(late.wait(&endpoint)).unwrap();
             sleeper.join().expect("it has passed");

@@ -236,7 +236,7 @@ fn tried_after_death<L: Entries>(name: &str, open: Open<L>) -> Scenario {
     .faults(Faults::new().crashes(1).of([1]))
 }
 
-/// The home may die at any point of a release. What is posted once its death is known cannot have released the lock.
+/// The home may die at any point of a release. An operation posted once its death is known releases nothing.
 fn lost_release<L: Entries>(name: &str, open: Open<L>) -> Scenario {
     let about = "a release that its home has not seen is an error";
     Scenario::new(name, about, 3, move |cluster| {

@@ -415,7 +415,7 @@ fn who_is_not_admitted_yet_takes_part_in_nothing() {
     let ballot = Ballot { round: 1, leader: 1 };
     node.receive(NodeId(1), Message::Prepare { epoch: 1, ballot });
     assert_eq!((node.epoch(), node.is_fenced(), node.take_actions()), (0, false, vec![]));
-    // Nor does it propose that others who come are let in.
+    // Nor does it propose to admit another node.
     node.came(NodeId(5));
     assert_eq!(node.next_tick(), None);
     node.receive(NodeId(1), welcome(4));
@@ -424,7 +424,7 @@ fn who_is_not_admitted_yet_takes_part_in_nothing() {
 }
 
 #[test]
-fn who_is_admitted_lets_in_none_that_was_removed_before() {
+fn a_new_member_admits_no_node_that_was_removed_before() {
     let mut node = voter(3, 3);
     let members = BTreeSet::from([1, 2, 3]);
     let removed = BTreeMap::from([0, 4].map(|gone| (gone, Removed { epoch: 3, departed: true })));
