@@ -16,7 +16,8 @@ use super::keep;
 use crate::{Cluster, Scenario, choose};
 
 pub(super) fn scenarios() -> Vec<Scenario> {
-    let one_each = vec![copy(), made_up(), value(), message(), acknowledgement(), arrival(), values(), release()];
+    let messages = [copy(), made_up(), message(), acknowledgement()];
+    let one_each = messages.into_iter().chain([value(), arrival(), values(), published(), release()]).collect();
     [one_each, anywhere::scenarios()].concat()
 }
 
@@ -233,6 +234,32 @@ fn values() -> Scenario {
         Ok(())
     })
     .kills(&["queue-refused-published"])
+}
+
+/// The put of a value is accepted, and the compare-and-swap that would publish it is refused. The cell goes to another
+/// thread only when the put has landed: it would overwrite the other's value. For queue-spare-in-flight.
+fn published() -> Scenario {
+    let about = "a cell whose enqueue was refused goes to another thread when nothing lands there any more";
+    Scenario::new("queue/refused-publication", about, 2, |cluster| {
+        let options = QueueOptions { batch_max: 1, enqueues_per_node: 1, ..QueueOptions::new(NodeId(1), 2) };
+        let queues = keep(cluster, cluster.on_each(move |node| Queue::<u64>::open(node, "q", options.clone()))?);
+        let (refused, other, consumer) = (queues.clone(), queues.clone(), queues);
+        cluster.thread(0, "refused", move |ep| {
+            let (ep, faults) = faulty(ep)?;
+            // After the two gets of the look, and the put.
+            faults.fail_after(3);
+            let enqueued = ep.block_on(refused[0].enqueue(&ep, &1));
+            assert!(enqueued.is_err_and(|error| error.is_refused()), "the compare-and-swap was refused");
+            Ok(())
+        });
+        cluster.thread(0, "producer", move |ep| ep.block_on(other[0].enqueue(ep, &2)));
+        cluster.thread(1, "consumer", move |ep| {
+            assert_eq!(ep.block_on(consumer[1].dequeue(ep))?, 2, "a value of an enqueue that was refused");
+            Ok(())
+        });
+        Ok(())
+    })
+    .kills(&["queue-spare-in-flight"])
 }
 
 /// The fetch-and-add that releases is refused: the service thread does it. For mutex-release-refused.

@@ -197,6 +197,12 @@ crate::mutants! {
     /// the end the queue is empty, and `salvage` too.
     QUEUE_TAKEN_LOST = "queue-taken-lost" in "Queue": "The value that a dropped dequeue had taken is thrown away.";
 
+    /// *Missing:* the fence of the refused call's endpoint; its put has no order with those of other endpoints.
+    ///
+    /// *Scenario:* home n1, one enqueue of a node at a time. n0: enqueue 1, whose compare-and-swap is refused; another
+    /// thread of n0: enqueue 2 ∥ n1: dequeue, which returns 1.
+    QUEUE_SPARE_IN_FLIGHT = "queue-spare-in-flight" in "Queue": "A cell whose enqueue was refused goes to another thread while its put is in flight.";
+
     /// *Missing:* the values: their put was refused, so they are not in their cell, which must not be published.
     ///
     /// *Scenario:* home n1. n0: enqueue, and its put is refused ∥ n1: dequeue, which returns zeros.

@@ -47,7 +47,8 @@ impl<V: Value> Queue<V> {
                             Some(spare) => spare,
                             none => {
                                 let deadline = deadline.unwrap_or_else(|| endpoint.deadline());
-                                none.insert(self.spares.claim(endpoint, deadline).await.of(path)?)
+                                let (node, home) = (self.object.node(), self.options.home);
+                                none.insert(self.spares.claim(node, endpoint, home, deadline).await.of(path)?)
                             }
                         };
                         // (1) The put of the values is posted before the operation that publishes them. Once is
@@ -55,8 +56,8 @@ impl<V: Value> Queue<V> {
                         let cell = spare.cell;
                         if !spare.is_written {
                             self.write(endpoint, cell, values).of(path)?;
+                            (spare.is_written, spare.may_land) = (true, true);
                         }
-                        spare.is_written = true;
                         let filled = state.filled(cell, values.len());
                         let op = Some(endpoint.cas(self.slot(position), state.0, filled.0));
                         let found = Filling { endpoint, op, from: state, spare }.await.of(path)?;

@@ -4,11 +4,12 @@ use core::future::{Future, poll_fn};
 use core::pin::Pin;
 use core::task::{Context, Poll, ready};
 
-use farfield_fabric::{self as fabric, Buf, BufOp, Endpoint, Instant, Op, Word};
+use farfield_fabric::{self as fabric, Buf, BufOp, Endpoint, Instant, NodeId, Op, Word};
 
 use super::Queue;
 use super::state::State;
 use crate::error::{ErrorContext, ErrorKind, Result};
+use crate::node::Node;
 use crate::objects::codec::Value;
 
 /// The cells of this node that no slot has: each word is a cell plus one, or 0 while a call uses it.
@@ -16,19 +17,31 @@ pub(super) struct Spares(pub(super) Box<[Word]>);
 
 /// A cell that a call uses. It goes back when the call ends: or the other one, for which it was exchanged.
 pub(super) struct Spare<'a> {
-    pub(super) endpoint: &'a Endpoint,
-    pub(super) place: &'a Word,
+    node: &'a Node,
+    endpoint: &'a Endpoint,
+    /// The node of the cell.
+    home: NodeId,
+    place: &'a Word,
     pub(super) cell: u64,
     pub(super) is_written: bool,
+    /// The values may land in the cell later.
+    pub(super) may_land: bool,
 }
 
 impl Spares {
-    pub(super) async fn claim<'a>(&'a self, endpoint: &'a Endpoint, deadline: Instant) -> Result<Spare<'a>> {
+    pub(super) async fn claim<'a>(
+        &'a self,
+        node: &'a Node,
+        endpoint: &'a Endpoint,
+        home: NodeId,
+        deadline: Instant,
+    ) -> Result<Spare<'a>> {
         let claim = || {
             self.0.iter().find_map(|place| {
                 let found = place.load();
                 let is_mine = found != 0 && place.compare_exchange(found, 0).is_ok();
-                is_mine.then(|| Spare { endpoint, place, cell: found - 1, is_written: false })
+                let spare = |cell| Spare { node, endpoint, home, place, cell, is_written: false, may_land: false };
+                is_mine.then(|| spare(found - 1))
             })
         };
         let what = "another enqueue of this node to end (`enqueues_per_node` are in flight)";
@@ -38,6 +51,14 @@ impl Spares {
 
 impl Drop for Spare<'_> {
     fn drop(&mut self) {
+        // The next call that uses the cell may have another endpoint, whose puts have no order with this one's. If the
+        // fence is refused until its deadline, the cell is never used again.
+        if self.may_land {
+            let fenced = self.endpoint.block_on(self.node.fence_live_nodes(self.endpoint, [self.home].into_iter()));
+            if !fenced.is_ok_and(|lost| lost.is_empty()) {
+                return;
+            }
+        }
         self.place.store(self.cell + 1);
         self.endpoint.wake_local();
     }
@@ -54,6 +75,7 @@ pub(super) struct Filling<'a, 'b> {
 
 impl Filling<'_, '_> {
     fn ended(&mut self, found: State) {
+        self.spare.may_land = false; // the compare-and-swap has flushed the put
         if found == self.from {
             self.spare.cell = found.cell();
         }
