@@ -208,9 +208,9 @@ impl Lane for FaultLane {
         self.inner.poll();
     }
 
-    fn taken(&mut self, peer: NodeId, sequence: u64) {
+    fn taken(&mut self, peer: NodeId, sequence: u64, others_wait: bool) {
         if let Some(inner) = self.peers.get(peer.index()).and_then(|peer| peer.inner(sequence)) {
-            self.inner.taken(peer, inner);
+            self.inner.taken(peer, inner, others_wait);
         }
     }
 

@@ -168,8 +168,9 @@ pub trait Lane: Any + Send + sealed::Sealed {
     /// The progress of the operation at the last `poll`.
     fn status(&self, peer: NodeId, sequence: u64) -> Status;
 
-    /// Notes that the result of an operation has been returned to its caller.
-    fn taken(&mut self, _peer: NodeId, _sequence: u64) {}
+    /// Notes that the result of an operation has been returned to its caller, and whether other tasks of the thread
+    /// wait for its end, too.
+    fn taken(&mut self, _peer: NodeId, _sequence: u64, _others_wait: bool) {}
 }
 
 /// Copies between the local end of a request and a block, word by word.

@@ -129,8 +129,8 @@ impl Lane for RecordLane {
         self.inner.poll();
     }
 
-    fn taken(&mut self, peer: NodeId, sequence: u64) {
-        self.inner.taken(peer, sequence);
+    fn taken(&mut self, peer: NodeId, sequence: u64, others_wait: bool) {
+        self.inner.taken(peer, sequence, others_wait);
     }
 
     fn status(&self, peer: NodeId, sequence: u64) -> Status {

@@ -1,9 +1,10 @@
 //! Fences of endpoints, over the queue pairs of several groups.
 
+use core::pin::Pin;
 use std::rc::Rc;
 use std::time::Duration;
 
-use farfield_core::fabric::{Bell, ErrorKind, GroupKey, Instant, Region, Word};
+use farfield_core::fabric::{self, Bell, ErrorKind, GroupKey, Instant, Region, Word};
 use farfield_core::{MemberStatus, NodeId, Result};
 
 use crate::Faults;
@@ -11,7 +12,7 @@ use crate::parts::word;
 use crate::scenario::{Cluster, Scenario, choose, crashed};
 
 pub(super) fn scenarios() -> Vec<Scenario> {
-    vec![further_groups(), revoked()]
+    vec![further_groups(), revoked(), others_reads()]
 }
 
 /// A word on a node, in a group of its own.
@@ -59,6 +60,34 @@ fn further_groups() -> Scenario {
             put_to.store(chosen as u64);
             rounds.store(1);
             Ok(())
+        });
+        Ok(())
+    })
+}
+
+/// A task waits for the reads of its endpoint. Another task of the thread takes their results, the last of them when
+/// the first has just looked for it.
+fn others_reads() -> Scenario {
+    let about = "a wait for reads ends with the last of them, whichever task has its handle";
+    Scenario::new("fence/others-reads", about, 2, |cluster| {
+        let (x, y, here) = (word(cluster, 1, "x")?, word(cluster, 1, "y")?, word(cluster, 0, "here")?);
+        cluster.thread(0, "reads", move |ep| {
+            let (x, y) = (x.remote::<u64>(0), y.remote::<u64>(0));
+            let gets = [ep.get(x), ep.get(y)];
+            let takes = async {
+                let [first, last] = gets;
+                first.await?;
+                here.word(0).load(); // the last may end here
+                last.await.map(drop)
+            };
+            let waits = async {
+                ep.wait_for_reads([NodeId(1)]).await;
+                Ok(())
+            };
+            let tasks: [Pin<Box<dyn Future<Output = fabric::Result<()>>>>; 2] = [Box::pin(waits), Box::pin(takes)];
+            let mut ends = Ok(());
+            ep.run_window(2, tasks, |end| ends = ends.clone().and(end));
+            Ok(ends?)
         });
         Ok(())
     })

@@ -1,5 +1,6 @@
 //! Fences: which earlier operations of an endpoint come before its next steps.
 
+use core::cell::Cell;
 use core::future::poll_fn;
 use core::task::Poll;
 
@@ -192,6 +193,7 @@ impl Endpoint {
             if !state.reads_under_way(node, up_to) {
                 continue;
             }
+            let _awaits = AwaitsReads::begin(&state.reads_awaited);
             poll_fn(|cx| {
                 self.poll_lane();
                 let is_open = || state.reads_under_way(node, up_to);
@@ -227,6 +229,22 @@ impl Endpoint {
         for (node, key) in unfenced {
             let _ = self.block_on(self.get(RemotePtr::<u64>::new(node, key, 0)));
         }
+    }
+}
+
+/// A task that waits for the ends of operations whose results others take.
+struct AwaitsReads<'e>(&'e Cell<u32>);
+
+impl<'e> AwaitsReads<'e> {
+    fn begin(tasks: &'e Cell<u32>) -> AwaitsReads<'e> {
+        tasks.set(tasks.get() + 1);
+        AwaitsReads(tasks)
+    }
+}
+
+impl Drop for AwaitsReads<'_> {
+    fn drop(&mut self) {
+        self.0.set(self.0.get() - 1);
     }
 }
 

@@ -80,6 +80,8 @@ struct DynState {
     marks: Marks,
     /// The number of operations so far.
     issued: Cell<u64>,
+    /// How many tasks wait for reads whose handles others have ([`Endpoint::wait_for_reads`]).
+    reads_awaited: Cell<u32>,
 }
 
 impl DynState {
@@ -90,6 +92,7 @@ impl DynState {
             busy: RefCell::default(),
             marks: Marks::new(nodes),
             issued: Cell::new(0),
+            reads_awaited: Cell::new(0),
         }
     }
 
@@ -406,7 +409,7 @@ impl Endpoint {
     /// Informs a dynamic lane that a result has been returned.
     pub(crate) fn taken(&self, peer: NodeId, sequence: u64) {
         if let Inner::Dyn(state) = &self.inner {
-            state.lane.borrow_mut().taken(peer, sequence);
+            state.lane.borrow_mut().taken(peer, sequence, state.reads_awaited.get() > 0);
         }
     }
 

@@ -375,10 +375,12 @@ impl Lane for SimLane {
         self.polled_at = step();
     }
 
-    fn taken(&mut self, peer: NodeId, sequence: u64) {
+    fn taken(&mut self, peer: NodeId, sequence: u64, others_wait: bool) {
         with_world(|world| {
             let mut inner = world.inner.borrow_mut();
-            if let Some(current) = inner.current {
+            if let Some(current) = inner.current
+                && !others_wait
+            {
                 inner.took(current, (self.lane, peer.0, sequence));
             }
         });

@@ -20,12 +20,7 @@ pub(super) enum Decided {
     End,
 }
 
-/// The time jump if a thread reads the clock but no wait has a deadline.
-const BLIND_JUMP_NS: u64 = 100_000_000;
-
-const BLIND_JUMPS_MAX: u32 = 1000;
-
-/// How often waiting threads poll once more when no step is possible, in all, and without a step of the machine in
+/// How often service threads poll once more when no step is possible, in all, and without a step of the machine in
 /// between.
 const NUDGES_MAX: u32 = 10_000;
 
@@ -44,21 +39,10 @@ impl Inner {
     }
 
     /// Lets time pass until a waiting thread may have work. Returns whether there is such a thread.
-    fn elapse(&mut self, early: bool) -> bool {
+    fn elapse(&mut self) -> bool {
         let waits = |thread: &ThreadState| matches!(thread.pending, Pending::Idle(_)) && !thread.is_woken();
         let deadlines = self.threads.iter().filter(|thread| waits(thread)).filter_map(|thread| thread.deadline);
-        let until = match deadlines.min() {
-            Some(deadline) => deadline,
-            // A thread reads the clock without a deadline for its wait.
-            None if !early
-                && self.unbounded_time_jumps < BLIND_JUMPS_MAX
-                && self.threads.iter().any(|thread| waits(thread) && thread.interest.reads_clock) =>
-            {
-                self.unbounded_time_jumps += 1;
-                self.now_ns + BLIND_JUMP_NS
-            }
-            None => return false,
-        };
+        let Some(until) = deadlines.min() else { return false };
         self.now_ns = self.now_ns.max(until);
         let now = self.now_ns;
         for thread in &mut self.threads {
@@ -74,8 +58,8 @@ impl Inner {
         true
     }
 
-    /// No step is possible. But a waiting thread may depend on ordinary memory that another operation of its own
-    /// thread has changed, which is not tracked: all poll once more.
+    /// No step is possible. But a service thread may depend on ordinary memory that it has changed itself, which is not
+    /// tracked: all of them poll once more. Any other thread has missed what it waits for.
     fn nudge(&mut self) -> bool {
         if self.nudges == NUDGES_MAX || self.nudges_in_a_row == NUDGES_IN_A_ROW_MAX {
             return false;
@@ -83,7 +67,7 @@ impl Inner {
         self.nudges += 1;
         self.nudges_in_a_row += 1;
         let mut found = false;
-        for thread in self.threads.iter_mut().filter(|thread| matches!(thread.pending, Pending::Idle(_))) {
+        for thread in self.threads.iter_mut().filter(|thread| matches!(thread.pending, Pending::Idle(Some(_)))) {
             (thread.interest.has_changed, found) = (true, true);
         }
         found
@@ -127,7 +111,7 @@ impl Inner {
                 }
                 Next::Elapse => {
                     self.early_jumps += 1;
-                    self.elapse(true);
+                    self.elapse();
                 }
                 Next::Fault(fault) => {
                     self.nudges_in_a_row = 0;
@@ -136,7 +120,7 @@ impl Inner {
                         return Decided::Crashed(node);
                     }
                 }
-                Next::Stuck if self.elapse(false) || self.nudge() => {}
+                Next::Stuck if self.elapse() || self.nudge() => {}
                 Next::Stuck => {
                     if self.threads.iter().any(|thread| thread.pending != Pending::Finished) {
                         let message = format!("nothing can happen any more{}", self.describe());
