@@ -18,7 +18,7 @@ use farfield_check::parts::{cut, word};
 use farfield_check::scenarios::with_slow;
 use farfield_check::{Cluster, Log, Scenario, choose, crashed};
 use farfield_core::{Endpoint, MutexArray, Result};
-use farfield_fabric::Region;
+use farfield_fabric::{Instant, Region, Word};
 
 use self::deaths::{
     holder_dies, home_is_cut_off, last_remote_dies, mcs_user_dies, spin_holder_dies, stuck_twice, used_again,
@@ -44,6 +44,7 @@ pub fn all() -> Vec<Scenario> {
         turns(),
         budget(),
         local_budget(),
+        passed_on(),
         window(),
         trying(),
         deadline(),
@@ -346,6 +347,54 @@ fn overtaking(name: &'static str, waiter: usize, others: [usize; 2]) -> Scenario
 
 fn budget() -> Scenario {
     overtaking("alock/remote-budget", 0, [1, 2]).kills(&["alock-budget-not-reset", "alock-victim-not-set"])
+}
+
+/// An operation is behind the holder in its cohort, and one of the other cohort waits as the head of its own. The
+/// holder has budget left, so the one behind it is next.
+fn passed_on() -> Scenario {
+    let about = "a holder with budget left passes the lock on within its cohort";
+    Scenario::new("alock/passed-on", about, 2, move |cluster| {
+        let locks = open_with(cluster, ALockOptions { remote_budget: 2, local_budget: 2, operations_max: 32 })?;
+        let (order, step) = (cluster.log(), Rc::new(Word::new(0)));
+        let (of_home, log, steps) = (Rc::clone(&locks[0]), order.clone(), Rc::clone(&step));
+        cluster.thread(0, "passes on", move |ep| {
+            ep.block_on(async {
+                let guard = of_home.lock(ep, 0).await?;
+                steps.store(1);
+                let mut behind = pin!(of_home.lock(ep, 0));
+                let first = poll_fn(|cx| Poll::Ready(behind.as_mut().poll(cx).is_pending())).await;
+                assert!(first, "the lock is held");
+                ep.wait_until(Instant::NEVER, || (steps.load() == 2).then_some(())).await?;
+                guard.unlock().await?;
+                let guard = behind.await?;
+                log.push(0);
+                guard.unlock().await
+            })
+        });
+        let (remote, log) = (Rc::clone(&locks[1]), order.clone());
+        cluster.thread(1, "waits", move |ep| {
+            ep.block_on(async {
+                ep.wait_until(Instant::NEVER, || (step.load() == 1).then_some(())).await?;
+                let looks = ep.counts().gets;
+                let mut lock = pin!(remote.lock(ep, 0));
+                poll_fn(|cx| match lock.as_mut().poll(cx) {
+                    Poll::Ready(_) => panic!("the lock is held"),
+                    Poll::Pending if ep.counts().gets > looks + 1 => Poll::Ready(()),
+                    Poll::Pending => Poll::Pending,
+                })
+                .await;
+                step.store(2);
+                let guard = lock.await?;
+                log.push(1);
+                guard.unlock().await
+            })
+        });
+        cluster.at_end(move || {
+            assert_eq!(order.take(), [0, 1], "the order of those that waited");
+            Ok(())
+        });
+        Ok(())
+    })
 }
 
 fn local_budget() -> Scenario {

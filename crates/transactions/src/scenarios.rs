@@ -99,6 +99,10 @@ fn home_dies(name: &str, cells: [usize; 2], dies: usize) -> Scenario {
                         }
                     }
                 }
+                if let Err(gone) = ep.check_alive(NodeId(dies as u16)) {
+                    let begun = ep.block_on(all.begin(ep, &cells)).err();
+                    assert_eq!(begun.and_then(|error| error.node()), gone.node(), "it has begun on a dead node");
+                }
                 Ok(())
             });
         }
