@@ -196,14 +196,10 @@ impl<'a> Caller<'a> {
         let mut paths = known.paths.lock();
         let of_path = paths.entry(self.path.into()).or_default();
         of_path.is_calling = false;
-        if is_open {
-            // Each living member has opened this generation. Later messages of members, and those of other nodes, ask for
-            // another one.
-            let shared = self.node.shared();
-            of_path.said.retain(|node, _| !shared.is_gone(*node));
-        } else {
-            of_path.own = None;
-        }
+        // If it is open, each living member has opened this generation. Later messages of members, and those of other
+        // nodes, ask for another one.
+        let shared = self.node.shared();
+        of_path.said.retain(|node, _| !shared.is_gone(*node));
         known.has_changed(&paths);
     }
 }
