@@ -17,6 +17,7 @@ use crate::scenario::{Cluster, Scenario};
 pub(super) fn scenarios() -> Vec<Scenario> {
     vec![
         present(),
+        in_time(),
         coming(),
         third(),
         mismatch(),
@@ -110,6 +111,28 @@ fn present() -> Scenario {
     })
     .small()
     .kills(&["join-not-answered"])
+}
+
+/// The wait for the others may end at any moment, also just when the last one has come.
+fn in_time() -> Scenario {
+    let about = "a wait for the others that times out names one of them";
+    Scenario::new("join/in-time", about, 2, |cluster| {
+        let kept = kept(cluster);
+        for node in cluster.nodes() {
+            let kept = Rc::clone(&kept);
+            cluster.thread_without_endpoint(node.id().index(), "opens", move || {
+                let object = announce(&node, "one word")?;
+                if let Err(error) = object.wait(node.timeout()) {
+                    let ErrorKind::Timeout { missing, .. } = error.kind() else { return Err(error) };
+                    assert_eq!(missing, &node.others().collect::<Vec<_>>(), "{error}");
+                }
+                kept.borrow_mut().push(object);
+                Ok(())
+            });
+        }
+        Ok(())
+    })
+    .early_timeouts()
 }
 
 /// Opening against joining the session: an object that was opened before its peer is announced when the peer joins. For

@@ -341,7 +341,7 @@ impl Object {
         let start = endpoint.now();
         let (mut seen, mut gone_since, mut calls_seen) = (u64::MAX, None, 0);
         let reopenings = &self.node.shared().service.reopenings;
-        let waited = endpoint.block_on(endpoint.wait_until(start + timeout, || {
+        let mut look = || {
             if std::mem::replace(&mut seen, self.open.changes.load()) != seen {
                 if let Some((node, differs)) = self.open.state.lock().mismatch.clone() {
                     return Some(Err(Error::from(ErrorKind::Mismatch { node, differs })));
@@ -374,10 +374,17 @@ impl Object {
             let error = gone_of(self.others().collect())?;
             let since = *gone_since.get_or_insert_with(|| endpoint.now());
             (endpoint.now() - since >= ON_THE_WAY_MAX).then(|| Err(error.into()))
-        }));
-        let waited = match waited {
+        };
+        let waited = match endpoint.block_on(endpoint.wait_until(start + timeout, &mut look)) {
             Ok(result) => result,
             Err(_) => {
+                let missing = missing();
+                // The last one has come since the last look.
+                if missing.is_empty()
+                    && let Some(result) = look()
+                {
+                    return result.of(self.path());
+                }
                 let mut what = String::from("all participants to open it");
                 if let Some((node, why)) = self.open.state.lock().outside.first_key_value() {
                     what += &format!(
@@ -386,7 +393,7 @@ impl Object {
                         self.node.id()
                     );
                 }
-                Err(ErrorKind::Timeout { what, waited: endpoint.now() - start, missing: missing() }.into())
+                Err(ErrorKind::Timeout { what, waited: endpoint.now() - start, missing }.into())
             }
         };
         waited.of(self.path())
