@@ -231,6 +231,27 @@ impl<'e, T: Plain> Op<'e, T> {
         endpoint.block_on(Op { endpoint, depth, state: State::Pending(pending) })
     }
 
+    /// The result, if the operation is complete and its result lies in this handle, as on shared memory. Otherwise the
+    /// operation.
+    ///
+    /// ```
+    /// # use farfield_fabric::*;
+    /// # async fn f(ep: &Endpoint, word: RemotePtr<u64>) -> Result<u64> {
+    /// match ep.faa(word, 1).into_value() {
+    ///     Ok(before) => Ok(before), // no future was made
+    ///     Err(op) => op.await,
+    /// }
+    /// # }
+    /// ```
+    #[inline(always)]
+    pub fn into_value(self) -> Result<T, Self> {
+        if let State::Done(value) = self.state {
+            self.endpoint.saw_completion(self.depth);
+            return Ok(value);
+        }
+        Err(self)
+    }
+
     /// Lets the operation run on by itself. It may not have started yet, since too many are in flight, or since it
     /// reads behind a put on a software RDMA device. Then it starts when the endpoint is next used: see
     /// [`Endpoint::progress`].

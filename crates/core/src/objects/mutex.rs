@@ -67,7 +67,7 @@ use core::future::Future;
 use core::time::Duration;
 use std::collections::HashMap;
 
-use farfield_fabric::{self as fabric, Endpoint, GroupKey, Instant, LocalMutex, NodeId, RemotePtr, Word};
+use farfield_fabric::{self as fabric, Endpoint, GroupKey, Instant, LocalMutex, NodeId, Op, RemotePtr, Word};
 
 use self::abandoned::Ticket;
 pub use self::guard::{Guard, HeldLock};
@@ -97,6 +97,8 @@ const HOLDER_CHECK_EVERY: Duration = Duration::from_millis(20);
 /// ```
 pub struct MutexArray {
     object: Object,
+    /// What this node adds to a word while it holds the lock.
+    me: u64,
     /// The word of lock `i` is at `bases[i mod nodes]` plus `i / nodes` words.
     bases: Vec<RemotePtr<u64>>,
     /// The word of each lock when this node last saw it: the guess for the first compare-and-swap.
@@ -200,7 +202,8 @@ impl MutexArray {
         let object = opening.require_regions(expect).takes_in_returned().open()?;
         let bases = homes.into_iter().map(|home| object.remote(home, "tickets")).collect::<Result<_>>()?;
         let seen = std::iter::repeat_with(Word::default).take(count).collect();
-        Ok(MutexArray { object, bases, seen, refused: LocalMutex::default(), passed_over: LocalMutex::default() })
+        let (me, refused, passed_over) = (u64::from(node.id().0) + 1, LocalMutex::default(), LocalMutex::default());
+        Ok(MutexArray { object, me, bases, seen, refused, passed_over })
     }
 
     /// The number of locks.
@@ -246,13 +249,10 @@ impl MutexArray {
         self.word(index).node()
     }
 
+    #[inline]
     fn word(&self, index: usize) -> RemotePtr<u64> {
         assert!(index < self.seen.len(), "lock {index} of {}", self.seen.len());
         self.bases[index % self.bases.len()].at(index / self.bases.len())
-    }
-
-    fn me(&self) -> u64 {
-        u64::from(self.object.node().id().0) + 1
     }
 
     /// Takes lock `index`, waiting as long as the endpoint's timeout.
@@ -273,8 +273,8 @@ impl MutexArray {
     ///
     /// # Panics
     /// If there is no such lock, as indexing a slice does.
-    pub async fn lock<'a>(&'a self, endpoint: &'a Endpoint, index: usize) -> Result<Guard<'a>> {
-        self.lock_deadline(endpoint, index, endpoint.deadline()).await
+    pub fn lock<'a>(&'a self, endpoint: &'a Endpoint, index: usize) -> impl Future<Output = Result<Guard<'a>>> {
+        self.lock_until(endpoint, index, None)
     }
 
     /// [`MutexArray::lock`] with a deadline.
@@ -291,28 +291,41 @@ impl MutexArray {
     ///
     /// # Errors
     /// As `lock`.
-    pub async fn lock_deadline<'a>(
+    pub fn lock_deadline<'a>(
         &'a self,
         endpoint: &'a Endpoint,
         index: usize,
         deadline: Instant,
+    ) -> impl Future<Output = Result<Guard<'a>>> {
+        self.lock_until(endpoint, index, Some(deadline))
+    }
+
+    /// Takes a lock, waiting until a deadline, or as long as the endpoint's timeout.
+    async fn lock_until<'a>(
+        &'a self,
+        endpoint: &'a Endpoint,
+        index: usize,
+        deadline: Option<Instant>,
     ) -> Result<Guard<'a>> {
         self.object.check_current()?;
         // A free lock: at most two attempts, since a wrong guess is corrected by the first. The block keeps their
         // variables out of the future of the wait.
         {
-            let (word, me) = (self.word(index), self.me());
+            let (word, me) = (self.word(index), self.me);
             let mut state = State(self.seen[index].load()).freed();
             for _ in 0..2 {
                 let Some(taken) = state.taken_by_newcomer(me) else { break };
-                let found = State(self.settle_take(endpoint, word, state, taken).await.of(self.object.path())?);
+                let found = match endpoint.cas(word, state.0, taken.0).into_value() {
+                    Ok(found) => State(found),
+                    Err(take) => State(self.settle_take(endpoint, word, state, take).await.of(self.object.path())?),
+                };
                 if found == state {
                     return Ok(self.guard(endpoint, word, index, taken));
                 }
                 state = found;
             }
         }
-        self.lock_in_turn(endpoint, index, deadline).await
+        self.lock_in_turn(endpoint, index, deadline.unwrap_or_else(|| endpoint.deadline())).await
     }
 
     /// Takes lock `index` if it is available without waiting.
@@ -331,13 +344,14 @@ impl MutexArray {
     /// The home node is dead or departed.
     pub async fn try_lock<'a>(&'a self, endpoint: &'a Endpoint, index: usize) -> Result<Option<Guard<'a>>> {
         self.object.check_current()?;
-        let (word, me) = (self.word(index), self.me());
+        let (word, me) = (self.word(index), self.me);
         let mut state = State(self.seen[index].load()).freed();
         // Other operations may take and release it between the attempts; after a few it counts as taken.
         for _ in 0..4 {
             let found = match state.taken_by_newcomer(me) {
                 Some(taken) => {
-                    let found = State(self.settle_take(endpoint, word, state, taken).await.of(self.object.path())?);
+                    let take = endpoint.cas(word, state.0, taken.0);
+                    let found = State(self.settle_take(endpoint, word, state, take).await.of(self.object.path())?);
                     if found == state {
                         return Ok(Some(self.guard(endpoint, word, index, taken)));
                     }
@@ -379,7 +393,7 @@ impl MutexArray {
                     ticket.number = Some(number);
                     continue;
                 }
-                if let Some(taken) = state.taken_by_ticket(number, self.me()) {
+                if let Some(taken) = state.taken_by_ticket(number, self.me) {
                     let found = self.settle_turn(endpoint, &mut ticket, state, taken).await;
                     let found = State(found.of(self.object.path())?);
                     if found == state {
@@ -495,22 +509,23 @@ impl MutexArray {
         watch.is_stuck(now, self.patience(index))
     }
 
+    #[inline]
     fn guard<'a>(&'a self, endpoint: &'a Endpoint, word: RemotePtr<u64>, index: usize, taken: State) -> Guard<'a> {
         self.seen[index].store(taken.0);
         let is_poisoned = taken.has_died();
         Guard { locks: self, endpoint, word, index, held: true, is_poisoned, is_repaired: false }
     }
 
-    /// A compare-and-swap that takes the lock. If it succeeds after its future was dropped, it is undone.
+    /// Waits for a compare-and-swap that takes the lock. If it succeeds after its future was dropped, it is undone.
     fn settle_take<'a>(
         &'a self,
         endpoint: &'a Endpoint,
         word: RemotePtr<u64>,
         from: State,
-        taken: State,
+        take: Op<'a, u64>,
     ) -> impl Future<Output = fabric::Result<u64>> + 'a {
-        let me = self.me();
-        CancelGuard::new(endpoint, endpoint.cas(word, from.0, taken.0), move |found| {
+        let me = self.me;
+        CancelGuard::new(endpoint, take, move |found| {
             if found == from.0 {
                 release::add(&self.object, endpoint, word, me.wrapping_neg());
             }
@@ -526,7 +541,7 @@ impl MutexArray {
         from: State,
         taken: State,
     ) -> impl Future<Output = fabric::Result<u64>> {
-        let (word, me) = (ticket.word, self.me());
+        let (word, me) = (ticket.word, self.me);
         CancelGuard::new(endpoint, endpoint.cas(word, from.0, taken.0), move |found| {
             if found == from.0 {
                 // The turn is used up with it: nothing is left to pass on.

@@ -98,6 +98,22 @@ pub fn add_once(endpoint: &Endpoint, word: RemotePtr<u64>, addend: u64) -> Progr
     }
 }
 
+/// Whether [`fence_holder`] has anything to wait for. A caller that asks first needs no future for a fence.
+///
+/// ```
+/// # use farfield::{Endpoint, Node, NodeId, Result, toolkit::release};
+/// # async fn f(node: &Node, ep: &Endpoint, home: NodeId) -> Result<()> {
+/// if release::owes_fence(node, ep, |node| node == home) {
+///     let lost = release::fence_holder(node, ep, |node| node == home).await?;
+///     // …
+/// }
+/// # Ok(()) }
+/// ```
+#[inline]
+pub fn owes_fence(node: &Node, endpoint: &Endpoint, is_spared: impl Fn(NodeId) -> bool) -> bool {
+    node.members().any(|member| endpoint.owes_fence(member, is_spared(member)))
+}
+
 /// The fence before a release: makes the holder's puts visible, and waits for its pending gets. It spares nodes at
 /// which the release itself, a put or an atomic on a word of the first three groups, lands after all that the endpoint
 /// put there.

@@ -1,6 +1,7 @@
 //! Atomics that complete, and are undone where necessary, even if the caller drops the future.
 
 use core::future::Future;
+use core::mem;
 use core::pin::Pin;
 use core::task::{Context, Poll};
 
@@ -26,9 +27,16 @@ use farfield_fabric::{self as fabric, Endpoint, Op};
 /// # Ok(()) }
 /// ```
 pub struct CancelGuard<'a, F: FnMut(u64)> {
-    op: Option<Op<'a, u64>>,
+    state: State<'a>,
     endpoint: &'a Endpoint,
     undo: F,
+}
+
+enum State<'a> {
+    /// Complete when it was posted.
+    Found(u64),
+    Pending(Op<'a, u64>),
+    Ended,
 }
 
 impl<'a, F: FnMut(u64)> CancelGuard<'a, F> {
@@ -44,8 +52,10 @@ impl<'a, F: FnMut(u64)> CancelGuard<'a, F> {
     /// assert_eq!(ep.block_on(take)?, 0);
     /// # Ok(()) }
     /// ```
+    #[inline(always)]
     pub fn new(endpoint: &'a Endpoint, op: Op<'a, u64>, undo: F) -> Self {
-        CancelGuard { op: Some(op), endpoint, undo }
+        let state = op.into_value().map_or_else(State::Pending, State::Found);
+        CancelGuard { state, endpoint, undo }
     }
 }
 
@@ -54,22 +64,42 @@ impl<F: FnMut(u64)> Unpin for CancelGuard<'_, F> {}
 impl<F: FnMut(u64)> Future for CancelGuard<'_, F> {
     type Output = fabric::Result<u64>;
 
+    #[inline(always)]
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        match self.state {
+            State::Found(found) => {
+                self.state = State::Ended;
+                Poll::Ready(Ok(found))
+            }
+            _ => self.poll_op(cx),
+        }
+    }
+}
+
+impl<F: FnMut(u64)> CancelGuard<'_, F> {
+    #[inline(never)]
+    fn poll_op(&mut self, cx: &mut Context<'_>) -> Poll<fabric::Result<u64>> {
         // Moved out while it is polled: if the thread unwinds there, the drop has nothing to wait for.
-        let mut op = self.op.take().expect("polled after its end");
+        let State::Pending(mut op) = mem::replace(&mut self.state, State::Ended) else {
+            panic!("polled after its end")
+        };
         let polled = Pin::new(&mut op).poll(cx);
         if polled.is_pending() {
-            self.op = Some(op);
+            self.state = State::Pending(op);
         }
         polled
     }
 }
 
 impl<F: FnMut(u64)> Drop for CancelGuard<'_, F> {
+    #[inline(always)]
     fn drop(&mut self) {
-        if let Some(op) = self.op.take()
-            && let Ok(found) = self.endpoint.block_on(op)
-        {
+        let found = match mem::replace(&mut self.state, State::Ended) {
+            State::Ended => return,
+            State::Found(found) => Ok(found),
+            State::Pending(op) => self.endpoint.block_on(op),
+        };
+        if let Ok(found) = found {
             (self.undo)(found);
         }
     }

@@ -81,6 +81,31 @@ impl Endpoint {
         }
     }
 
+    /// Whether a lock's holder has to fence a node before it releases: something that it has posted there may not be
+    /// done, or not be visible. A release by an operation on a word of the first three groups of that very node lands
+    /// after all that the same queue pair has put there: then only other queue pairs and reads count.
+    ///
+    /// ```
+    /// # use farfield_fabric::{Endpoint, NodeId, RemotePtr, Result};
+    /// # async fn f(ep: &Endpoint, lock: RemotePtr<u64>, nodes: &[NodeId]) -> Result<()> {
+    /// if nodes.iter().any(|node| ep.owes_fence(*node, *node == lock.node())) {
+    ///     ep.global_fence(nodes.iter().copied()).await?;
+    /// }
+    /// ep.faa(lock, u64::MAX).await.map(|_| ())
+    /// # }
+    /// ```
+    #[inline]
+    pub fn owes_fence(&self, node: NodeId, is_spared: bool) -> bool {
+        match &self.inner {
+            Inner::Shm(_, marks) => !is_spared && marks.has_unflushed(node),
+            Inner::Dyn(state) => {
+                let puts = state.marks.has_unflushed_beside(node, GroupKey::SIGNAL);
+                let puts = puts || !is_spared && state.marks.has_unflushed(node);
+                puts || state.reads_under_way(node, u64::MAX)
+            }
+        }
+    }
+
     /// Declares that no read will see the puts to a node, since it is dead or departed for good. Fences leave it out
     /// from now on.
     ///

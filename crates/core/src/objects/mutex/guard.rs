@@ -7,7 +7,7 @@ use super::state::DIED;
 use crate::error::{Error, ErrorContext, Result};
 use crate::node::{Hold, Progress};
 use crate::objects::release;
-use crate::objects::release::{fence_holder, release_later};
+use crate::objects::release::{fence_holder, owes_fence, release_later};
 
 /// Holds the lock as long as it lives.
 ///
@@ -61,22 +61,28 @@ impl Guard<'_> {
         let path = self.locks.object.path();
         let home = self.word.node();
         let is_spared = |node| node == home;
-        let fenced = fence_holder(self.locks.object.node(), self.endpoint, is_spared).await;
-        if let Ok(lost) = &fenced
-            && !lost.is_empty()
-        {
-            let lock = HeldLock { word: self.word, held: self.held(), _open: self.locks.object.hold() };
-            self.held = false;
-            let release = move |endpoint: &Endpoint| lock.release(endpoint);
-            return release_later(self.locks.object.node(), self.endpoint, lost.clone(), release).of(path);
-        }
-        if fenced.as_ref().is_err_and(Error::is_refused) {
-            self.held = false; // nobody else may have it: what was put may not be visible
-            return fenced.map(drop).of(path);
+        let mut fenced = Ok(());
+        if owes_fence(self.locks.object.node(), self.endpoint, is_spared) {
+            match fence_holder(self.locks.object.node(), self.endpoint, is_spared).await {
+                Ok(lost) if !lost.is_empty() => {
+                    let lock = HeldLock { word: self.word, held: self.held(), _open: self.locks.object.hold() };
+                    self.held = false;
+                    let release = move |endpoint: &Endpoint| lock.release(endpoint);
+                    return release_later(self.locks.object.node(), self.endpoint, lost, release).of(path);
+                }
+                Err(error) if error.is_refused() => {
+                    self.held = false; // nobody else may have it: what was put may not be visible
+                    return Err(error).of(path);
+                }
+                other => fenced = other.map(drop),
+            }
         }
         let me = self.held();
         self.held = false; // from here on it is released, or its home is gone
-        let released = self.endpoint.faa(self.word, me.wrapping_neg()).await;
+        let released = match self.endpoint.faa(self.word, me.wrapping_neg()).into_value() {
+            Ok(before) => Ok(before),
+            Err(release) => release.await,
+        };
         match &released {
             Ok(before) => self.locks.seen[self.index].store(before.wrapping_sub(me)),
             Err(error) if error.is_refused() => {
@@ -87,7 +93,7 @@ impl Guard<'_> {
                 node.fence_live_nodes(self.endpoint, [home].into_iter()).await.of(path)?;
                 self.held = false;
                 release::add_later(&self.locks.object, self.word, me.wrapping_neg());
-                return fenced.map(drop).of(path);
+                return fenced.of(path);
             }
             Err(_) => {}
         }
@@ -96,9 +102,10 @@ impl Guard<'_> {
     }
 
     /// The value that the release subtracts from the word.
+    #[inline]
     fn held(&self) -> u64 {
         // Only the holder changes the mark while it is alive.
-        self.locks.me() + if self.is_repaired { DIED } else { 0 }
+        self.locks.me + if self.is_repaired { DIED } else { 0 }
     }
 
     /// Leaves the lock taken, to be released by another endpoint of this node, such as the service thread's. The caller
