@@ -302,38 +302,39 @@ impl BarrierThread {
             }
             pause.wait(endpoint, deadline).await;
         }
-        let waited = endpoint
-            .wait_until(deadline, || {
-                // Rows only grow, so a row needs to be seen only once.
-                while let Some(row) = arrived.rows().nth(next) {
-                    if row.try_load().is_some_and(|count| count >= round) {
-                        next += 1;
-                        continue;
-                    }
-                    // Any of the remaining nodes may be dead or departed, and this one may wait for it, too. Its row
-                    // is read after its state: a node that arrived and then left has arrived. So has one that arrived
-                    // and then died. But the remaining nodes may know of its death since they opened the barrier, and
-                    // never arrive.
-                    let gone = arrived.rows().find_map(|row| {
-                        let error = endpoint.check_alive(row.owner()).err()?;
-                        let is_behind = row.try_load().is_none_or(|count| count < round);
-                        let is_dead = matches!(error.kind(), fabric::ErrorKind::PeerDead { .. });
-                        (is_behind || is_dead).then_some(Err(error.into()))
-                    });
-                    // The missing nodes may have continued with another generation, and never arrive at this one.
-                    return gone.or_else(|| arrived.check_unasked().err().map(Err));
+        let mut look = || {
+            // Rows only grow, so a row needs to be seen only once.
+            while let Some(row) = arrived.rows().nth(next) {
+                if row.try_load().is_some_and(|count| count >= round) {
+                    next += 1;
+                    continue;
                 }
-                Some(Ok(()))
-            })
-            .await;
-        match waited {
+                // Any of the remaining nodes may be dead or departed, and this one may wait for it, too. Its row is
+                // read after its state: a node that arrived and then left has arrived. So has one that arrived and
+                // then died. But the remaining nodes may know of its death since they opened the barrier, and never
+                // arrive.
+                let gone = arrived.rows().find_map(|row| {
+                    let error = endpoint.check_alive(row.owner()).err()?;
+                    let is_behind = row.try_load().is_none_or(|count| count < round);
+                    let is_dead = matches!(error.kind(), fabric::ErrorKind::PeerDead { .. });
+                    (is_behind || is_dead).then_some(Err(error.into()))
+                });
+                // The missing nodes may have continued with another generation, and never arrive at this one.
+                return gone.or_else(|| arrived.check_unasked().err().map(Err));
+            }
+            Some(Ok(()))
+        };
+        match endpoint.wait_until(deadline, &mut look).await {
             Ok(result) => result.of(path),
             Err(_) => {
                 let behind = arrived.rows().filter(|row| row.try_load().is_none_or(|count| count < round));
                 let mut missing: Vec<NodeId> = behind.map(|row| row.owner()).collect();
                 missing.dedup();
-                if missing.is_empty() {
-                    return Ok(()); // the last one has arrived since the last look
+                // The last one has arrived since the last look.
+                if missing.is_empty()
+                    && let Some(result) = look()
+                {
+                    return result.of(path);
                 }
                 let what = "all threads to arrive".into();
                 Err(ErrorKind::Timeout { what, waited: endpoint.now() - start, missing }).of(path)

@@ -99,7 +99,7 @@ impl Acknowledgements {
     ) -> Result<()> {
         let behind = || self.tails().filter(|(_, tail)| *tail < position).map(|(owner, _)| owner);
         let start = endpoint.now();
-        let look = || {
+        let mut look = || {
             doing();
             if behind().any(|owner| self.counts(endpoint, owner)) {
                 self.shared.check_unasked().err().map(Err)
@@ -107,13 +107,16 @@ impl Acknowledgements {
                 Some(Ok(()))
             }
         };
-        match endpoint.wait_until(deadline, look).await {
+        match endpoint.wait_until(deadline, &mut look).await {
             Ok(done) => done,
             Err(_) => {
                 let mut missing: Vec<NodeId> = behind().filter(|owner| self.counts(endpoint, *owner)).collect();
                 missing.dedup();
-                if missing.is_empty() {
-                    return Ok(()); // the last one has come since the last look
+                // The last one has come since the last look.
+                if missing.is_empty()
+                    && let Some(done) = look()
+                {
+                    return done;
                 }
                 let waited = endpoint.now() - start;
                 Err(ErrorKind::Timeout { what: what.into(), waited, missing }).of(self.shared.object.path())
