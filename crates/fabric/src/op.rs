@@ -1,6 +1,7 @@
 //! Handles of operations: futures that need not be awaited.
 
 use core::future::Future;
+use core::mem::{self, ManuallyDrop};
 use core::pin::Pin;
 use core::task::{Context, Poll};
 use std::sync::Arc;
@@ -38,68 +39,40 @@ use crate::ptr::{Plain, RemotePtr};
 pub struct Op<'e, T> {
     endpoint: &'e Endpoint,
     depth: u64,
-    state: State<'e, T>,
+    // Dropped by `Op::drop_pending` alone, so that a complete operation costs nothing to drop.
+    state: ManuallyDrop<State<T>>,
 }
 
-enum State<'e, T> {
+/// An operation without its endpoint and its place in the chain of round trips.
+pub(crate) enum State<T> {
     Done(T),
     Failed(Code, RemotePtr<u8>, u32),
-    Word(WordOp<'e>),
-    Pending(Pending<'e>),
+    /// On a word, posted by the short path of RDMA.
+    Word(WordTicket),
+    Pending(Pending),
     Taken,
 }
 
-/// An operation on a word, posted by the short path of RDMA.
-struct WordOp<'e> {
-    endpoint: &'e Endpoint,
-    ticket: WordTicket,
-}
-
-impl WordOp<'_> {
-    /// Takes the ticket out of the handle.
-    #[inline(always)]
-    fn into_ticket(self) -> WordTicket {
-        core::mem::ManuallyDrop::new(self).ticket
-    }
-}
-
-impl Drop for WordOp<'_> {
-    fn drop(&mut self) {
-        self.endpoint.drop_word(self.ticket);
-    }
-}
-
 /// An operation that a lane has not completed yet.
-pub(crate) struct Pending<'e> {
+pub(crate) struct Pending {
     pub(crate) remote: RemotePtr<u8>,
     pub(crate) len: u32,
     pub(crate) sequence: u64,
-    /// The memory where the result lands.
-    pub(crate) landing: Option<Landing<'e>>,
-}
-
-/// The block in which a result lands. It returns to the pool with the handle, parked while it is still written to.
-pub(crate) struct Landing<'e> {
-    endpoint: &'e Endpoint,
-    block: Option<Arc<Block>>,
-}
-
-impl<'e> Landing<'e> {
-    pub(crate) fn new(endpoint: &'e Endpoint, block: Arc<Block>) -> Self {
-        Landing { endpoint, block: Some(block) }
-    }
-}
-
-impl Drop for Landing<'_> {
-    fn drop(&mut self) {
-        if let Some(block) = self.block.take() {
-            self.endpoint.scratch(block.bytes()).put_back(block);
-        }
-    }
+    /// The block in which the result lands. It returns to the pool with the handle, parked while it is still written to.
+    pub(crate) landing: Option<Arc<Block>>,
 }
 
 // Nothing in an operation is pinned.
 impl<T> Unpin for Op<'_, T> {}
+
+impl<T> Drop for Op<'_, T> {
+    #[inline(always)]
+    fn drop(&mut self) {
+        if self.is_pending() {
+            self.drop_pending();
+        }
+    }
+}
 
 impl<'e, T> Op<'e, T> {
     #[inline(always)]
@@ -114,7 +87,34 @@ impl<'e, T> Op<'e, T> {
             Ok(value) => State::Done(value),
             Err(code) => State::Failed(code, remote, len as u32),
         };
-        Op { endpoint, depth, state }
+        Op::of_state(endpoint, depth, state)
+    }
+
+    #[inline(always)]
+    pub(crate) fn of_state(endpoint: &'e Endpoint, depth: u64, state: State<T>) -> Self {
+        Op { endpoint, depth, state: ManuallyDrop::new(state) }
+    }
+
+    /// Its place in the chain of round trips, and the rest: what [`Op::of_state`] makes an operation of.
+    pub(crate) fn into_state(mut self) -> (u64, State<T>) {
+        (self.depth, self.take_state())
+    }
+
+    #[inline(always)]
+    fn take_state(&mut self) -> State<T> {
+        mem::replace(&mut *self.state, State::Taken)
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn drop_pending(&mut self) {
+        match self.take_state() {
+            State::Word(ticket) => self.endpoint.drop_word(ticket),
+            State::Pending(Pending { landing: Some(block), .. }) => {
+                self.endpoint.scratch(block.bytes()).put_back(block);
+            }
+            _ => {}
+        }
     }
 
     /// An operation that was posted by the long path, or was refused.
@@ -124,7 +124,7 @@ impl<'e, T> Op<'e, T> {
         depth: u64,
         remote: RemotePtr<u8>,
         len: usize,
-        result: Result<Pending<'e>, Code>,
+        result: Result<Pending, Code>,
     ) -> Self {
         match result {
             Ok(pending) => Op::pending(endpoint, depth, pending),
@@ -133,13 +133,13 @@ impl<'e, T> Op<'e, T> {
     }
 
     #[inline(always)]
-    pub(crate) fn pending(endpoint: &'e Endpoint, depth: u64, pending: Pending<'e>) -> Self {
-        Op { endpoint, depth, state: State::Pending(pending) }
+    pub(crate) fn pending(endpoint: &'e Endpoint, depth: u64, pending: Pending) -> Self {
+        Op::of_state(endpoint, depth, State::Pending(pending))
     }
 
     #[inline(always)]
     pub(crate) fn of_word(endpoint: &'e Endpoint, depth: u64, ticket: WordTicket) -> Self {
-        Op { endpoint, depth, state: State::Word(WordOp { endpoint, ticket }) }
+        Op::of_state(endpoint, depth, State::Word(ticket))
     }
 
     /// Whether the operation is already known to have failed. A refusal at posting is known at once.
@@ -150,7 +150,7 @@ impl<'e, T> Op<'e, T> {
 
     #[inline(always)]
     fn failure(&self) -> Option<(Code, RemotePtr<u8>, u32)> {
-        match &self.state {
+        match &*self.state {
             State::Failed(code, remote, len) => Some((*code, *remote, *len)),
             State::Pending(pending) => self.failure_of(pending),
             State::Done(_) | State::Word(_) | State::Taken => None,
@@ -160,7 +160,7 @@ impl<'e, T> Op<'e, T> {
     // Kept apart from the path of shared memory, which is inlined.
     #[cold]
     #[inline(never)]
-    fn failure_of(&self, pending: &Pending<'_>) -> Option<(Code, RemotePtr<u8>, u32)> {
+    fn failure_of(&self, pending: &Pending) -> Option<(Code, RemotePtr<u8>, u32)> {
         match self.endpoint.status(pending.remote.node(), pending.sequence) {
             Status::Failed(code) => Some((code, pending.remote, pending.len)),
             Status::Done | Status::Pending => None,
@@ -191,8 +191,9 @@ impl<'e, T> Op<'e, T> {
     }
 
     /// Whether the operation was incomplete at the last poll.
+    #[inline(always)]
     pub(crate) fn is_pending(&self) -> bool {
-        matches!(self.state, State::Pending(_) | State::Word(_))
+        matches!(*self.state, State::Pending(_) | State::Word(_))
     }
 }
 
@@ -211,24 +212,22 @@ impl<'e, T: Plain> Op<'e, T> {
     /// The failure of the operation; see [`ErrorKind`](crate::ErrorKind).
     #[inline(always)]
     pub fn wait(self) -> Result<T> {
-        // Destructured, so that the handle of a complete operation is never stored in memory.
-        let Op { endpoint, depth, state } = self;
-        match state {
+        let op = ManuallyDrop::new(self);
+        match *op.state {
             State::Done(value) => {
-                endpoint.saw_completion(depth);
+                op.endpoint.saw_completion(op.depth);
                 Ok(value)
             }
-            State::Failed(code, remote, len) => Err(endpoint.explain(code, remote, len)),
-            State::Word(word) => endpoint.wait_for_word(depth, word.into_ticket()).map(of_bits),
-            State::Pending(pending) => Self::wait_pending(endpoint, depth, pending),
-            State::Taken => panic!("an operation was waited for after it had ended"),
+            State::Word(ticket) => op.endpoint.wait_for_word(op.depth, ticket).map(of_bits),
+            _ => ManuallyDrop::into_inner(op).wait_slow(),
         }
     }
 
     #[cold]
     #[inline(never)]
-    fn wait_pending(endpoint: &'e Endpoint, depth: u64, pending: Pending<'e>) -> Result<T> {
-        endpoint.block_on(Op { endpoint, depth, state: State::Pending(pending) })
+    fn wait_slow(self) -> Result<T> {
+        let endpoint = self.endpoint;
+        endpoint.block_on(self)
     }
 
     /// The result, if the operation is complete and its result lies in this handle, as on shared memory. Otherwise the
@@ -245,11 +244,12 @@ impl<'e, T: Plain> Op<'e, T> {
     /// ```
     #[inline(always)]
     pub fn into_value(self) -> Result<T, Self> {
-        if let State::Done(value) = self.state {
-            self.endpoint.saw_completion(self.depth);
+        let op = ManuallyDrop::new(self);
+        if let State::Done(value) = *op.state {
+            op.endpoint.saw_completion(op.depth);
             return Ok(value);
         }
-        Err(self)
+        Err(ManuallyDrop::into_inner(op))
     }
 
     /// Lets the operation run on by itself. It may not have started yet, since too many are in flight, or since it
@@ -291,13 +291,13 @@ impl<'e, T: Plain> Op<'e, T> {
     /// # }
     /// ```
     pub fn is_complete(&self) -> bool {
-        match &self.state {
+        match &*self.state {
             State::Pending(pending) => {
                 self.endpoint.ring();
                 self.endpoint.poll_lane();
                 self.endpoint.status(pending.remote.node(), pending.sequence) != Status::Pending
             }
-            State::Word(word) => self.endpoint.is_word_complete(word.ticket),
+            State::Word(word) => self.endpoint.is_word_complete(*word),
             _ => true,
         }
     }
@@ -312,42 +312,45 @@ impl<'e, T: Plain> Op<'e, T> {
     }
 
     fn look(&mut self) -> Poll<Result<T>> {
-        match core::mem::replace(&mut self.state, State::Taken) {
+        match self.take_state() {
             State::Done(value) => Poll::Ready(Ok(value)),
             State::Failed(code, remote, len) => Poll::Ready(Err(self.endpoint.explain(code, remote, len))),
-            State::Pending(pending) => {
-                self.endpoint.poll_lane();
-                match self.endpoint.status(pending.remote.node(), pending.sequence) {
-                    Status::Pending => {
-                        self.state = State::Pending(pending);
-                        Poll::Pending
-                    }
-                    Status::Failed(code) => {
-                        self.endpoint.taken(pending.remote.node(), pending.sequence);
-                        self.endpoint.saw_completion(self.depth);
-                        Poll::Ready(Err(self.endpoint.explain(code, pending.remote, pending.len)))
-                    }
-                    Status::Done => {
-                        self.endpoint.taken(pending.remote.node(), pending.sequence);
-                        self.endpoint.saw_completion(self.depth);
-                        let landed = pending.landing.as_ref().and_then(|landing| landing.block.as_ref());
-                        // No landing place: there is no result, and T is ().
-                        Poll::Ready(Ok(landed.map_or_else(T::new_zeroed, |block| block.read())))
-                    }
-                }
-            }
-            State::Word(word) => match self.endpoint.poll_word(self.depth, word.ticket) {
+            State::Pending(pending) => self.look_pending(pending),
+            State::Word(ticket) => match self.endpoint.poll_word(self.depth, ticket) {
                 None => {
-                    self.state = State::Word(word);
+                    *self.state = State::Word(ticket);
                     Poll::Pending
                 }
-                Some(result) => {
-                    word.into_ticket();
-                    Poll::Ready(result.map(of_bits))
-                }
+                Some(result) => Poll::Ready(result.map(of_bits)),
             },
             State::Taken => panic!("an operation was polled after it had ended"),
         }
+    }
+
+    fn look_pending(&mut self, pending: Pending) -> Poll<Result<T>> {
+        let endpoint = self.endpoint;
+        endpoint.poll_lane();
+        let (peer, sequence) = (pending.remote.node(), pending.sequence);
+        let failure = match endpoint.status(peer, sequence) {
+            Status::Pending => {
+                *self.state = State::Pending(pending);
+                return Poll::Pending;
+            }
+            Status::Failed(code) => Some(code),
+            Status::Done => None,
+        };
+        endpoint.taken(peer, sequence);
+        endpoint.saw_completion(self.depth);
+        let Pending { remote, len, landing, .. } = pending;
+        let result = match failure {
+            // No landing place: there is no result, and T is ().
+            None => Ok(landing.as_ref().map_or_else(T::new_zeroed, |block| block.read())),
+            Some(code) => Err(endpoint.explain(code, remote, len)),
+        };
+        if let Some(block) = landing {
+            endpoint.scratch(block.bytes()).put_back(block);
+        }
+        Poll::Ready(result)
     }
 }
 
@@ -365,8 +368,8 @@ impl<T: Plain> Future for Op<'_, T> {
 
     #[inline(always)]
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<T>> {
-        if let State::Done(value) = self.state {
-            self.state = State::Taken;
+        if let State::Done(value) = *self.state {
+            *self.state = State::Taken;
             self.endpoint.saw_completion(self.depth);
             return Poll::Ready(Ok(value));
         }

@@ -10,7 +10,7 @@ use crate::endpoint::Buf;
 use crate::error::{Code, ErrorKind, Result};
 use crate::fabric::Span;
 use crate::lane::{Keep, Local, Verb, WorkRequest};
-use crate::op::{BufOp, Landing, Op, Pending};
+use crate::op::{BufOp, Op, Pending};
 use crate::pool::Block;
 use crate::ptr::{Plain, RemotePtr};
 
@@ -58,12 +58,7 @@ impl Endpoint {
     // Kept apart from the path of shared memory, which is inlined.
     #[cold]
     #[inline(never)]
-    fn put_value_block<'e, T: Plain>(
-        &'e self,
-        state: &DynState,
-        dst: RemotePtr<T>,
-        value: T,
-    ) -> Result<Pending<'e>, Code> {
+    fn put_value_block<T: Plain>(&self, state: &DynState, dst: RemotePtr<T>, value: T) -> Result<Pending, Code> {
         let block = self.dyn_block(size_of::<T>())?;
         block.write(value);
         let local = Local::block(&block);
@@ -466,19 +461,19 @@ impl Endpoint {
 
     #[cold]
     #[inline(never)]
-    fn fetch_block<'e>(
-        &'e self,
+    fn fetch_block(
+        &self,
         state: &DynState,
         verb: Verb,
         remote: RemotePtr<u8>,
         len: usize,
         operands: [u64; 2],
-    ) -> Result<Pending<'e>, Code> {
+    ) -> Result<Pending, Code> {
         let block = self.dyn_block(len)?;
         let local = Local::block(&block);
-        let landing = Landing::new(self, Arc::clone(&block));
+        let landing = Some(Arc::clone(&block));
         let sequence = self.post_raw(state, verb, remote, len, operands, local, Some(block));
-        Ok(Pending { remote, len: len as u32, sequence, landing: Some(landing) })
+        Ok(Pending { remote, len: len as u32, sequence, landing })
     }
 
     /// A scratch block for an operation of a dynamic lane.

@@ -3,6 +3,7 @@
 use core::cell::Cell;
 use core::future::poll_fn;
 use core::task::Poll;
+use std::collections::VecDeque;
 
 use smallvec::SmallVec;
 
@@ -10,7 +11,7 @@ use super::{Awaits, DynState, Endpoint, Inner, OtherLane};
 use crate::error::{ErrorKind, Result};
 use crate::lane::{Local, Status, Verb};
 use crate::local::Instant;
-use crate::op::Op;
+use crate::op::{self, Op};
 use crate::ptr::{GroupKey, NodeId, RemotePtr};
 
 impl Endpoint {
@@ -146,37 +147,36 @@ impl Endpoint {
     /// [`ErrorKind::Revoked`] if the right to a further group was revoked: puts to it have landed or never will, and
     /// the next fence leaves it out.
     pub async fn global_fence(&self, nodes: impl IntoIterator<Item = NodeId>) -> Result<()> {
-        // The first eight need no allocation.
-        let mut gets: SmallVec<[(RemotePtr<u64>, Op<'_, u64>); 8]> = SmallVec::new();
-        let mut reading: SmallVec<[NodeId; 8]> = SmallVec::new();
-        let mut flush = |node, key| {
-            let place = RemotePtr::new(node, key, 0);
-            gets.push((place, self.get(place)));
-        };
+        let Inner::Dyn(state) = &self.inner else { return self.fence_at_once(nodes) };
+        let mut gets = Gets::begin(self, state);
+        let mut reading: SmallVec<[NodeId; 8]> = SmallVec::new(); // room for eight without an allocation
         for node in nodes {
-            match &self.inner {
-                Inner::Shm(_, marks) if marks.has_unflushed(node) => flush(node, GroupKey::SIGNAL),
-                Inner::Shm(..) => {}
-                Inner::Dyn(state) => {
-                    if state.reads_under_way(node, u64::MAX) {
-                        reading.push(node);
-                    }
-                    if state.marks.has_unflushed_by(RemotePtr::new(node, GroupKey::SIGNAL, 0)) {
-                        flush(node, GroupKey::SIGNAL);
-                    }
-                    state.marks.further(node).into_iter().for_each(|key| flush(node, key));
-                }
+            if state.reads_under_way(node, u64::MAX) {
+                reading.push(node);
             }
+            if state.marks.has_unflushed_by(RemotePtr::new(node, GroupKey::SIGNAL, 0)) {
+                gets.post(node, GroupKey::SIGNAL);
+            }
+            state.marks.further(node).into_iter().for_each(|key| gets.post(node, key));
         }
         self.wait_for_reads(reading).await;
         let mut result: Result<()> = Ok(());
-        for (place, get) in gets {
+        while let Some((place, get)) = gets.next() {
             let got = get.await.map(|_| ()).or_else(|error| self.is_over_there(place, error));
-            result = match (result, got) {
-                // If no target is left, there is nothing to see there, so any other error has priority.
-                (Err(first), Err(error)) if first.is_gone() && !error.is_gone() => Err(error),
-                (first, got) => first.and(got),
-            };
+            result = first_error(result, got);
+        }
+        result
+    }
+
+    /// A fence on shared memory, where a get is complete when it was posted.
+    #[inline]
+    fn fence_at_once(&self, nodes: impl IntoIterator<Item = NodeId>) -> Result<()> {
+        let mut result: Result<()> = Ok(());
+        for node in nodes {
+            if self.has_unflushed(node) {
+                let got = self.get::<u64>(RemotePtr::new(node, GroupKey::SIGNAL, 0)).wait();
+                result = first_error(result, got.map(|_| ()));
+            }
         }
         result
     }
@@ -254,6 +254,49 @@ impl Endpoint {
         for (node, key) in unfenced {
             let _ = self.block_on(self.get(RemotePtr::<u64>::new(node, key, 0)));
         }
+    }
+}
+
+/// The error of a fence that covers several nodes. If no target is left, there is nothing to see there, so any other
+/// error has priority.
+fn first_error(first: Result<()>, got: Result<()>) -> Result<()> {
+    match (first, got) {
+        (Err(first), Err(error)) if first.is_gone() && !error.is_gone() => Err(error),
+        (first, got) => first.and(got),
+    }
+}
+
+/// The gets of a fence in the order in which they were posted. Their memory goes from one fence to the next.
+struct Gets<'e> {
+    endpoint: &'e Endpoint,
+    state: &'e DynState,
+    posted: VecDeque<PostedGet>,
+}
+
+/// A get of a fence: its place, its place in the chain of round trips, and its state.
+pub(super) type PostedGet = (RemotePtr<u64>, u64, op::State<u64>);
+
+impl<'e> Gets<'e> {
+    fn begin(endpoint: &'e Endpoint, state: &'e DynState) -> Gets<'e> {
+        Gets { endpoint, state, posted: state.fence_gets.take() }
+    }
+
+    fn post(&mut self, node: NodeId, key: GroupKey) {
+        let place = RemotePtr::new(node, key, 0);
+        let (depth, get) = self.endpoint.get(place).into_state();
+        self.posted.push_back((place, depth, get));
+    }
+
+    fn next(&mut self) -> Option<(RemotePtr<u64>, Op<'e, u64>)> {
+        let (place, depth, get) = self.posted.pop_front()?;
+        Some((place, Op::of_state(self.endpoint, depth, get)))
+    }
+}
+
+impl Drop for Gets<'_> {
+    fn drop(&mut self) {
+        while self.next().is_some() {} // the fence was dropped
+        self.state.fence_gets.replace(core::mem::take(&mut self.posted));
     }
 }
 

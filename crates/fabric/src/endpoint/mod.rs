@@ -80,6 +80,8 @@ struct DynState {
     marks: Marks,
     /// The number of operations so far.
     issued: Cell<u64>,
+    /// Room for the gets of a fence.
+    fence_gets: Cell<VecDeque<fence::PostedGet>>,
     /// How many tasks wait for reads whose handles others have ([`Endpoint::wait_for_reads`]).
     reads_awaited: Cell<u32>,
 }
@@ -92,6 +94,7 @@ impl DynState {
             busy: RefCell::default(),
             marks: Marks::new(nodes),
             issued: Cell::new(0),
+            fence_gets: Cell::default(),
             reads_awaited: Cell::new(0),
         }
     }

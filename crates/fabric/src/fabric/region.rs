@@ -78,6 +78,7 @@ impl Region {
         self.remote.byte_add(offset as u64).cast()
     }
 
+    #[inline]
     pub(super) fn check(&self, offset: usize, bytes: usize) {
         let inside = offset.checked_add(bytes).is_some_and(|end| end <= self.bytes);
         assert!(inside && offset.is_multiple_of(8), "{bytes} bytes at {offset} of a region of {}", self.bytes);
