@@ -97,25 +97,28 @@ impl RingReceiver {
     pub fn try_recv_unacknowledged(&mut self, endpoint: &Endpoint, into: &mut Vec<u8>) -> Result<bool> {
         let shared = &*self.shared;
         let capacity = shared.options.capacity_bytes;
-        let word_at = |position: u64| shared.ring.word((position % capacity as u64) as usize);
         if shared.head.word(0).load() <= self.position {
             self.check_writer(endpoint)?;
             return self.tell_again(endpoint).map(|()| false);
         }
         // The head was read first; all messages that it covers landed before it.
-        let len = word_at(self.position).load() as usize;
+        let at = (self.position % capacity as u64) as usize;
+        let len = shared.ring.word(at).load() as usize;
         if framed_bytes(len.min(capacity)) > capacity {
             let what = format!("a message of {len} bytes in a ring of {capacity}");
             return Err(ErrorKind::Corrupt { what }).of(shared.object.path());
         }
+        // Up to the end of the ring, and the rest from its beginning.
+        let words = len.div_ceil(8);
+        let first = words.min((capacity - 8 - at) / 8);
+        let whole = shared.ring.words(at + 8, first).iter().chain(shared.ring.words(0, words - first));
         into.clear();
-        let mut position = self.position + 8;
-        while into.len() < len {
-            into.extend_from_slice(&word_at(position).load().to_le_bytes());
-            position += 8;
+        into.resize(8 * words, 0);
+        for (bytes, word) in into.as_chunks_mut::<8>().0.iter_mut().zip(whole) {
+            *bytes = word.load().to_le_bytes();
         }
         into.truncate(len);
-        self.position = position;
+        self.position += framed_bytes(len) as u64;
         Ok(true)
     }
 

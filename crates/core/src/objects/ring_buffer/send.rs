@@ -182,9 +182,11 @@ impl RingSender {
     fn write_local(&mut self, message: &[u8], at: usize, framed: usize) {
         self.words.clear();
         self.words.push(message.len() as u64);
-        for chunk in message.chunks(8) {
+        let (whole, rest) = message.as_chunks::<8>();
+        self.words.extend(whole.iter().map(|word| u64::from_le_bytes(*word)));
+        if !rest.is_empty() {
             let mut word = [0; 8];
-            word[..chunk.len()].copy_from_slice(chunk);
+            word[..rest.len()].copy_from_slice(rest);
             self.words.push(u64::from_le_bytes(word));
         }
         let first = framed.min(self.shared.options.capacity_bytes - at);
