@@ -109,7 +109,7 @@ use farfield_core::Node;
 use farfield_core::Result;
 use farfield_core::toolkit::ErrorContext;
 use farfield_core::toolkit::Regions;
-use farfield_core::toolkit::release::{fence_holder, release_later};
+use farfield_core::toolkit::release::{fence_at_once, fence_holder, release_later};
 
 pub(super) const TAIL_REMOTE: usize = 0;
 pub(super) const TAIL_LOCAL: usize = 1;
@@ -266,7 +266,8 @@ impl ALockArray {
         let Some(found) = entry.enqueue(&mut wait).await? else { return Ok(None) };
         let mut granted = None;
         if found.node().is_some() {
-            match entry.granted(&mut wait).await {
+            // A wait has memory of its own, so that the future of an uncontended call is small.
+            match Box::pin(entry.granted(&mut wait)).await {
                 Ok(grant) => granted = Some(grant),
                 Err(error) if wait.is_forbidden() && error.is_timeout() => return Ok(None),
                 Err(error) => return Err(error),
@@ -301,12 +302,12 @@ impl ALockArray {
             if wait.is_forbidden() {
                 return Ok(None);
             }
-            granted = Some(entry.granted(&mut wait).await.of(path)?);
+            granted = Some(Box::pin(entry.granted(&mut wait)).await.of(path)?);
         }
         let (budget, is_poisoned) = match granted {
             Some(grant) if grant.budget() > 0 => (grant.budget(), grant.is_poisoned()),
             _ => {
-                if !entry.wins(&mut wait).await.of(path)? {
+                if !entry.competes() && !Box::pin(entry.wins(&mut wait)).await.of(path)? {
                     entry.back_out();
                     return Ok(None);
                 }
@@ -417,7 +418,7 @@ impl ALockGuard<'_> {
 
     async fn release(&mut self) -> Result<()> {
         let (path, node, endpoint) = (self.locks.spread.path(), self.locks.spread.node(), self.endpoint);
-        if self.is_repaired && self.tell_repaired().await.is_ok() {
+        if self.is_repaired && Box::pin(self.tell_repaired()).await.is_ok() {
             self.is_poisoned = false;
         }
         let next_grant = Grant::new(self.budget.wrapping_sub(1), self.is_poisoned);
@@ -431,18 +432,23 @@ impl ALockGuard<'_> {
                 Spared::Nothing
             }
         };
-        let lost = fence_holder(node, endpoint, |node| spared.is(node)).await.of(path)?;
-        if !lost.is_empty() {
-            return match self.held.take().expect("it is held") {
-                Held::Remote(entry) => release_later(node, endpoint, lost, entry.leave_later()),
-                Held::Local(entry) => release_later(node, endpoint, lost, entry.leave_later()),
+        let is_spared = |node| spared.is(node);
+        if !fence_at_once(node, endpoint, is_spared) {
+            let lost = Box::pin(fence_holder(node, endpoint, is_spared)).await.of(path)?;
+            if !lost.is_empty() {
+                return match self.held.take().expect("it is held") {
+                    Held::Remote(entry) => release_later(node, endpoint, lost, entry.leave_later()),
+                    Held::Local(entry) => release_later(node, endpoint, lost, entry.leave_later()),
+                }
+                .of(path);
             }
-            .of(path);
         }
         match self.held.take().expect("it is held") {
             Held::Remote(entry) => entry.leave(spared).await,
             Held::Local(entry) => {
-                entry.leave().await;
+                if let Err(entry) = entry.leave_at_once() {
+                    Box::pin(entry.leave()).await;
+                }
                 Ok(())
             }
         }

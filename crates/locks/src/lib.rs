@@ -436,6 +436,7 @@ impl Spread {
     }
 
     /// Returns an error if the locks were reopened.
+    #[inline]
     fn check_current(&self) -> Result<()> {
         self.object.check_current()
     }
@@ -452,6 +453,7 @@ impl Spread {
     }
 
     /// The first word of a record.
+    #[inline]
     fn record(&self, index: usize) -> RemotePtr<u64> {
         assert!(index < self.count, "lock {index} of {}", self.count);
         self.bases[index % self.bases.len()].at(index / self.bases.len() * self.words_each)

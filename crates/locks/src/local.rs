@@ -104,11 +104,13 @@ impl Local {
         })
     }
 
+    #[inline]
     fn record(&self, operation: &LocalOperation) -> &[Word] {
         self.locks.words(operation.offset, WORDS)
     }
 
     /// A word of a descriptor.
+    #[inline]
     fn word(&self, slot: usize, word: usize) -> &Word {
         &self.descriptors.words(slot * BYTES, 2)[word]
     }
@@ -140,7 +142,16 @@ impl Local {
     }
 }
 
+/// Whether the head of the local queue has the lock.
+#[inline]
+fn wins(record: &[Word]) -> Option<()> {
+    let tail = record[TAIL_REMOTE].load();
+    let is_empty = tail == 0 || tail == record[BURIED].load();
+    (is_empty || record[VICTIM].load() != LOCAL).then_some(())
+}
+
 impl LocalEntry<'_> {
+    #[inline]
     fn operation(&self) -> &LocalOperation {
         self.operation.as_ref().expect("it has not left")
     }
@@ -193,25 +204,24 @@ impl LocalEntry<'_> {
         }
     }
 
-    /// Competes with the head of the remote queue. Returns false if it may not wait and the first attempt fails.
+    /// Competes with the head of the remote queue. Returns whether it has won.
+    #[inline]
+    pub(super) fn competes(&self) -> bool {
+        let record = self.local.record(self.operation());
+        record[VICTIM].store(LOCAL);
+        memory_fence(); // the store reaches memory before the reads (`CW → MF → CR`)
+        wins(record).is_some()
+    }
+
+    /// Waits until it has won. Returns false if it may not wait.
     pub(super) async fn wins(&mut self, wait: &mut Wait) -> Result<bool> {
         let (local, endpoint) = (self.local, self.endpoint);
         let record = local.record(self.operation());
-        record[VICTIM].store(LOCAL);
-        memory_fence(); // the store reaches memory before the reads (`CW → MF → CR`)
-        let mut wins = || {
-            let tail = record[TAIL_REMOTE].load();
-            let is_empty = tail == 0 || tail == record[BURIED].load();
-            (is_empty || record[VICTIM].load() != LOCAL).then_some(())
-        };
-        if wins().is_some() {
-            return Ok(true);
-        }
         loop {
             if wait.is_forbidden() {
                 return Ok(false);
             }
-            if endpoint.wait_until(wait.slice(endpoint), &mut wins).await.is_ok() {
+            if endpoint.wait_until(wait.slice(endpoint), || wins(record)).await.is_ok() {
                 return Ok(true);
             }
             if local.queue.is_fenced() {
@@ -236,16 +246,22 @@ impl LocalEntry<'_> {
         (deaths_told(record[CLAIMS].load()) + record[BURIALS].load(), record[REPAIRED].load())
     }
 
-    /// Leaves the head: grants the lock to the operation behind, or empties the queue.
+    /// Leaves the head: grants the lock to the operation behind, or empties the queue. Returns itself if neither is
+    /// possible yet, since the operation behind is about to link itself.
+    #[inline]
+    pub(super) fn leave_at_once(mut self) -> Result<(), Self> {
+        let operation = self.operation.as_mut().expect("it has not left");
+        if self.local.hand_over(self.endpoint, operation) || self.local.empties(operation) {
+            self.operation = None;
+            return Ok(());
+        }
+        Err(self)
+    }
+
+    /// Waits for the link of the operation behind, and grants it the lock.
     pub(super) async fn leave(mut self) {
         let (local, endpoint) = (self.local, self.endpoint);
-        let operation = self.operation.as_mut().expect("it has not left");
-        if local.hand_over(endpoint, operation) || local.empties(operation) {
-            self.operation = None;
-            return;
-        }
-        // The new operation is about to link itself.
-        let operation = *operation;
+        let operation = *self.operation();
         let next = local.word(operation.slot, NEXT);
         let told = || (next.load() != 0).then_some(());
         if endpoint.wait_until(endpoint.now() + CHECK_EVERY, told).await.is_ok() {

@@ -37,7 +37,7 @@ use farfield_core::Node;
 use farfield_core::Result;
 use farfield_core::toolkit::ErrorContext;
 use farfield_core::toolkit::Regions;
-use farfield_core::toolkit::release::{fence_holder, release_later};
+use farfield_core::toolkit::release::{fence_at_once, fence_holder, release_later};
 
 const TAIL: usize = 0;
 const CLAIMS: usize = 1;
@@ -177,7 +177,8 @@ impl LockArray for McsLockArray {
         let Some(found) = entry.enqueue(&mut wait).await? else { return Ok(None) };
         let is_poisoned = match found.node() {
             None => found == Id::NOBODY_AFTER_DEATH,
-            Some(_) => match entry.granted(&mut wait).await {
+            // A wait has memory of its own, so that the future of an uncontended call is small.
+            Some(_) => match Box::pin(entry.granted(&mut wait)).await {
                 Ok(grant) => grant.is_poisoned(),
                 Err(error) if wait.is_forbidden() && error.is_timeout() => return Ok(None),
                 Err(error) => return Err(error),
@@ -193,10 +194,13 @@ impl McsGuard<'_> {
         let entry = self.held.as_mut().expect("it is held");
         entry.set_next_grant(Grant::new(0, self.is_poisoned && !self.is_repaired));
         let spared = entry.spared();
-        let lost = fence_holder(node, endpoint, |node| spared.is(node)).await.of(path)?;
-        if !lost.is_empty() {
-            let entry = self.held.take().expect("it is held");
-            return release_later(node, endpoint, lost, entry.leave_later()).of(path);
+        let is_spared = |node| spared.is(node);
+        if !fence_at_once(node, endpoint, is_spared) {
+            let lost = Box::pin(fence_holder(node, endpoint, is_spared)).await.of(path)?;
+            if !lost.is_empty() {
+                let entry = self.held.take().expect("it is held");
+                return release_later(node, endpoint, lost, entry.leave_later()).of(path);
+            }
         }
         self.held.take().expect("it is held").leave(spared).await
     }

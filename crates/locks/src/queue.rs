@@ -463,7 +463,7 @@ impl<'a> Entry<'a> {
         // The new operation links itself soon, unless its node is dead or slow. Then the service thread waits for it.
         let next = queue.descriptors.of(operation.id);
         let told = || (next.next().load() != Id::NOBODY.0).then_some(());
-        if endpoint.wait_until(endpoint.now() + CHECK_EVERY, told).await.is_ok()
+        if Box::pin(endpoint.wait_until(endpoint.now() + CHECK_EVERY, told)).await.is_ok()
             && queue.hand_over(endpoint, &operation)
         {
             self.operation = None;

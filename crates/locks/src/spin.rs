@@ -24,15 +24,16 @@
 //! *When the holder's node dies*, an operation that finds it [`MemberStatus::Evicted`] takes the lock from it, with the
 //! mark. *A waiter* leaves nothing behind. *If the home dies*, the lock is lost with it.
 
+use core::future::Future;
 use core::time::Duration;
 
-use farfield_fabric::{self as fabric, Endpoint, GroupKey, Instant, NodeId, RemotePtr};
+use farfield_fabric::{self as fabric, Endpoint, GroupKey, Instant, NodeId, Op, RemotePtr};
 
 use super::{Layout, LockArray, LockGuard, Spread, WaitLimit, in_order};
 use farfield_core::toolkit::CancelGuard;
 use farfield_core::toolkit::ErrorContext;
 use farfield_core::toolkit::Regions;
-use farfield_core::toolkit::release::{self, fence_holder, release_later};
+use farfield_core::toolkit::release::{self, fence_at_once, fence_holder, release_later};
 use farfield_core::{ErrorKind, Result};
 use farfield_core::{MemberStatus, Node};
 
@@ -155,30 +156,45 @@ impl SpinLockArray {
         from: u64,
         taken: u64,
     ) -> Result<Result<SpinGuard<'a>, u64>> {
+        let found = match endpoint.cas(word, from, taken).into_value() {
+            Ok(found) => found,
+            Err(take) => self.settle(endpoint, word, from, take).await.of(self.spread.path())?,
+        };
+        Ok(if found == from { Ok(self.guard(endpoint, word, taken)) } else { Err(found) })
+    }
+
+    /// Waits for a compare-and-swap that takes the lock. If it succeeds after its future was dropped, the lock is released
+    /// again.
+    fn settle<'a>(
+        &'a self,
+        endpoint: &'a Endpoint,
+        word: RemotePtr<u64>,
+        from: u64,
+        take: Op<'a, u64>,
+    ) -> impl Future<Output = fabric::Result<u64>> {
         let me = self.me();
-        // A lock that was taken for a dropped future is released again.
-        let take = CancelGuard::new(endpoint, endpoint.cas(word, from, taken), move |found| {
+        CancelGuard::new(endpoint, take, move |found| {
             if found == from {
                 release::add(&self.spread.object, endpoint, word, me.wrapping_neg());
             }
-        });
-        let found = take.await.of(self.spread.path())?;
-        if found != from {
-            return Ok(Err(found));
-        }
+        })
+    }
+
+    fn guard<'a>(&'a self, endpoint: &'a Endpoint, word: RemotePtr<u64>, taken: u64) -> SpinGuard<'a> {
         let is_poisoned = taken & DIED != 0;
-        Ok(Ok(SpinGuard { locks: self, endpoint, word, is_held: true, is_poisoned, is_repaired: false }))
+        SpinGuard { locks: self, endpoint, word, is_held: true, is_poisoned, is_repaired: false }
     }
 
     async fn wait_for<'a>(
         &'a self,
         endpoint: &'a Endpoint,
         word: RemotePtr<u64>,
+        mut state: u64,
         deadline: Instant,
     ) -> Result<SpinGuard<'a>> {
         let path = self.spread.path();
         let start = endpoint.now();
-        let (mut state, mut backoff) = (0, BACKOFF_MIN);
+        let mut backoff = BACKOFF_MIN;
         loop {
             if let Some(taken) = self.taken(state) {
                 match self.attempt(endpoint, word, state, taken).await? {
@@ -215,10 +231,14 @@ impl SpinLockArray {
         }
     }
 
-    async fn attempt_now<'a>(&'a self, endpoint: &'a Endpoint, word: RemotePtr<u64>) -> Result<Option<SpinGuard<'a>>> {
-        let mut state = 0;
+    async fn attempt_now<'a>(
+        &'a self,
+        endpoint: &'a Endpoint,
+        word: RemotePtr<u64>,
+        mut state: u64,
+    ) -> Result<Option<SpinGuard<'a>>> {
         // Other operations may take and release it between the attempts; after a few it counts as taken.
-        for _ in 0..4 {
+        for _ in 0..3 {
             let Some(taken) = self.taken(state) else { break };
             match self.attempt(endpoint, word, state, taken).await? {
                 Ok(guard) => return Ok(Some(guard)),
@@ -248,11 +268,21 @@ impl LockArray for SpinLockArray {
     ) -> Result<Option<SpinGuard<'a>>> {
         self.spread.check_current()?;
         let word = self.spread.record(index);
-        match limit {
-            WaitLimit::Timeout => self.wait_for(endpoint, word, endpoint.deadline()).await.map(Some),
-            WaitLimit::Deadline(deadline) => self.wait_for(endpoint, word, deadline).await.map(Some),
-            WaitLimit::Now => self.attempt_now(endpoint, word).await,
+        // A lock that is free, as most are, is taken without any state of a wait.
+        let found = match endpoint.cas(word, 0, self.me()).into_value() {
+            Ok(found) => found,
+            Err(take) => self.settle(endpoint, word, 0, take).await.of(self.spread.path())?,
+        };
+        if found == 0 {
+            return Ok(Some(self.guard(endpoint, word, self.me())));
         }
+        let deadline = match limit {
+            WaitLimit::Timeout => endpoint.deadline(),
+            WaitLimit::Deadline(deadline) => deadline,
+            WaitLimit::Now => return self.attempt_now(endpoint, word, found).await,
+        };
+        // A wait has memory of its own, so that the future of an uncontended call is small.
+        Box::pin(self.wait_for(endpoint, word, found, deadline)).await.map(Some)
     }
 }
 
@@ -266,22 +296,29 @@ impl SpinGuard<'_> {
     /// returns, the caller ends the guard.
     async fn release(&mut self) -> Result<()> {
         let (path, node, home) = (self.locks.spread.path(), self.locks.spread.node(), self.word.node());
-        let lost = fence_holder(node, self.endpoint, |node| node == home).await.of(path)?;
         let (word, held) = (self.word, self.held());
-        if !lost.is_empty() {
-            let open = self.locks.spread.object.hold();
-            let release = move |endpoint: &Endpoint| {
-                let _open = &open;
-                release::add_once(endpoint, word, held.wrapping_neg())
-            };
-            return release_later(node, self.endpoint, lost, release).of(path);
+        let is_spared = |node| node == home;
+        if !fence_at_once(node, self.endpoint, is_spared) {
+            let lost = Box::pin(fence_holder(node, self.endpoint, is_spared)).await.of(path)?;
+            if !lost.is_empty() {
+                let open = self.locks.spread.object.hold();
+                let release = move |endpoint: &Endpoint| {
+                    let _open = &open;
+                    release::add_once(endpoint, word, held.wrapping_neg())
+                };
+                return release_later(node, self.endpoint, lost, release).of(path);
+            }
         }
         self.is_held = false; // from here on it is released, or its home is unreachable
-        match self.endpoint.faa(word, held.wrapping_neg()).await {
+        let released = match self.endpoint.faa(word, held.wrapping_neg()).into_value() {
+            Ok(before) => Ok(before),
+            Err(release) => release.await,
+        };
+        match released {
             Err(error) if error.is_refused() => {
                 // The service thread posts from another endpoint, so the exempt puts are made visible first.
                 self.is_held = true;
-                node.fence_live_nodes(self.endpoint, [home].into_iter()).await.of(path)?;
+                Box::pin(node.fence_live_nodes(self.endpoint, [home].into_iter())).await.of(path)?;
                 release::add_later(&self.locks.spread.object, word, held.wrapping_neg());
                 Ok(())
             }

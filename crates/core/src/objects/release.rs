@@ -98,20 +98,22 @@ pub fn add_once(endpoint: &Endpoint, word: RemotePtr<u64>, addend: u64) -> Progr
     }
 }
 
-/// Whether [`fence_holder`] has anything to wait for. A caller that asks first needs no future for a fence.
+/// [`fence_holder`] where nothing has to be waited for: nothing is unflushed, or the nodes are on shared memory. Returns
+/// whether all is fenced. A caller that tries this first needs a future, and memory for it, only to wait.
 ///
 /// ```
 /// # use farfield::{Endpoint, Node, NodeId, Result, toolkit::release};
 /// # async fn f(node: &Node, ep: &Endpoint, home: NodeId) -> Result<()> {
-/// if release::owes_fence(node, ep, |node| node == home) {
-///     let lost = release::fence_holder(node, ep, |node| node == home).await?;
+/// if !release::fence_at_once(node, ep, |node| node == home) {
+///     let lost = Box::pin(release::fence_holder(node, ep, |node| node == home)).await?;
 ///     // …
 /// }
 /// # Ok(()) }
 /// ```
 #[inline]
-pub fn owes_fence(node: &Node, endpoint: &Endpoint, is_spared: impl Fn(NodeId) -> bool) -> bool {
-    node.members().any(|member| endpoint.owes_fence(member, is_spared(member)))
+pub fn fence_at_once(node: &Node, endpoint: &Endpoint, is_spared: impl Fn(NodeId) -> bool) -> bool {
+    let owes = |member| endpoint.owes_fence(member, is_spared(member));
+    node.members().all(|member| !owes(member) || endpoint.fence_at_once(member))
 }
 
 /// The fence before a release: makes the holder's puts visible, and waits for its pending gets. It spares nodes at

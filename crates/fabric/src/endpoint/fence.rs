@@ -107,6 +107,23 @@ impl Endpoint {
         }
     }
 
+    /// A [global fence](Endpoint::global_fence) of one node, where that needs no wait: on shared memory. Returns whether
+    /// it is done. Otherwise, and if it fails, nothing has happened.
+    ///
+    /// ```
+    /// # use farfield_fabric::*;
+    /// # async fn f(ep: &Endpoint, node: NodeId) -> Result<()> {
+    /// if !ep.fence_at_once(node) {
+    ///     ep.global_fence([node]).await?; // only now is there a future, with its memory
+    /// }
+    /// # Ok(()) }
+    /// ```
+    #[inline]
+    pub fn fence_at_once(&self, node: NodeId) -> bool {
+        matches!(self.inner, Inner::Shm(..))
+            && self.get::<u64>(RemotePtr::new(node, GroupKey::SIGNAL, 0)).wait().is_ok()
+    }
+
     /// Declares that no read will see the puts to a node, since it is dead or departed for good. Fences leave it out
     /// from now on.
     ///
@@ -147,7 +164,7 @@ impl Endpoint {
     /// [`ErrorKind::Revoked`] if the right to a further group was revoked: puts to it have landed or never will, and
     /// the next fence leaves it out.
     pub async fn global_fence(&self, nodes: impl IntoIterator<Item = NodeId>) -> Result<()> {
-        let Inner::Dyn(state) = &self.inner else { return self.fence_at_once(nodes) };
+        let Inner::Dyn(state) = &self.inner else { return self.fence_shm(nodes) };
         let mut gets = Gets::begin(self, state);
         let mut reading: SmallVec<[NodeId; 8]> = SmallVec::new(); // room for eight without an allocation
         for node in nodes {
@@ -170,7 +187,7 @@ impl Endpoint {
 
     /// A fence on shared memory, where a get is complete when it was posted.
     #[inline]
-    fn fence_at_once(&self, nodes: impl IntoIterator<Item = NodeId>) -> Result<()> {
+    fn fence_shm(&self, nodes: impl IntoIterator<Item = NodeId>) -> Result<()> {
         let mut result: Result<()> = Ok(());
         for node in nodes {
             if self.has_unflushed(node) {

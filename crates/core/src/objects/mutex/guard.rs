@@ -7,7 +7,7 @@ use super::state::DIED;
 use crate::error::{Error, ErrorContext, Result};
 use crate::node::{Hold, Progress};
 use crate::objects::release;
-use crate::objects::release::{fence_holder, owes_fence, release_later};
+use crate::objects::release::{fence_at_once, fence_holder, release_later};
 
 /// Holds the lock as long as it lives.
 ///
@@ -62,8 +62,8 @@ impl Guard<'_> {
         let home = self.word.node();
         let is_spared = |node| node == home;
         let mut fenced = Ok(());
-        if owes_fence(self.locks.object.node(), self.endpoint, is_spared) {
-            match fence_holder(self.locks.object.node(), self.endpoint, is_spared).await {
+        if !fence_at_once(self.locks.object.node(), self.endpoint, is_spared) {
+            match Box::pin(fence_holder(self.locks.object.node(), self.endpoint, is_spared)).await {
                 Ok(lost) if !lost.is_empty() => {
                     let lock = HeldLock { word: self.word, held: self.held(), _open: self.locks.object.hold() };
                     self.held = false;
@@ -90,7 +90,7 @@ impl Guard<'_> {
                 // before.
                 let node = self.locks.object.node();
                 self.held = true;
-                node.fence_live_nodes(self.endpoint, [home].into_iter()).await.of(path)?;
+                Box::pin(node.fence_live_nodes(self.endpoint, [home].into_iter())).await.of(path)?;
                 self.held = false;
                 release::add_later(&self.locks.object, self.word, me.wrapping_neg());
                 return fenced.of(path);
@@ -106,6 +106,15 @@ impl Guard<'_> {
     fn held(&self) -> u64 {
         // Only the holder changes the mark while it is alive.
         self.locks.me + if self.is_repaired { DIED } else { 0 }
+    }
+
+    #[cold]
+    fn release_in_drop(&mut self) {
+        self.held = false;
+        let released = self.endpoint.block_on(Guard { ..*self }.unlock());
+        if let Err(error) = released {
+            tracing::error!("releasing a lock in a drop: {}", Error::of(error, self.locks.object.path()));
+        }
     }
 
     /// Leaves the lock taken, to be released by another endpoint of this node, such as the service thread's. The caller
@@ -180,15 +189,12 @@ impl<'a> Guard<'a> {
 }
 
 impl Drop for Guard<'_> {
+    #[inline]
     fn drop(&mut self) {
         if !self.held {
             return;
         }
-        self.held = false;
-        let released = self.endpoint.block_on(Guard { ..*self }.unlock());
-        if let Err(error) = released {
-            tracing::error!("releasing a lock in a drop: {}", Error::of(error, self.locks.object.path()));
-        }
+        self.release_in_drop();
     }
 }
 

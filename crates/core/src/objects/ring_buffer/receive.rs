@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use farfield_fabric::{Endpoint, Instant, RemotePtr};
+use farfield_fabric::{Endpoint, Instant, RemotePtr, Word};
 
 use super::{Shared, framed_bytes};
 use crate::error::{ErrorContext, ErrorKind, Result};
@@ -111,11 +111,12 @@ impl RingReceiver {
         // Up to the end of the ring, and the rest from its beginning.
         let words = len.div_ceil(8);
         let first = words.min((capacity - 8 - at) / 8);
-        let whole = shared.ring.words(at + 8, first).iter().chain(shared.ring.words(0, words - first));
         into.clear();
         into.resize(8 * words, 0);
-        for (bytes, word) in into.as_chunks_mut::<8>().0.iter_mut().zip(whole) {
-            *bytes = word.load().to_le_bytes();
+        let (to_end, from_beginning) = into.as_chunks_mut::<8>().0.split_at_mut(first);
+        copy_words(shared.ring.words(at + 8, first), to_end);
+        if words > first {
+            copy_words(shared.ring.words(0, words - first), from_beginning);
         }
         into.truncate(len);
         self.position += framed_bytes(len) as u64;
@@ -237,5 +238,13 @@ impl RingReceiver {
             })
             .await;
         received.waiting_for_nodes("a message", &[self.shared.options.writer]).of(self.shared.object.path())?
+    }
+}
+
+/// Copies words of the ring into bytes.
+#[inline]
+fn copy_words(words: &[Word], into: &mut [[u8; 8]]) {
+    for (bytes, word) in into.iter_mut().zip(words) {
+        *bytes = word.load().to_le_bytes();
     }
 }
