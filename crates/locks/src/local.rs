@@ -213,7 +213,7 @@ impl LocalEntry<'_> {
         wins(record).is_some()
     }
 
-    /// Waits until it has won. Returns false if it may not wait.
+    /// Waits until it has won, after [`LocalEntry::competes`], which names the victim. Returns false if it may not wait.
     pub(super) async fn wins(&mut self, wait: &mut Wait) -> Result<bool> {
         let (local, endpoint) = (self.local, self.endpoint);
         let record = local.record(self.operation());
@@ -258,7 +258,8 @@ impl LocalEntry<'_> {
         Err(self)
     }
 
-    /// Waits for the link of the operation behind, and grants it the lock.
+    /// Waits for the link of the operation behind, after [`LocalEntry::leave_at_once`], and grants it the lock. If the
+    /// link takes long, the service thread waits for it.
     pub(super) async fn leave(mut self) {
         let (local, endpoint) = (self.local, self.endpoint);
         let operation = *self.operation();

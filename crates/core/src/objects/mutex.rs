@@ -300,7 +300,8 @@ impl MutexArray {
         self.lock_until(endpoint, index, Some(deadline))
     }
 
-    /// Takes a lock, waiting until a deadline, or as long as the endpoint's timeout.
+    /// Takes a lock, waiting until a deadline, or as long as the endpoint's timeout from the moment at which the wait
+    /// begins.
     async fn lock_until<'a>(
         &'a self,
         endpoint: &'a Endpoint,

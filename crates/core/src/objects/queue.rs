@@ -305,7 +305,8 @@ impl<V: Value> Queue<V> {
     ///
     /// # Errors
     /// A byte string that is too long. The home node is dead or departed. A timeout, if
-    /// [`QueueOptions::enqueues_per_node`] others are in progress and none of them ends.
+    /// [`QueueOptions::enqueues_per_node`] others are in progress and none of them ends. An operation was refused: the
+    /// error comes when nothing of the call lands any more.
     pub async fn try_enqueue(&self, endpoint: &Endpoint, value: &V) -> Result<bool> {
         self.fill(endpoint, core::slice::from_ref(value), None).await
     }

@@ -112,8 +112,12 @@ pub fn add_once(endpoint: &Endpoint, word: RemotePtr<u64>, addend: u64) -> Progr
 /// ```
 #[inline]
 pub fn fence_at_once(node: &Node, endpoint: &Endpoint, is_spared: impl Fn(NodeId) -> bool) -> bool {
-    let owes = |member| endpoint.owes_fence(member, is_spared(member));
-    node.members().all(|member| !owes(member) || endpoint.fence_at_once(member))
+    let owes = |member: &NodeId| endpoint.owes_fence(*member, is_spared(*member));
+    let mut owed = node.members().filter(owes);
+    match owed.next() {
+        None => true,
+        Some(first) => endpoint.fence_at_once(core::iter::once(first).chain(owed)),
+    }
 }
 
 /// The fence before a release: makes the holder's puts visible, and waits for its pending gets. It spares nodes at

@@ -107,21 +107,20 @@ impl Endpoint {
         }
     }
 
-    /// A [global fence](Endpoint::global_fence) of one node, where that needs no wait: on shared memory. Returns whether
-    /// it is done. Otherwise, and if it fails, nothing has happened.
+    /// A [global fence](Endpoint::global_fence) where it needs no wait: on shared memory. Returns whether it is done. If
+    /// not, a global fence does the rest, or says why it fails.
     ///
     /// ```
     /// # use farfield_fabric::*;
-    /// # async fn f(ep: &Endpoint, node: NodeId) -> Result<()> {
-    /// if !ep.fence_at_once(node) {
-    ///     ep.global_fence([node]).await?; // only now is there a future, with its memory
+    /// # async fn f(ep: &Endpoint, nodes: &[NodeId]) -> Result<()> {
+    /// if !ep.fence_at_once(nodes.iter().copied()) {
+    ///     ep.global_fence(nodes.iter().copied()).await?; // only now is there a future, with its memory
     /// }
     /// # Ok(()) }
     /// ```
     #[inline]
-    pub fn fence_at_once(&self, node: NodeId) -> bool {
-        matches!(self.inner, Inner::Shm(..))
-            && self.get::<u64>(RemotePtr::new(node, GroupKey::SIGNAL, 0)).wait().is_ok()
+    pub fn fence_at_once(&self, nodes: impl IntoIterator<Item = NodeId>) -> bool {
+        matches!(self.inner, Inner::Shm(..)) && self.fence_shm(nodes).is_ok()
     }
 
     /// Declares that no read will see the puts to a node, since it is dead or departed for good. Fences leave it out
@@ -188,13 +187,19 @@ impl Endpoint {
     /// A fence on shared memory, where a get is complete when it was posted.
     #[inline]
     fn fence_shm(&self, nodes: impl IntoIterator<Item = NodeId>) -> Result<()> {
-        let mut result: Result<()> = Ok(());
+        let (mut result, mut deepest): (Result<()>, u64) = (Ok(()), 0);
         for node in nodes {
             if self.has_unflushed(node) {
-                let got = self.get::<u64>(RemotePtr::new(node, GroupKey::SIGNAL, 0)).wait();
-                result = first_error(result, got.map(|_| ()));
+                // All are posted before one counts as complete: they take one round trip.
+                match self.get::<u64>(RemotePtr::new(node, GroupKey::SIGNAL, 0)).into_state() {
+                    (_, op::State::Failed(code, remote, len)) => {
+                        result = first_error(result, Err(self.explain(code, remote, len)));
+                    }
+                    (depth, _) => deepest = deepest.max(depth),
+                }
             }
         }
+        self.saw_completion(deepest);
         result
     }
 

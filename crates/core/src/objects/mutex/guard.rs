@@ -71,7 +71,7 @@ impl Guard<'_> {
                     return release_later(self.locks.object.node(), self.endpoint, lost, release).of(path);
                 }
                 Err(error) if error.is_refused() => {
-                    self.held = false; // nobody else may have it: what was put may not be visible
+                    self.held = false; // no other operation may have it: what was put may not be visible
                     return Err(error).of(path);
                 }
                 other => fenced = other.map(drop),

@@ -43,7 +43,7 @@ impl<V: Value> Queue<V> {
                         state = self.changed(endpoint, position, state, deadline, "room in the queue").await?;
                     }
                     Position::Vacant => {
-                        let spare = match &mut spare {
+                        let claimed = match &mut spare {
                             Some(spare) => spare,
                             none => {
                                 let deadline = deadline.unwrap_or_else(|| endpoint.deadline());
@@ -53,14 +53,23 @@ impl<V: Value> Queue<V> {
                         };
                         // (1) The put of the values is posted before the operation that publishes them. Once is
                         // enough: the cell belongs to this call until it is published.
-                        let cell = spare.cell;
-                        if !spare.is_written {
+                        let cell = claimed.cell;
+                        if !claimed.is_written {
                             self.write(endpoint, cell, values).of(path)?;
-                            (spare.is_written, spare.may_land) = (true, true);
+                            (claimed.is_written, claimed.may_land) = (true, true);
                         }
                         let filled = state.filled(cell, values.len());
                         let op = Some(endpoint.cas(self.slot(position), state.0, filled.0));
-                        let found = Filling { endpoint, op, from: state, spare }.await.of(path)?;
+                        let filling = Filling { endpoint, op, from: state, spare: claimed };
+                        let found = match filling.await {
+                            Err(error) if error.is_refused() => {
+                                if let Some(spare) = spare.take() {
+                                    spare.give_back().await;
+                                }
+                                return Err(error).of(path);
+                            }
+                            found => found.of(path)?,
+                        };
                         if found == state {
                             self.tail.raise(endpoint, hint, position + 1);
                             return Ok(true);

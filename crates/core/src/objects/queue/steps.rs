@@ -49,15 +49,26 @@ impl Spares {
     }
 }
 
+impl Spare<'_> {
+    /// Waits until nothing lands in the cell any more, and gives it back. The next call that uses it may have another
+    /// endpoint, whose puts have no order with this one's. If the fence is refused until the endpoint's timeout, the
+    /// cell is never used again.
+    pub(super) async fn give_back(mut self) {
+        let fenced = self.node.fence_live_nodes(self.endpoint, [self.home].into_iter()).await;
+        self.may_land = false;
+        if !fenced.is_ok_and(|lost| lost.is_empty()) {
+            core::mem::forget(self);
+        }
+    }
+}
+
 impl Drop for Spare<'_> {
     fn drop(&mut self) {
-        // The next call that uses the cell may have another endpoint, whose puts have no order with this one's. If the
-        // fence is refused until its deadline, the cell is never used again.
-        if self.may_land {
-            let fenced = self.endpoint.block_on(self.node.fence_live_nodes(self.endpoint, [self.home].into_iter()));
-            if !fenced.is_ok_and(|lost| lost.is_empty()) {
-                return;
-            }
+        // The call was dropped while an operation was refused.
+        if core::mem::take(&mut self.may_land) {
+            let Spare { node, endpoint, home, place, cell, is_written, .. } = *self;
+            endpoint.block_on(Spare { node, endpoint, home, place, cell, is_written, may_land: true }.give_back());
+            return;
         }
         self.place.store(self.cell + 1);
         self.endpoint.wake_local();

@@ -197,7 +197,7 @@ impl<'a> Caller<'a> {
         let of_path = paths.entry(self.path.into()).or_default();
         of_path.is_calling = false;
         // If it is open, each living member has opened this generation. Later messages of members, and those of other
-        // nodes, ask for another one.
+        // nodes, ask for another one. In either case calls of the gone count no more.
         let shared = self.node.shared();
         of_path.said.retain(|node, _| !shared.is_gone(*node));
         known.has_changed(&paths);
