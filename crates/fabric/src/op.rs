@@ -95,7 +95,7 @@ impl<'e, T> Op<'e, T> {
         Op { endpoint, depth, state: ManuallyDrop::new(state) }
     }
 
-    /// Its place in the chain of round trips, and the rest: what [`Op::of_state`] makes an operation of.
+    /// Its place in the chain of round trips and its state, for [`Op::of_state`].
     pub(crate) fn into_state(mut self) -> (u64, State<T>) {
         (self.depth, self.take_state())
     }

@@ -109,7 +109,7 @@ use farfield_core::Node;
 use farfield_core::Result;
 use farfield_core::toolkit::ErrorContext;
 use farfield_core::toolkit::Regions;
-use farfield_core::toolkit::release::{fence_at_once, fence_holder, release_later};
+use farfield_core::toolkit::release::{fence_holder, release_later};
 
 pub(super) const TAIL_REMOTE: usize = 0;
 pub(super) const TAIL_LOCAL: usize = 1;
@@ -432,16 +432,13 @@ impl ALockGuard<'_> {
                 Spared::Nothing
             }
         };
-        let is_spared = |node| spared.is(node);
-        if !fence_at_once(node, endpoint, is_spared) {
-            let lost = Box::pin(fence_holder(node, endpoint, is_spared)).await.of(path)?;
-            if !lost.is_empty() {
-                return match self.held.take().expect("it is held") {
-                    Held::Remote(entry) => release_later(node, endpoint, lost, entry.leave_later()),
-                    Held::Local(entry) => release_later(node, endpoint, lost, entry.leave_later()),
-                }
-                .of(path);
+        let lost = fence_holder(node, endpoint, |node| spared.is(node)).await.of(path)?;
+        if !lost.is_empty() {
+            return match self.held.take().expect("it is held") {
+                Held::Remote(entry) => release_later(node, endpoint, lost, entry.leave_later()),
+                Held::Local(entry) => release_later(node, endpoint, lost, entry.leave_later()),
             }
+            .of(path);
         }
         match self.held.take().expect("it is held") {
             Held::Remote(entry) => entry.leave(spared).await,

@@ -37,7 +37,7 @@ use farfield_core::Node;
 use farfield_core::Result;
 use farfield_core::toolkit::ErrorContext;
 use farfield_core::toolkit::Regions;
-use farfield_core::toolkit::release::{fence_at_once, fence_holder, release_later};
+use farfield_core::toolkit::release::{fence_holder, release_later};
 
 const TAIL: usize = 0;
 const CLAIMS: usize = 1;
@@ -194,13 +194,10 @@ impl McsGuard<'_> {
         let entry = self.held.as_mut().expect("it is held");
         entry.set_next_grant(Grant::new(0, self.is_poisoned && !self.is_repaired));
         let spared = entry.spared();
-        let is_spared = |node| spared.is(node);
-        if !fence_at_once(node, endpoint, is_spared) {
-            let lost = Box::pin(fence_holder(node, endpoint, is_spared)).await.of(path)?;
-            if !lost.is_empty() {
-                let entry = self.held.take().expect("it is held");
-                return release_later(node, endpoint, lost, entry.leave_later()).of(path);
-            }
+        let lost = fence_holder(node, endpoint, |node| spared.is(node)).await.of(path)?;
+        if !lost.is_empty() {
+            let entry = self.held.take().expect("it is held");
+            return release_later(node, endpoint, lost, entry.leave_later()).of(path);
         }
         self.held.take().expect("it is held").leave(spared).await
     }

@@ -33,7 +33,7 @@ use super::{Layout, LockArray, LockGuard, Spread, WaitLimit, in_order};
 use farfield_core::toolkit::CancelGuard;
 use farfield_core::toolkit::ErrorContext;
 use farfield_core::toolkit::Regions;
-use farfield_core::toolkit::release::{self, fence_at_once, fence_holder, release_later};
+use farfield_core::toolkit::release::{self, fence_holder, release_later};
 use farfield_core::{ErrorKind, Result};
 use farfield_core::{MemberStatus, Node};
 
@@ -268,14 +268,10 @@ impl LockArray for SpinLockArray {
     ) -> Result<Option<SpinGuard<'a>>> {
         self.spread.check_current()?;
         let word = self.spread.record(index);
-        // A lock that is free, as most are, is taken without any state of a wait.
-        let found = match endpoint.cas(word, 0, self.me()).into_value() {
-            Ok(found) => found,
-            Err(take) => self.settle(endpoint, word, 0, take).await.of(self.spread.path())?,
+        let found = match self.attempt(endpoint, word, 0, self.me()).await? {
+            Ok(guard) => return Ok(Some(guard)),
+            Err(found) => found,
         };
-        if found == 0 {
-            return Ok(Some(self.guard(endpoint, word, self.me())));
-        }
         let deadline = match limit {
             WaitLimit::Timeout => endpoint.deadline(),
             WaitLimit::Deadline(deadline) => deadline,
@@ -296,18 +292,15 @@ impl SpinGuard<'_> {
     /// returns, the caller ends the guard.
     async fn release(&mut self) -> Result<()> {
         let (path, node, home) = (self.locks.spread.path(), self.locks.spread.node(), self.word.node());
+        let lost = fence_holder(node, self.endpoint, |node| node == home).await.of(path)?;
         let (word, held) = (self.word, self.held());
-        let is_spared = |node| node == home;
-        if !fence_at_once(node, self.endpoint, is_spared) {
-            let lost = Box::pin(fence_holder(node, self.endpoint, is_spared)).await.of(path)?;
-            if !lost.is_empty() {
-                let open = self.locks.spread.object.hold();
-                let release = move |endpoint: &Endpoint| {
-                    let _open = &open;
-                    release::add_once(endpoint, word, held.wrapping_neg())
-                };
-                return release_later(node, self.endpoint, lost, release).of(path);
-            }
+        if !lost.is_empty() {
+            let open = self.locks.spread.object.hold();
+            let release = move |endpoint: &Endpoint| {
+                let _open = &open;
+                release::add_once(endpoint, word, held.wrapping_neg())
+            };
+            return release_later(node, self.endpoint, lost, release).of(path);
         }
         self.is_held = false; // from here on it is released, or its home is unreachable
         let released = match self.endpoint.faa(word, held.wrapping_neg()).into_value() {
@@ -318,7 +311,7 @@ impl SpinGuard<'_> {
             Err(error) if error.is_refused() => {
                 // The service thread posts from another endpoint, so the exempt puts are made visible first.
                 self.is_held = true;
-                Box::pin(node.fence_live_nodes(self.endpoint, [home].into_iter())).await.of(path)?;
+                node.fence_live_nodes(self.endpoint, [home].into_iter()).await.of(path)?;
                 release::add_later(&self.locks.spread.object, word, held.wrapping_neg());
                 Ok(())
             }

@@ -41,6 +41,19 @@ impl Node {
         endpoint: &Endpoint,
         nodes: impl Iterator<Item = NodeId> + Clone,
     ) -> Result<Vec<NodeId>> {
+        let is_done = !nodes.clone().any(|node| endpoint.has_unflushed(node)) || endpoint.fence_at_once(nodes.clone());
+        if is_done {
+            return Ok(Vec::new());
+        }
+        // A wait has memory of its own, so that the future of a call that need not wait is small.
+        Box::pin(self.fence_and_wait(endpoint, nodes)).await
+    }
+
+    async fn fence_and_wait(
+        &self,
+        endpoint: &Endpoint,
+        nodes: impl Iterator<Item = NodeId> + Clone,
+    ) -> Result<Vec<NodeId>> {
         // A node that has revoked this node's rights to the first three groups has decided that this node is dead. This
         // node and the others may not have learned of it yet. The right to a further group is the application's:
         // without it nothing lands there.
@@ -50,9 +63,6 @@ impl Node {
             fabric::ErrorKind::Revoked { key, .. } => key.class() == *key && *key != GroupKey::SIGNAL,
             _ => false,
         };
-        if !nodes.clone().any(|node| endpoint.has_unflushed(node)) {
-            return Ok(Vec::new());
-        }
         let deadline = endpoint.deadline();
         match fence(endpoint, nodes.clone(), deadline).await {
             Ok(()) => return Ok(Vec::new()),

@@ -36,7 +36,6 @@ use crate::error::{Error, ErrorContext, ErrorKind, Result};
 use crate::node::{Node, RefusedPause};
 use crate::objects::owned_var::OwnedWriter;
 use crate::objects::participants::Participants;
-use crate::objects::release::fence_at_once;
 use crate::objects::sst::Sst;
 
 /// A barrier over a fixed number of threads on every node.
@@ -211,13 +210,6 @@ impl BarrierThread {
         self.is_coming = true;
         // Before the count is visible anywhere, every earlier put is visible everywhere: a thread that passes may read
         // any node. A dead or departed node may miss it, since no thread reads there any more.
-        if !fence_at_once(&self.barrier.node, endpoint, |_| false) {
-            Box::pin(self.fence(endpoint, deadline)).await?;
-        }
-        self.arrive(endpoint, deadline).await
-    }
-
-    async fn fence(&self, endpoint: &Endpoint, deadline: Instant) -> Result<()> {
         let Shared { path, node, .. } = &*self.barrier;
         let lost = node.fence_live_nodes(endpoint, node.members()).await.of(path)?;
         if !lost.is_empty() {
@@ -229,7 +221,7 @@ impl BarrierThread {
                 return Err(ErrorKind::Timeout { what, waited: endpoint.now() - start, missing: lost }).of(path);
             }
         }
-        Ok(())
+        self.arrive(endpoint, deadline).await
     }
 
     /// Like [`BarrierThread::wait`], but without the fence: puts to a third node may not be visible yet (Fig. 22). For

@@ -98,28 +98,6 @@ pub fn add_once(endpoint: &Endpoint, word: RemotePtr<u64>, addend: u64) -> Progr
     }
 }
 
-/// [`fence_holder`] where nothing has to be waited for: nothing is unflushed, or the nodes are on shared memory. Returns
-/// whether all is fenced. A caller that tries this first needs a future, and memory for it, only to wait.
-///
-/// ```
-/// # use farfield::{Endpoint, Node, NodeId, Result, toolkit::release};
-/// # async fn f(node: &Node, ep: &Endpoint, home: NodeId) -> Result<()> {
-/// if !release::fence_at_once(node, ep, |node| node == home) {
-///     let lost = Box::pin(release::fence_holder(node, ep, |node| node == home)).await?;
-///     // …
-/// }
-/// # Ok(()) }
-/// ```
-#[inline]
-pub fn fence_at_once(node: &Node, endpoint: &Endpoint, is_spared: impl Fn(NodeId) -> bool) -> bool {
-    let owes = |member: &NodeId| endpoint.owes_fence(*member, is_spared(*member));
-    let mut owed = node.members().filter(owes);
-    match owed.next() {
-        None => true,
-        Some(first) => endpoint.fence_at_once(core::iter::once(first).chain(owed)),
-    }
-}
-
 /// The fence before a release: makes the holder's puts visible, and waits for its pending gets. It spares nodes at
 /// which the release itself, a put or an atomic on a word of the first three groups, lands after all that the endpoint
 /// put there.
@@ -146,6 +124,28 @@ pub fn fence_at_once(node: &Node, endpoint: &Endpoint, is_spared: impl Fn(NodeId
 /// # Errors
 /// A node refuses the fence for another reason than its death, its departure or its silence.
 pub async fn fence_holder(
+    node: &Node,
+    endpoint: &Endpoint,
+    is_spared: impl Fn(NodeId) -> bool + Clone,
+) -> Result<Vec<NodeId>> {
+    if is_fenced_at_once(node, endpoint, &is_spared) {
+        return Ok(Vec::new());
+    }
+    // A wait has memory of its own, so that the future of a release that need not wait is small.
+    Box::pin(fence_and_wait(node, endpoint, is_spared)).await
+}
+
+/// Whether nothing is owed, or is fenced without a wait. A function of its own: its variables are not in the future.
+#[inline]
+fn is_fenced_at_once(node: &Node, endpoint: &Endpoint, is_spared: impl Fn(NodeId) -> bool) -> bool {
+    let mut owed = node.members().filter(|member| endpoint.owes_fence(*member, is_spared(*member)));
+    match owed.next() {
+        None => true,
+        Some(first) => endpoint.fence_at_once(core::iter::once(first).chain(owed)),
+    }
+}
+
+async fn fence_and_wait(
     node: &Node,
     endpoint: &Endpoint,
     is_spared: impl Fn(NodeId) -> bool + Clone,

@@ -98,11 +98,10 @@ impl Endpoint {
     #[inline]
     pub fn owes_fence(&self, node: NodeId, is_spared: bool) -> bool {
         match &self.inner {
-            Inner::Shm(_, marks) => !is_spared && marks.has_unflushed(node),
+            _ if !is_spared => self.has_unflushed(node),
+            Inner::Shm(..) => false,
             Inner::Dyn(state) => {
-                let puts = state.marks.has_unflushed_beside(node, GroupKey::SIGNAL);
-                let puts = puts || !is_spared && state.marks.has_unflushed(node);
-                puts || state.reads_under_way(node, u64::MAX)
+                state.marks.has_unflushed_beside(node, GroupKey::SIGNAL) || state.reads_under_way(node, u64::MAX)
             }
         }
     }

@@ -7,7 +7,7 @@ use super::state::DIED;
 use crate::error::{Error, ErrorContext, Result};
 use crate::node::{Hold, Progress};
 use crate::objects::release;
-use crate::objects::release::{fence_at_once, fence_holder, release_later};
+use crate::objects::release::{fence_holder, release_later};
 
 /// Holds the lock as long as it lives.
 ///
@@ -61,22 +61,19 @@ impl Guard<'_> {
         let path = self.locks.object.path();
         let home = self.word.node();
         let is_spared = |node| node == home;
-        let mut fenced = Ok(());
-        if !fence_at_once(self.locks.object.node(), self.endpoint, is_spared) {
-            match Box::pin(fence_holder(self.locks.object.node(), self.endpoint, is_spared)).await {
-                Ok(lost) if !lost.is_empty() => {
-                    let lock = HeldLock { word: self.word, held: self.held(), _open: self.locks.object.hold() };
-                    self.held = false;
-                    let release = move |endpoint: &Endpoint| lock.release(endpoint);
-                    return release_later(self.locks.object.node(), self.endpoint, lost, release).of(path);
-                }
-                Err(error) if error.is_refused() => {
-                    self.held = false; // no other operation may have it: what was put may not be visible
-                    return Err(error).of(path);
-                }
-                other => fenced = other.map(drop),
+        let fenced = match fence_holder(self.locks.object.node(), self.endpoint, is_spared).await {
+            Ok(lost) if !lost.is_empty() => {
+                let lock = HeldLock { word: self.word, held: self.held(), _open: self.locks.object.hold() };
+                self.held = false;
+                let release = move |endpoint: &Endpoint| lock.release(endpoint);
+                return release_later(self.locks.object.node(), self.endpoint, lost, release).of(path);
             }
-        }
+            Err(error) if error.is_refused() => {
+                self.held = false; // no other operation may have it: what was put may not be visible
+                return Err(error).of(path);
+            }
+            fenced => fenced.map(drop),
+        };
         let me = self.held();
         self.held = false; // from here on it is released, or its home is gone
         let released = match self.endpoint.faa(self.word, me.wrapping_neg()).into_value() {
@@ -90,7 +87,7 @@ impl Guard<'_> {
                 // before.
                 let node = self.locks.object.node();
                 self.held = true;
-                Box::pin(node.fence_live_nodes(self.endpoint, [home].into_iter())).await.of(path)?;
+                node.fence_live_nodes(self.endpoint, [home].into_iter()).await.of(path)?;
                 self.held = false;
                 release::add_later(&self.locks.object, self.word, me.wrapping_neg());
                 return fenced.of(path);
