@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use farfield_core::fabric::{DeathRule, GroupKey};
-use farfield_core::{Barrier, BarrierThread, Endpoint, ErrorKind, Result};
+use farfield_core::fabric::{Bell, DeathRule, GroupKey};
+use farfield_core::{Barrier, BarrierThread, Endpoint, ErrorKind, NodeId, Result};
 
 use super::keep;
 use crate::parts::unless_faults;
@@ -27,6 +27,7 @@ pub(super) fn scenarios() -> Vec<Scenario> {
         missing_of_threads(),
         arrived_and_left(),
         late_fence(),
+        groups_revoked(),
     ]
 }
 
@@ -328,4 +329,30 @@ fn late_fence() -> Scenario {
     })
     .rule(DeathRule::Majority)
     .faults(Faults::new().cuts(1).side([1]))
+}
+
+/// A node has put to two groups whose owner takes the right away, before the put is visible or after.
+fn groups_revoked() -> Scenario {
+    let about = "puts to groups that their owner has closed to a node keep it from no barrier";
+    Scenario::new("barrier/groups-revoked", about, 2, |cluster| {
+        let owner = cluster.node(1);
+        let groups = [(); 2].map(|()| owner.fabric().create_group(Bell::Silent));
+        let groups = groups.into_iter().collect::<Result<Vec<_>, _>>()?;
+        let words = groups.iter().map(|group| owner.alloc(*group, 8)).collect::<Result<Vec<_>>>()?;
+        let mut threads = barrier(cluster, 1)?;
+        let (mut revokes, mut puts) = (threads.remove(1), threads.remove(0));
+        cluster.thread(1, "revokes", move |ep| {
+            for group in &groups {
+                ep.fabric().revoke(NodeId(0), *group, Duration::from_secs(1))?;
+            }
+            ep.block_on(revokes.wait(ep))
+        });
+        cluster.thread(0, "puts", move |ep| {
+            for word in &words {
+                let _ = ep.put_value(word.remote::<u64>(0), 1).detach(); // refused if its owner is quick
+            }
+            ep.block_on(puts.wait(ep))
+        });
+        Ok(())
+    })
 }

@@ -134,6 +134,12 @@ crate::mutants! {
     RING_DEAD_READER_AWAITED = "ring-dead-reader-awaited" in "RingBuffer":
         "The writer waits for the room of a dead reader.";
 
+    /// *Missing:* the error of a stream without readers. This was a bug: the checker found it.
+    ///
+    /// *Scenario:* 3 nodes, of which n1 and n2 die. n0 drops the copy of one, and then that of the other, the last.
+    RING_LAST_COPY_DROPPED = "ring-last-copy-dropped" in "RingBuffer":
+        "The writer forgets all readers, and every message counts as sent.";
+
     /// *Missing:* that all participants open an object among the same nodes.
     ///
     /// *Scenario:* 3 nodes; n2 dies. n1 knows it, and opens an object with n0. It is connected to the object that n0,

@@ -55,14 +55,9 @@ impl Node {
         nodes: impl Iterator<Item = NodeId> + Clone,
     ) -> Result<Vec<NodeId>> {
         // A node that has revoked this node's rights to the first three groups has decided that this node is dead. This
-        // node and the others may not have learned of it yet. The right to a further group is the application's:
-        // without it nothing lands there.
+        // node and the others may not have learned of it yet.
         let may_be_missed =
             |error: &fabric::Error| error.is_unreachable() || matches!(error.kind(), fabric::ErrorKind::Revoked { .. });
-        let is_of_application = |error: &fabric::Error| match error.kind() {
-            fabric::ErrorKind::Revoked { key, .. } => key.class() == *key && *key != GroupKey::SIGNAL,
-            _ => false,
-        };
         let deadline = endpoint.deadline();
         match fence(endpoint, nodes.clone(), deadline).await {
             Ok(()) => return Ok(Vec::new()),
@@ -72,7 +67,6 @@ impl Node {
         let mut lost = Vec::new();
         for node in nodes {
             match fence(endpoint, [node].into_iter(), deadline).await {
-                Err(error) if is_of_application(&error) => {}
                 Err(error) if !may_be_missed(&error) => return Err(error.into()),
                 Err(_) if self.fenced_error(endpoint, node).is_none() => lost.push(node),
                 Err(_) => endpoint.clear_flush_state(node),
@@ -127,7 +121,14 @@ async fn fence(
     loop {
         match endpoint.global_fence(nodes.clone()).await {
             Err(error) if error.is_refused() && endpoint.now() < deadline => pause.wait(endpoint, deadline).await,
+            // The right to a further group is the application's. Without it nothing lands there, and the next fence
+            // leaves the group out.
+            Err(error) if lacks_further_right(&error) => {}
             fenced => return fenced,
         }
     }
+}
+
+fn lacks_further_right(error: &fabric::Error) -> bool {
+    matches!(error.kind(), fabric::ErrorKind::Revoked { key, .. } if key.class() != GroupKey::SIGNAL)
 }

@@ -3,6 +3,7 @@
 use core::future::poll_fn;
 use core::pin::pin;
 use core::task::Poll;
+use std::rc::Rc;
 use std::time::Duration;
 
 use farfield_core::fabric::Instant;
@@ -48,19 +49,40 @@ fn deleted() -> Scenario {
     })
 }
 
-/// The buffer of an insert has contained the valid slot of another key.
+/// The buffer of an insert has contained the valid slot of another key: the values are too long for reads without one.
 fn insert_after_get() -> Scenario {
     let about = "once a get has found a new key, no get anywhere misses it, whatever its inserter has read before";
     Scenario::new("kv/insert-after-get", about, 2, |cluster| {
-        let clients = Client::open(cluster, tiny(), &[(1, 2, 7)])?;
-        let (inserts, near, far) = (clients[0].clone(), clients[0].clone(), clients[1].clone());
+        let stores = cluster.on_each(|node| KvStore::<u64, [u64; 3]>::open(node, "kv", tiny()).map(Rc::new))?;
+        let far = Rc::clone(&stores[1]);
+        cluster.on_each(move |node| match node.id() {
+            NodeId(1) => node.endpoint()?.block_on(far.insert(&node.endpoint()?, &2, &[7; 3])),
+            _ => Ok(true),
+        })?;
+        let inserts = Rc::clone(&stores[0]);
         cluster.thread(0, "inserts", move |ep| {
-            ep.block_on(inserts.get(ep, 2))?;
-            ep.block_on(inserts.insert(ep, 1, 1)).map(drop)
+            ep.block_on(inserts.get(ep, &2))?;
+            ep.block_on(inserts.insert(ep, &1, &[1; 3])).map(drop)
         });
-        cluster.thread(0, "gets", move |ep| ep.block_on(near.get(ep, 1)).map(drop));
-        cluster.thread(1, "gets", move |ep| ep.block_on(far.get(ep, 1)).map(drop));
-        linearizable(cluster, &clients, &[1, 2]);
+        // The begin of each get, and its end: where it began, and whether it has found the key.
+        let gets = cluster.log();
+        for (node, store) in stores.iter().cloned().enumerate() {
+            let gets = gets.clone();
+            cluster.thread(node, "gets", move |ep| {
+                let begin = gets.push(None);
+                let found = ep.block_on(store.get(ep, &1))?;
+                gets.push(Some((begin, found.is_some())));
+                Ok(())
+            });
+        }
+        cluster.at_end(move || {
+            let gets = gets.take();
+            let first_found = gets.iter().position(|get| matches!(get, Some((_, true)))).unwrap_or(usize::MAX);
+            let is_late = |(begin, found): &(usize, bool)| *begin > first_found && !found;
+            assert!(!gets.iter().flatten().any(is_late), "a get misses a key that another has found: {gets:?}");
+            Ok(())
+        });
+        keep(cluster, stores);
         Ok(())
     })
 }

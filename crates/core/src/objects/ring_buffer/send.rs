@@ -198,9 +198,13 @@ impl RingSender {
     /// departed.
     #[cold]
     fn drop_gone(&mut self, endpoint: &Endpoint) {
-        let is_gone = |copy: &RemoteCopy| endpoint.check_alive(copy.head.node()).is_err();
-        let mut stays = self.copies.iter().all(is_gone);
-        self.copies.retain(|copy| !is_gone(copy) || core::mem::take(&mut stays));
+        let mut left = self.copies.len();
+        // Each is looked at once: another may die meanwhile.
+        self.copies.retain(|copy| {
+            let stays = left == 1 || endpoint.check_alive(copy.head.node()).is_ok();
+            left -= usize::from(!stays);
+            stays
+        });
     }
 
     /// Puts the last `bytes` bytes of the sent messages, which begin at `at` in the ring, and then the head.
