@@ -173,15 +173,15 @@ pub(in crate::scenarios) fn judge(cluster: &Cluster, clients: &[Client], keys: &
             for key in keys.iter().copied().filter(|key| kept != Some(*key)) {
                 // At some moment its values were lost.
                 history.record(key, Event::pending(9 + gone as u32, lived, KvInput::Delete));
-                // A node that found a key missing while deleting it may find it lost.
+                // While it deletes a key, others find the key missing, and lost after its death. A delete that it has
+                // given up goes on, whatever it calls next.
                 let deletes = |at: usize| {
                     let ended = |entry: &Entry| matches!(entry, Entry::Returned { call, .. } if *call == at);
                     let is_delete =
                         matches!(entries[at], Entry::Called { key: of, input: KvInput::Delete, .. } if of == key);
-                    is_delete && !entries.iter().any(ended)
+                    of_it(at) && is_delete && !entries.iter().any(ended)
                 };
-                let called = |at: &usize| of_it(*at);
-                if (0..entries.len()).rfind(called).is_some_and(deletes) {
+                if (0..entries.len()).any(deletes) {
                     history.record(key, Event::pending(19 + gone as u32, lived, KvInput::Insert(u64::MAX)));
                 }
             }
