@@ -109,7 +109,9 @@ pub(crate) fn again(root: &Path, mut sites: BTreeMap<u32, Site>, which: &Which) 
         let scenario = found.remove(&site.name).expect("it was drawn from them").scenario;
         let outcome = kill(&tree.worker(), id, AGAIN_EXECUTIONS, AGAIN_SECONDS, &[&scenario])?;
         let is_found = !matches!(&outcome, Ended::Whole(outcome) if outcome.killed_by.is_none());
-        println!("{} {scenario}: {}", if is_found { "found     " } else { "NOT FOUND" }, site.name);
+        let executions = if let Ended::Whole(outcome) = &outcome { outcome.executions } else { 1 };
+        let end = if is_found { "found" } else { "NOT FOUND" };
+        println!("{end:9} {} => {scenario}, {executions}", site.name);
         missed.extend((!is_found).then_some(site.name));
     }
     ensure!(missed.is_empty(), "{} of {count} mistakes are not found any more", missed.len());

@@ -27,7 +27,8 @@ fn further_word(cluster: &Cluster, node: usize) -> Result<(GroupKey, Region)> {
 fn further_groups() -> Scenario {
     let about = "a fence covers the puts to each group of a node, and the gets that nobody waits for";
     Scenario::new("fence/further-groups", about, 2, |cluster| {
-        let words = [word(cluster, 0, "x")?, further_word(cluster, 0)?.1, further_word(cluster, 0)?.1];
+        let bell = cluster.node(0).alloc(GroupKey::SIGNAL, 8)?;
+        let words = [word(cluster, 0, "x")?, bell, further_word(cluster, 0)?.1, further_word(cluster, 0)?.1];
         let (source, here) = (word(cluster, 0, "source")?, word(cluster, 1, "here")?);
         source.word(0).store(9);
         // How many rounds are done, and the words that the last one has put to.
@@ -37,11 +38,11 @@ fn further_groups() -> Scenario {
             ep.block_on(ep.wait_until(Instant::NEVER, || (round.load() == 1).then_some(())))?;
             let chosen = of_round.load() as usize;
             let seen = looked_at.each_ref().map(|word| word.word(0).load());
-            assert_eq!(seen, [0, 1, 2].map(|at| u64::from(chosen & 1 << at != 0)), "of {chosen:b}");
+            assert_eq!(seen, [0, 1, 2, 3].map(|at| u64::from(chosen & 1 << at != 0)), "of {chosen:b}");
             Ok(())
         });
         cluster.thread(1, "puts", move |ep| {
-            let (chosen, flushes, gets) = (choose(8), choose(2) == 1, choose(2) == 1);
+            let (chosen, flushes, gets) = (choose(16), choose(2) == 1, choose(2) == 1);
             for (_, word) in words.iter().enumerate().filter(|(at, _)| chosen & 1 << at != 0) {
                 let word = word.remote::<u64>(0);
                 if flushes { ep.put_untracked(word, 1) } else { ep.put_value(word, 1) }.detach()?;
