@@ -96,20 +96,20 @@ mod single;
 
 use std::sync::Arc;
 
-use farfield_fabric::{self as fabric, Endpoint, GroupKey, NodeId, RemotePtr};
+use farfield_fabric::{self as fabric, Endpoint, GroupKey, NodeId, Op, RemotePtr};
 
 pub use self::options::ALockOptions;
 pub use self::single::ALock;
 use super::descriptor::{self, Descriptors, Id};
 use super::grant::{Grant, LOCK, Wait};
-use super::local::{Local, LocalEntry};
-use super::queue::{Entry, Place, Queue, Spared, deaths_told, whole_words};
+use super::local::{Local, LocalEntry, LocalHead};
+use super::queue::{Asked, Entry, Head, Queue, Spared, Words, deaths_told};
 use super::{Layout, LockArray, LockGuard, Spread, WaitLimit, in_order};
 use farfield_core::Node;
 use farfield_core::Result;
 use farfield_core::toolkit::ErrorContext;
 use farfield_core::toolkit::Regions;
-use farfield_core::toolkit::release::{fence_holder, release_later};
+use farfield_core::toolkit::release::{fence_at_once, fence_holder, release_later};
 
 pub(super) const TAIL_REMOTE: usize = 0;
 pub(super) const TAIL_LOCAL: usize = 1;
@@ -154,15 +154,34 @@ pub struct ALockGuard<'a> {
     locks: &'a ALockArray,
     endpoint: &'a Endpoint,
     /// None once the lock is released, or left to the service thread.
-    held: Option<Held<'a>>,
+    held: Option<Held>,
     budget: u32,
     is_poisoned: bool,
     is_repaired: bool,
 }
 
-enum Held<'a> {
-    Remote(Entry<'a>),
+#[derive(Clone, Copy)]
+enum Held {
+    Remote(Head),
+    Local(LocalHead),
+}
+
+/// An operation that leaves the head, and has to wait.
+enum Leaving<'a> {
+    Remote(Entry<'a>, Asked<'a>),
     Local(LocalEntry<'a>),
+}
+
+impl Leaving<'_> {
+    async fn leave(self) -> Result<()> {
+        match self {
+            Leaving::Remote(entry, asked) => entry.leave(asked).await,
+            Leaving::Local(entry) => {
+                entry.leave().await;
+                Ok(())
+            }
+        }
+    }
 }
 
 impl ALockArray {
@@ -232,7 +251,8 @@ impl ALockArray {
         };
         let spread = Spread::open(node, layout)?;
         let descriptors = Descriptors::new(node.id(), own, spread.regions("descriptors")?);
-        let queue = Queue::new(&spread.object, descriptors, Id::NOBODY);
+        let words = Words { tail: TAIL_REMOTE, claims: CLAIMS, buried: Some(BURIED) };
+        let queue = Queue::new(&spread.object, descriptors, words, Id::NOBODY);
         let local = spread.own.clone().zip(own_local);
         let local = local.map(|(locks, descriptors)| Local::new(locks, descriptors, Arc::clone(&queue)));
         Ok(ALockArray { spread, options, queue, local })
@@ -249,34 +269,36 @@ impl ALockArray {
         self.local.as_ref().filter(|_| record.node() == self.spread.node().id())
     }
 
+    #[inline]
+    fn guard<'a>(&'a self, endpoint: &'a Endpoint, held: Held, budget: u32, is_poisoned: bool) -> ALockGuard<'a> {
+        ALockGuard { locks: self, endpoint, held: Some(held), budget, is_poisoned, is_repaired: false }
+    }
+
     async fn lock_remote<'a>(
         &'a self,
         endpoint: &'a Endpoint,
-        index: usize,
-        record: RemotePtr<u64>,
+        mut entry: Entry<'a>,
+        begun: Begun<'a>,
         mut wait: Wait,
     ) -> Result<Option<ALockGuard<'a>>> {
-        let place = Place {
-            lock: index,
-            tail: record.at(TAIL_REMOTE),
-            claims: record.at(CLAIMS),
-            buried: Some(record.at(BURIED)),
-        };
-        let mut entry = self.queue.entry(endpoint, place)?;
-        let Some(found) = entry.enqueue(&mut wait).await? else { return Ok(None) };
-        let mut granted = None;
-        if found.node().is_some() {
-            // A wait has memory of its own, so that the future of an uncontended call is small.
-            match Box::pin(entry.granted(&mut wait)).await {
-                Ok(grant) => granted = Some(grant),
-                Err(error) if wait.is_forbidden() && error.is_timeout() => return Ok(None),
-                Err(error) => return Err(error),
+        let (mut granted, mut looked) = (None, None);
+        match begun {
+            Begun::Asked(asked) => {
+                let Some(found) = entry.enqueue(&mut wait, asked).await? else { return Ok(None) };
+                if found.node().is_some() {
+                    match endpoint.boxed(entry.granted(&mut wait)).await {
+                        Ok(grant) => granted = Some(grant),
+                        Err(error) if wait.is_forbidden() && error.is_timeout() => return Ok(None),
+                        Err(error) => return Err(error),
+                    }
+                }
             }
+            Begun::Competes(look) => looked = Some(look),
         }
         let (budget, is_poisoned) = match granted {
             Some(grant) if grant.budget() > 0 => (grant.budget(), grant.is_poisoned()),
             _ => {
-                let won = compete(&mut entry, &mut wait).await.of(self.spread.path())?;
+                let won = compete(&mut entry, &mut wait, looked).await.of(self.spread.path())?;
                 let Some(is_poisoned) = won else {
                     entry.back_out().await?;
                     return Ok(None);
@@ -284,40 +306,50 @@ impl ALockArray {
                 (self.options.remote_budget, is_poisoned)
             }
         };
-        let held = Some(Held::Remote(entry));
-        Ok(Some(ALockGuard { locks: self, endpoint, held, budget, is_poisoned, is_repaired: false }))
+        Ok(Some(self.guard(endpoint, Held::Remote(entry.into_head()), budget, is_poisoned)))
     }
 
+    /// The lock of an operation that has just won against the head of the remote queue.
+    #[inline]
+    fn won_local<'a>(&'a self, endpoint: &'a Endpoint, local: &Local, head: LocalHead) -> ALockGuard<'a> {
+        // Read after the lock is taken. Deaths that are reported later cannot be those of a holder.
+        let (deaths, repaired) = local.deaths(head);
+        self.guard(endpoint, Held::Local(head), self.options.local_budget, deaths != repaired)
+    }
+
+    /// Waits for a lock of this node: as the operation at the head of the local queue, or as one that is not in the queue
+    /// yet.
     async fn lock_local<'a>(
         &'a self,
         local: &'a Arc<Local>,
         endpoint: &'a Endpoint,
         index: usize,
+        head: Option<LocalHead>,
         mut wait: Wait,
     ) -> Result<Option<ALockGuard<'a>>> {
         let path = self.spread.path();
-        let mut entry = local.entry(endpoint, index, self.spread.offset(index)).of(path)?;
+        let mut entry = match head {
+            Some(head) => local.at_head(endpoint, head, Grant::new(0, false)),
+            None => local.entry(endpoint, index, self.spread.offset(index)).of(path)?,
+        };
         let mut granted = None;
-        if !entry.enqueue(wait.is_forbidden()) {
+        if head.is_none() && !entry.enqueue(wait.is_forbidden()) {
             if wait.is_forbidden() {
                 return Ok(None);
             }
-            granted = Some(Box::pin(entry.granted(&mut wait)).await.of(path)?);
+            granted = Some(entry.granted(&mut wait).await.of(path)?);
         }
-        let (budget, is_poisoned) = match granted {
-            Some(grant) if grant.budget() > 0 => (grant.budget(), grant.is_poisoned()),
-            _ => {
-                if !entry.competes() && !Box::pin(entry.wins(&mut wait)).await.of(path)? {
-                    entry.back_out();
-                    return Ok(None);
-                }
-                // Read after the lock is taken. Deaths that are reported later cannot be those of a holder.
-                let (deaths, repaired) = entry.deaths();
-                (self.options.local_budget, deaths != repaired)
-            }
-        };
-        let held = Some(Held::Local(entry));
-        Ok(Some(ALockGuard { locks: self, endpoint, held, budget, is_poisoned, is_repaired: false }))
+        if let Some(grant) = granted.filter(|grant| grant.budget() > 0) {
+            let held = Held::Local(entry.into_head());
+            return Ok(Some(self.guard(endpoint, held, grant.budget(), grant.is_poisoned())));
+        }
+        // A head that was passed in has competed, and not won yet.
+        let has_won = head.is_none() && entry.competes();
+        if !has_won && !entry.wins(&mut wait).await.of(path)? {
+            entry.back_out();
+            return Ok(None);
+        }
+        Ok(Some(self.won_local(endpoint, local, entry.into_head())))
     }
 }
 
@@ -339,30 +371,89 @@ impl LockArray for ALockArray {
         limit: WaitLimit,
     ) -> Result<Option<ALockGuard<'a>>> {
         self.spread.check_current()?;
-        let wait = Wait::new(limit);
         let record = self.spread.record(index);
-        match self.local(record) {
-            Some(local) => self.lock_local(local, endpoint, index, wait).await,
-            None => self.lock_remote(endpoint, index, record, wait).await,
+        let Some(local) = self.local(record) else {
+            let mut entry = self.queue.entry(endpoint, record, index)?;
+            let begun = match entry.asks_first()? {
+                Some(asked) => Begun::Asked(asked),
+                None => match names_victim(endpoint, record).of(self.spread.path())? {
+                    Ok(look) if look.has_won() && look.is_repaired() => {
+                        let held = Held::Remote(entry.into_head());
+                        return Ok(Some(self.guard(endpoint, held, self.options.remote_budget, false)));
+                    }
+                    look => Begun::Competes(look),
+                },
+            };
+            return endpoint.boxed(self.lock_remote(endpoint, entry, begun, Wait::new(limit))).await;
+        };
+        let head = local.enters_at_once(endpoint, index, self.spread.offset(index));
+        match head {
+            Some(head) if local.competes(head) => Ok(Some(self.won_local(endpoint, local, head))),
+            head => endpoint.boxed(self.lock_local(local, endpoint, index, head, Wait::new(limit))).await,
         }
     }
 }
 
-/// Competes, as the head of the remote queue, with the head of the local one. Returns whether a holder has died and its
-/// damage is not repaired; none if it may not wait and the first attempt fails.
-async fn compete(entry: &mut Entry<'_>, wait: &mut Wait) -> Result<Option<bool>> {
-    let (endpoint, record) = (entry.endpoint(), entry.place().tail);
-    let mut named = Named { entry, is_in_memory: false };
+/// How far an operation has come without a wait.
+enum Begun<'a> {
+    Asked(Asked<'a>),
+    /// It is at the head of the remote queue, and has named the victim.
+    Competes(Looking<'a>),
+}
+
+/// What the head of the remote queue has seen of the record. The words may be read in any order: each of the first two
+/// suffices by itself. The others have not changed since the last holder changed them. Only `repaired` may be older than
+/// the value that this holder left.
+struct Look([u64; 5]);
+
+/// A look that may not have ended yet.
+type Looking<'a> = core::result::Result<Look, Op<'a, [u64; 5]>>;
+
+impl Look {
+    fn begin(endpoint: &Endpoint, record: RemotePtr<u64>) -> Looking<'_> {
+        endpoint.get_words(record.at(TAIL_LOCAL)).into_value().map(Look)
+    }
+
+    fn has_won(&self) -> bool {
+        let Look([tail_local, victim, ..]) = *self;
+        tail_local == 0 || victim != REMOTE
+    }
+
+    fn deaths(&self) -> u64 {
+        let Look([_, _, claims, burials, _]) = *self;
+        deaths_told(claims) + burials
+    }
+
+    fn is_repaired(&self) -> bool {
+        self.0[4] == self.deaths()
+    }
+}
+
+/// Lets the head of the local queue pass, unless it does the same, and looks whether it has.
+#[inline]
+fn names_victim(endpoint: &Endpoint, record: RemotePtr<u64>) -> fabric::Result<Looking<'_>> {
     // Posted together with the get that follows, and lands before it (`NRW → NRR`).
     endpoint.put_value(record.at(VICTIM), REMOTE).detach()?;
+    Ok(Look::begin(endpoint, record))
+}
+
+/// Competes, as the head of the remote queue, with the head of the local one; `looked` if it has named the victim already.
+/// Returns whether a holder has died and its damage is not repaired; none if it may not wait and the first attempt fails.
+async fn compete<'a>(entry: &mut Entry<'a>, wait: &mut Wait, looked: Option<Looking<'a>>) -> Result<Option<bool>> {
+    let (endpoint, record) = (entry.endpoint(), entry.record());
+    let mut named = Named { entry, is_in_memory: false };
+    let mut looking = match looked {
+        Some(looking) => looking,
+        None => names_victim(endpoint, record)?,
+    };
     loop {
-        // The words may be read in any order: each of the first two suffices by itself. The others have not changed
-        // since the last holder changed them. Only `repaired` may be older than the value that this holder left.
-        let [tail_local, victim, claims, burials, repaired] = whole_words(endpoint, record.at(TAIL_LOCAL)).await?;
+        let look = match looking {
+            Ok(look) => look,
+            Err(looking) => Look(looking.await?),
+        };
         named.is_in_memory = true; // the get has completed, after the victim's put
-        if tail_local == 0 || victim != REMOTE {
-            let deaths = deaths_told(claims) + burials;
-            let is_repaired = deaths == repaired || endpoint.get(record.at(REPAIRED)).await? == deaths;
+        if look.has_won() {
+            let is_repaired = look.is_repaired() || endpoint.get(record.at(REPAIRED)).await? == look.deaths();
             return Ok(Some(!is_repaired));
         }
         if wait.is_forbidden() {
@@ -372,6 +463,7 @@ async fn compete(entry: &mut Entry<'_>, wait: &mut Wait) -> Result<Option<bool>>
             return Err(late);
         }
         endpoint.wait_for_change(wait.slice(endpoint)).await;
+        looking = Look::begin(endpoint, record);
     }
 }
 
@@ -386,7 +478,7 @@ impl Drop for Named<'_, '_> {
     fn drop(&mut self) {
         if !self.is_in_memory {
             // It takes one round trip at most.
-            let (endpoint, home) = (self.entry.endpoint(), self.entry.place().tail.node());
+            let (endpoint, home) = (self.entry.endpoint(), self.entry.record().node());
             if endpoint.block_on(endpoint.global_fence([home])).is_err() {
                 self.entry.leak(); // either its home is unreachable, or the entry never leaves the head
             }
@@ -394,7 +486,7 @@ impl Drop for Named<'_, '_> {
     }
 }
 
-impl ALockGuard<'_> {
+impl<'a> ALockGuard<'a> {
     /// How many operations of its cohort may have the lock after this one, before the other cohort gets it.
     pub fn budget(&self) -> u32 {
         self.budget
@@ -402,70 +494,88 @@ impl ALockGuard<'_> {
 
     /// Records in the lock that everything left by dead holders is repaired. The release makes this visible.
     async fn tell_repaired(&self) -> fabric::Result<()> {
-        match self.held.as_ref() {
-            Some(Held::Remote(entry)) => {
-                let record = entry.place().tail;
-                let [claims, burials] = whole_words(self.endpoint, record.at(CLAIMS)).await?;
-                self.endpoint.put_value(record.at(REPAIRED), deaths_told(claims) + burials).detach()
+        match self.held {
+            Some(Held::Remote(head)) => {
+                let [claims, burials] = self.endpoint.get_words(head.record.at(CLAIMS)).await?;
+                self.endpoint.put_value(head.record.at(REPAIRED), deaths_told(claims) + burials).detach()
             }
-            Some(Held::Local(entry)) => {
-                entry.tell_repaired();
+            Some(Held::Local(head)) => {
+                self.local().tell_repaired(head);
                 Ok(())
             }
             None => Ok(()),
         }
     }
 
-    async fn release(&mut self) -> Result<()> {
-        let (path, node, endpoint) = (self.locks.spread.path(), self.locks.spread.node(), self.endpoint);
-        if self.is_repaired && Box::pin(self.tell_repaired()).await.is_ok() {
-            self.is_poisoned = false;
+    fn local(&self) -> &'a Arc<Local> {
+        self.locks.local.as_ref().expect("it was locked on its home")
+    }
+
+    #[inline]
+    fn spared(&self) -> Spared {
+        match &self.held {
+            Some(Held::Remote(head)) => self.locks.queue.spared(head),
+            _ => Spared::Nothing,
         }
+    }
+
+    /// Begins to leave, after the fence. Returns the operation if it has to wait.
+    #[inline]
+    fn begins_to_leave(&mut self, spared: Spared) -> Result<Option<Leaving<'a>>> {
         let next_grant = Grant::new(self.budget.wrapping_sub(1), self.is_poisoned);
-        let spared = match self.held.as_mut().expect("it is held") {
-            Held::Remote(entry) => {
-                entry.set_next_grant(next_grant);
-                entry.spared()
-            }
-            Held::Local(entry) => {
-                entry.set_next_grant(next_grant);
-                Spared::Nothing
-            }
-        };
-        let lost = fence_holder(node, endpoint, |node| spared.is(node)).await.of(path)?;
-        if !lost.is_empty() {
-            return match self.held.take().expect("it is held") {
-                Held::Remote(entry) => release_later(node, endpoint, lost, entry.leave_later()),
-                Held::Local(entry) => release_later(node, endpoint, lost, entry.leave_later()),
-            }
-            .of(path);
-        }
         match self.held.take().expect("it is held") {
-            Held::Remote(entry) => entry.leave(spared).await,
-            Held::Local(entry) => {
-                if let Err(entry) = entry.leave_at_once() {
-                    Box::pin(entry.leave()).await;
-                }
-                Ok(())
+            Held::Remote(head) => {
+                let mut entry = self.locks.queue.at_head(self.endpoint, head, next_grant);
+                Ok(entry.begins_to_leave(spared)?.map(|asked| Leaving::Remote(entry, asked)))
+            }
+            Held::Local(head) if self.local().leaves_at_once(head) => Ok(None),
+            Held::Local(head) => {
+                let entry = self.local().at_head(self.endpoint, head, next_grant);
+                Ok(entry.leave_at_once().err().map(Leaving::Local))
             }
         }
     }
 
-    /// Keeps the lock taken: an error occurred before all writes were known to be visible.
-    fn leak(&mut self) {
-        match self.held.take() {
-            Some(Held::Remote(mut entry)) => entry.leak(),
-            Some(Held::Local(mut entry)) => entry.leak(),
-            None => {}
+    async fn release(&mut self) -> Result<()> {
+        let (path, node, endpoint) = (self.locks.spread.path(), self.locks.spread.node(), self.endpoint);
+        if self.is_repaired && self.tell_repaired().await.is_ok() {
+            self.is_poisoned = false;
         }
+        let spared = self.spared();
+        let lost = fence_holder(node, endpoint, |node| spared.is(node)).await.of(path)?;
+        if lost.is_empty() {
+            return match self.begins_to_leave(spared)? {
+                Some(leaving) => leaving.leave().await,
+                None => Ok(()),
+            };
+        }
+        let next_grant = Grant::new(self.budget.wrapping_sub(1), self.is_poisoned);
+        match self.held.take().expect("it is held") {
+            Held::Remote(head) => {
+                let entry = self.locks.queue.at_head(endpoint, head, next_grant);
+                release_later(node, endpoint, lost, entry.leave_later())
+            }
+            Held::Local(head) => {
+                let entry = self.local().at_head(endpoint, head, next_grant);
+                release_later(node, endpoint, lost, entry.leave_later())
+            }
+        }
+        .of(path)
     }
 }
 
 impl LockGuard for ALockGuard<'_> {
     async fn unlock(mut self) -> Result<()> {
-        let released = self.release().await;
-        self.leak();
-        released
+        let (node, endpoint, spared) = (self.locks.spread.node(), self.endpoint, self.spared());
+        if self.is_repaired || !fence_at_once(node, endpoint, |node| spared.is(node)) {
+            let released = endpoint.boxed(self.release()).await;
+            self.held = None; // after an error the lock stays taken: not all writes are known to be visible
+            return released;
+        }
+        match self.begins_to_leave(spared)? {
+            Some(leaving) => endpoint.boxed(leaving.leave()).await,
+            None => Ok(()),
+        }
     }
 
     fn is_poisoned(&self) -> bool {
@@ -479,11 +589,10 @@ impl LockGuard for ALockGuard<'_> {
 
 impl Drop for ALockGuard<'_> {
     fn drop(&mut self) {
-        if self.held.is_some() {
-            if let Err(error) = self.endpoint.block_on(self.release()) {
-                tracing::error!("releasing a lock in a drop: {error}");
-            }
-            self.leak();
+        if self.held.is_some()
+            && let Err(error) = self.endpoint.block_on(self.release())
+        {
+            tracing::error!("releasing a lock in a drop: {error}");
         }
     }
 }

@@ -40,7 +40,7 @@ impl Poller for Left {
 
     fn poll(&mut self, endpoint: &Endpoint) -> Progress {
         let (queue, operation) = (&self.queue, &mut self.operation);
-        if queue.is_fenced() || endpoint.check_alive(operation.place.tail.node()).is_err() {
+        if queue.is_fenced() || endpoint.check_alive(operation.record.node()).is_err() {
             return Progress::Done; // the lock is lost, or this node is evicted
         }
         let id = operation.id;
@@ -73,7 +73,7 @@ impl Poller for Left {
                     return Progress::Done;
                 }
                 let free = queue.free(operation);
-                match endpoint.cas(operation.place.tail, id.0, free.0).wait() {
+                match endpoint.cas(queue.tail(operation), id.0, free.0).wait() {
                     Ok(found) if !queue.has_left(operation, found) => Progress::Busy,
                     Err(error) if error.is_refused() => Progress::Retry,
                     _ => Progress::Done,
@@ -83,7 +83,7 @@ impl Poller for Left {
                 if queue.hand_over(endpoint, operation) {
                     return Progress::Done;
                 }
-                let lock = operation.place.lock;
+                let lock = operation.lock;
                 let is_evicted = |(node, _)| queue.node.status_of(node) == MemberStatus::Evicted;
                 if !queue.descriptors.tables().any(is_evicted) {
                     return Progress::Idle;

@@ -48,6 +48,14 @@ pub(super) struct LocalEntry<'a> {
     operation: Option<LocalOperation>,
 }
 
+/// What a guard knows of an operation at the head, see [`Local::at_head`].
+#[derive(Clone, Copy)]
+pub(super) struct LocalHead {
+    lock: u32,
+    slot: u32,
+    offset: usize,
+}
+
 #[derive(Clone, Copy)]
 struct LocalOperation {
     lock: usize,
@@ -89,6 +97,7 @@ impl Local {
     ///
     /// # Errors
     /// All descriptors are in use.
+    #[inline]
     pub(super) fn entry<'a>(
         self: &'a Arc<Self>,
         endpoint: &'a Endpoint,
@@ -102,6 +111,73 @@ impl Local {
             endpoint,
             operation: Some(LocalOperation { lock, offset, slot, stage, next_grant }),
         })
+    }
+
+    /// The operation of a guard, which is about to leave the head.
+    #[inline]
+    pub(super) fn at_head<'a>(
+        self: &'a Arc<Self>,
+        endpoint: &'a Endpoint,
+        head: LocalHead,
+        next_grant: Grant,
+    ) -> LocalEntry<'a> {
+        let LocalHead { lock, slot, offset } = head;
+        let (lock, slot) = (lock as usize, slot as usize);
+        LocalEntry {
+            local: self,
+            endpoint,
+            operation: Some(LocalOperation { lock, offset, slot, stage: Stage::Head, next_grant }),
+        }
+    }
+
+    /// Enters an empty queue. None if it is not empty, or all descriptors are in use: then nothing has happened.
+    #[inline]
+    pub(super) fn enters_at_once(&self, endpoint: &Endpoint, lock: usize, offset: usize) -> Option<LocalHead> {
+        let slot = self.slots.take_at_once(endpoint)?;
+        self.begins(slot);
+        if tail(self.locks.words(offset, WORDS)).compare_exchange(0, Local::name(slot)).is_err() {
+            self.slots.give_back(slot);
+            return None;
+        }
+        Some(LocalHead { lock: lock as u32, slot: slot as u32, offset })
+    }
+
+    /// Leaves the head if no operation is behind. Returns whether it has.
+    #[inline]
+    pub(super) fn leaves_at_once(&self, head: LocalHead) -> bool {
+        let slot = head.slot as usize;
+        let is_last = self.word(slot, NEXT).load() == 0
+            && tail(self.locks.words(head.offset, WORDS)).compare_exchange(Local::name(slot), 0).is_ok();
+        if is_last {
+            self.slots.give_back(slot);
+        }
+        is_last
+    }
+
+    /// The head of the local queue competes with that of the remote one. Returns whether it has won.
+    #[inline]
+    pub(super) fn competes(&self, head: LocalHead) -> bool {
+        competes(self.locks.words(head.offset, WORDS))
+    }
+
+    /// The number of deaths that may have left something half-written, and how many of them were repaired.
+    #[inline]
+    pub(super) fn deaths(&self, head: LocalHead) -> (u64, u64) {
+        let record = self.locks.words(head.offset, WORDS);
+        (deaths(record), record[REPAIRED].load())
+    }
+
+    /// Prepares a descriptor, before other threads can know of the entry (`CW → CAS`).
+    #[inline]
+    fn begins(&self, slot: usize) {
+        self.word(slot, NEXT).store(0);
+        self.word(slot, GRANT).store(0);
+    }
+
+    /// Records that everything left by dead holders is repaired.
+    pub(super) fn tell_repaired(&self, head: LocalHead) {
+        let record = self.locks.words(head.offset, WORDS);
+        record[REPAIRED].store(deaths(record));
     }
 
     #[inline]
@@ -132,14 +208,33 @@ impl Local {
 
     /// Empties the queue if no other operation is behind. Returns whether it did.
     fn empties(&self, operation: &mut LocalOperation) -> bool {
-        let tail = &self.record(operation)[TAIL_LOCAL];
-        if tail.compare_exchange(Local::name(operation.slot), 0).is_ok() {
+        if tail(self.record(operation)).compare_exchange(Local::name(operation.slot), 0).is_ok() {
             self.slots.give_back(operation.slot);
             return true;
         }
         operation.stage = Stage::Leaving;
         false
     }
+}
+
+/// The tail of the local queue.
+#[inline]
+fn tail(record: &[Word]) -> &Word {
+    &record[TAIL_LOCAL]
+}
+
+/// The head of the local queue lets that of the remote one pass, unless it does the same. Returns whether it has won.
+#[inline]
+fn competes(record: &[Word]) -> bool {
+    record[VICTIM].store(LOCAL);
+    memory_fence(); // the store reaches memory before the reads (`CW → MF → CR`)
+    wins(record).is_some()
+}
+
+/// The number of deaths that may have left something half-written.
+#[inline]
+fn deaths(record: &[Word]) -> u64 {
+    deaths_told(record[CLAIMS].load()) + record[BURIALS].load()
 }
 
 /// Whether the head of the local queue has the lock.
@@ -156,18 +251,20 @@ impl LocalEntry<'_> {
         self.operation.as_ref().expect("it has not left")
     }
 
-    pub(super) fn set_next_grant(&mut self, grant: Grant) {
-        self.operation.as_mut().expect("it has not left").next_grant = grant;
+    /// Leaves the operation to a guard, at the head.
+    #[inline]
+    pub(super) fn into_head(mut self) -> LocalHead {
+        let LocalOperation { lock, offset, slot, .. } = self.operation.take().expect("it has not left");
+        LocalHead { lock: lock as u32, slot: slot as u32, offset }
     }
 
     /// Enters the queue; with `only_if_empty`, only if it is empty. Returns whether the operation is at the head.
+    #[inline]
     pub(super) fn enqueue(&mut self, only_if_empty: bool) -> bool {
         let local = self.local;
         let operation = self.operation.as_mut().expect("it has not left");
-        // Before other threads can know of the entry (`CW → CAS`).
-        local.word(operation.slot, NEXT).store(0);
-        local.word(operation.slot, GRANT).store(0);
-        let tail = &local.record(operation)[TAIL_LOCAL];
+        local.begins(operation.slot);
+        let tail = tail(local.record(operation));
         let mut found = 0;
         while let Err(other) = tail.compare_exchange(found, Local::name(operation.slot)) {
             if only_if_empty {
@@ -205,12 +302,8 @@ impl LocalEntry<'_> {
     }
 
     /// Competes with the head of the remote queue. Returns whether it has won.
-    #[inline]
     pub(super) fn competes(&self) -> bool {
-        let record = self.local.record(self.operation());
-        record[VICTIM].store(LOCAL);
-        memory_fence(); // the store reaches memory before the reads (`CW → MF → CR`)
-        wins(record).is_some()
+        competes(self.local.record(self.operation()))
     }
 
     /// Waits until it has won, after [`LocalEntry::competes`], which names the victim. Returns false if it may not wait.
@@ -238,12 +331,6 @@ impl LocalEntry<'_> {
                 return Err(late);
             }
         }
-    }
-
-    /// Returns the number of deaths that may have left something half-written, and how many of them were repaired.
-    pub(super) fn deaths(&self) -> (u64, u64) {
-        let record = self.local.record(self.operation());
-        (deaths_told(record[CLAIMS].load()) + record[BURIALS].load(), record[REPAIRED].load())
     }
 
     /// Leaves the head: grants the lock to the operation behind, or empties the queue. Returns itself if neither is
@@ -278,16 +365,6 @@ impl LocalEntry<'_> {
         if local.hand_over(endpoint, operation) || local.empties(operation) {
             self.operation = None;
         }
-    }
-
-    /// Records that everything left by dead holders is repaired.
-    pub(super) fn tell_repaired(&self) {
-        self.local.record(self.operation())[REPAIRED].store(self.deaths().0);
-    }
-
-    /// Abandons the descriptor: it is never used again.
-    pub(super) fn leak(&mut self) {
-        self.operation = None;
     }
 
     /// Returns a step function by which another thread leaves the head later.

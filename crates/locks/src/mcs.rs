@@ -31,13 +31,13 @@ use std::sync::Arc;
 
 use super::descriptor::{self, Descriptors, Id};
 use super::grant::{Grant, Wait};
-use super::queue::{Entry, Place, Queue};
+use super::queue::{Asked, Entry, Head, Queue, Spared, Words};
 use super::{ALockOptions, Layout, LockArray, LockGuard, Spread, WaitLimit, in_order};
 use farfield_core::Node;
 use farfield_core::Result;
 use farfield_core::toolkit::ErrorContext;
 use farfield_core::toolkit::Regions;
-use farfield_core::toolkit::release::{fence_holder, release_later};
+use farfield_core::toolkit::release::{fence_at_once, fence_holder, release_later};
 
 const TAIL: usize = 0;
 const CLAIMS: usize = 1;
@@ -78,7 +78,7 @@ pub struct McsGuard<'a> {
     locks: &'a McsLockArray,
     endpoint: &'a Endpoint,
     /// None once the lock is released, or left to the service thread.
-    held: Option<Entry<'a>>,
+    held: Option<Head>,
     is_poisoned: bool,
     is_repaired: bool,
 }
@@ -141,7 +141,8 @@ impl McsLockArray {
         };
         let spread = Spread::open(node, layout)?;
         let descriptors = Descriptors::new(node.id(), own, spread.regions("descriptors")?);
-        let queue = Queue::new(&spread.object, descriptors, Id::NOBODY_AFTER_DEATH);
+        let words = Words { tail: TAIL, claims: CLAIMS, buried: None };
+        let queue = Queue::new(&spread.object, descriptors, words, Id::NOBODY_AFTER_DEATH);
         Ok(McsLockArray { spread, queue })
     }
 
@@ -170,51 +171,90 @@ impl LockArray for McsLockArray {
         limit: WaitLimit,
     ) -> Result<Option<McsGuard<'a>>> {
         self.spread.check_current()?;
-        let mut wait = Wait::new(limit);
-        let record = self.spread.record(index);
-        let place = Place { lock: index, tail: record.at(TAIL), claims: record.at(CLAIMS), buried: None };
-        let mut entry = self.queue.entry(endpoint, place)?;
-        let Some(found) = entry.enqueue(&mut wait).await? else { return Ok(None) };
+        let mut entry = self.queue.entry(endpoint, self.spread.record(index), index)?;
+        match entry.asks_first()? {
+            None => Ok(Some(self.guard(endpoint, entry, false))),
+            Some(asked) => endpoint.boxed(self.enter(endpoint, entry, asked, Wait::new(limit))).await,
+        }
+    }
+}
+
+impl McsLockArray {
+    #[inline]
+    fn guard<'a>(&'a self, endpoint: &'a Endpoint, entry: Entry<'a>, is_poisoned: bool) -> McsGuard<'a> {
+        McsGuard { locks: self, endpoint, held: Some(entry.into_head()), is_poisoned, is_repaired: false }
+    }
+
+    /// Enters the queue, and waits for the lock.
+    async fn enter<'a>(
+        &'a self,
+        endpoint: &'a Endpoint,
+        mut entry: Entry<'a>,
+        asked: Asked<'a>,
+        mut wait: Wait,
+    ) -> Result<Option<McsGuard<'a>>> {
+        let Some(found) = entry.enqueue(&mut wait, asked).await? else { return Ok(None) };
         let is_poisoned = match found.node() {
             None => found == Id::NOBODY_AFTER_DEATH,
-            // A wait has memory of its own, so that the future of an uncontended call is small.
-            Some(_) => match Box::pin(entry.granted(&mut wait)).await {
+            Some(_) => match endpoint.boxed(entry.granted(&mut wait)).await {
                 Ok(grant) => grant.is_poisoned(),
                 Err(error) if wait.is_forbidden() && error.is_timeout() => return Ok(None),
                 Err(error) => return Err(error),
             },
         };
-        Ok(Some(McsGuard { locks: self, endpoint, held: Some(entry), is_poisoned, is_repaired: false }))
+        Ok(Some(self.guard(endpoint, entry, is_poisoned)))
     }
 }
 
-impl McsGuard<'_> {
-    async fn release(&mut self) -> Result<()> {
-        let (path, node, endpoint) = (self.locks.spread.path(), self.locks.spread.node(), self.endpoint);
-        let entry = self.held.as_mut().expect("it is held");
-        entry.set_next_grant(Grant::new(0, self.is_poisoned && !self.is_repaired));
-        let spared = entry.spared();
-        let lost = fence_holder(node, endpoint, |node| spared.is(node)).await.of(path)?;
-        if !lost.is_empty() {
-            let entry = self.held.take().expect("it is held");
-            return release_later(node, endpoint, lost, entry.leave_later()).of(path);
-        }
-        self.held.take().expect("it is held").leave(spared).await
+impl<'a> McsGuard<'a> {
+    fn spared(&self) -> Spared {
+        self.locks.queue.spared(self.held.as_ref().expect("it is held"))
     }
 
-    /// Keeps the lock taken: an error occurred before all writes were known to be visible.
-    fn leak(&mut self) {
-        if let Some(mut entry) = self.held.take() {
-            entry.leak();
+    /// Takes the operation out of the guard.
+    #[inline]
+    fn entry(&mut self) -> Entry<'a> {
+        let (head, next_grant) = (self.held.take(), Grant::new(0, self.is_poisoned && !self.is_repaired));
+        self.locks.queue.at_head(self.endpoint, head.expect("it is held"), next_grant)
+    }
+
+    /// Makes the holder's puts visible, and begins to leave. Returns what [`Entry::leave`] has to do, if anything.
+    async fn fence(&mut self) -> Result<Option<(Entry<'a>, Asked<'a>)>> {
+        let (path, node, endpoint) = (self.locks.spread.path(), self.locks.spread.node(), self.endpoint);
+        let spared = self.spared();
+        let lost = fence_holder(node, endpoint, |node| spared.is(node)).await.of(path)?;
+        if lost.is_empty() {
+            return self.begins_to_leave(spared);
+        }
+        release_later(node, endpoint, lost, self.entry().leave_later()).of(path).map(|()| None)
+    }
+
+    #[inline]
+    fn begins_to_leave(&mut self, spared: Spared) -> Result<Option<(Entry<'a>, Asked<'a>)>> {
+        let mut entry = self.entry();
+        Ok(entry.begins_to_leave(spared)?.map(|asked| (entry, asked)))
+    }
+
+    async fn release(&mut self) -> Result<()> {
+        match self.fence().await? {
+            Some((entry, asked)) => entry.leave(asked).await,
+            None => Ok(()),
         }
     }
 }
 
 impl LockGuard for McsGuard<'_> {
     async fn unlock(mut self) -> Result<()> {
-        let released = self.release().await;
-        self.leak();
-        released
+        let (node, endpoint, spared) = (self.locks.spread.node(), self.endpoint, self.spared());
+        if !fence_at_once(node, endpoint, |node| spared.is(node)) {
+            let released = endpoint.boxed(self.release()).await;
+            self.held = None; // after an error the lock stays taken: not all writes are known to be visible
+            return released;
+        }
+        match self.begins_to_leave(spared)? {
+            Some((entry, asked)) => endpoint.boxed(entry.leave(asked)).await,
+            None => Ok(()),
+        }
     }
 
     fn is_poisoned(&self) -> bool {
@@ -228,11 +268,10 @@ impl LockGuard for McsGuard<'_> {
 
 impl Drop for McsGuard<'_> {
     fn drop(&mut self) {
-        if self.held.is_some() {
-            if let Err(error) = self.endpoint.block_on(self.release()) {
-                tracing::error!("releasing a lock in a drop: {error}");
-            }
-            self.leak();
+        if self.held.is_some()
+            && let Err(error) = self.endpoint.block_on(self.release())
+        {
+            tracing::error!("releasing a lock in a drop: {error}");
         }
     }
 }

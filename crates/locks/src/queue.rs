@@ -47,7 +47,7 @@ use std::sync::Arc;
 use farfield_core::toolkit::ErrorContext;
 use farfield_core::toolkit::{CancelGuard, Hold, Object, Poller, Progress};
 use farfield_core::{MemberStatus, Node, Result};
-use farfield_fabric::{self as fabric, Endpoint, NodeId, RemotePtr};
+use farfield_fabric::{self as fabric, Endpoint, NodeId, Op, RemotePtr};
 
 use super::descriptor::{Descriptors, Id, State};
 use super::grant::{Grant, LOCK, Wait};
@@ -61,15 +61,14 @@ const TRIES_MAX: u32 = 4;
 /// The number of descriptors read by one get.
 pub(super) const AT_ONCE: usize = 64;
 
-/// The location of a lock's queue, in the lock's record.
+/// The words of a lock's record that its queue uses, counted from the first.
 #[derive(Clone, Copy)]
-pub(super) struct Place {
-    pub(super) lock: usize,
-    pub(super) tail: RemotePtr<u64>,
+pub(super) struct Words {
+    pub(super) tail: usize,
     /// How often the head was claimed after a death. The upper half counts the claims that report a death.
-    pub(super) claims: RemotePtr<u64>,
+    pub(super) claims: usize,
     /// The tail of a queue of dead operations, after their deaths have been counted elsewhere.
-    pub(super) buried: Option<RemotePtr<u64>>,
+    pub(super) buried: Option<usize>,
 }
 
 /// Added to the claims by a claim that reports a death.
@@ -85,6 +84,7 @@ pub(super) struct Queue {
     pub(super) node: Node,
     path: String,
     pub(super) descriptors: Descriptors,
+    words: Words,
     /// The tail that a holder leaves if it was warned of a death and did not repair. Kinds of lock that record a death
     /// elsewhere use the ordinary empty tail.
     free_after_death: Id,
@@ -101,10 +101,23 @@ pub(super) struct Entry<'a> {
     operation: Option<Operation>,
 }
 
+/// The result of an atomic that may not be complete yet.
+pub(super) type Asked<'a> = core::result::Result<u64, Op<'a, u64>>;
+
+/// What a guard knows of an operation at the head, see [`Queue::at_head`].
+#[derive(Clone, Copy)]
+pub(super) struct Head {
+    pub(super) record: RemotePtr<u64>,
+    lock: u32,
+    id: Id,
+}
+
 /// An operation without its owner.
 #[derive(Clone, Copy)]
 pub(super) struct Operation {
-    pub(super) place: Place,
+    /// The lock's record.
+    pub(super) record: RemotePtr<u64>,
+    pub(super) lock: usize,
     pub(super) id: Id,
     pub(super) stage: Stage,
     /// The grant for the operation behind, if this one has to leave.
@@ -145,20 +158,52 @@ impl Spared {
 }
 
 impl Queue {
-    pub(super) fn new(object: &Object, descriptors: Descriptors, free_after_death: Id) -> Arc<Queue> {
+    pub(super) fn new(object: &Object, descriptors: Descriptors, words: Words, free_after_death: Id) -> Arc<Queue> {
         let (node, path, _open) = (object.node().for_service(), object.path().into(), object.hold());
-        Arc::new(Queue { node, path, descriptors, free_after_death, _open })
+        Arc::new(Queue { node, path, descriptors, words, free_after_death, _open })
     }
 
     /// An operation that is not queued yet.
     ///
     /// # Errors
     /// All descriptors are in use.
-    pub(super) fn entry<'a>(self: &'a Arc<Self>, endpoint: &'a Endpoint, place: Place) -> Result<Entry<'a>> {
+    #[inline]
+    pub(super) fn entry<'a>(
+        self: &'a Arc<Self>,
+        endpoint: &'a Endpoint,
+        record: RemotePtr<u64>,
+        lock: usize,
+    ) -> Result<Entry<'a>> {
         let slot = self.descriptors.take(endpoint).of(&self.path)?;
-        let id = self.descriptors.begin(slot, place.lock);
-        let operation = Operation { place, id, stage: Stage::Outside, next_grant: Grant::new(0, false) };
+        let id = self.descriptors.begin(slot, lock);
+        let operation = Operation { record, lock, id, stage: Stage::Outside, next_grant: Grant::new(0, false) };
         Ok(Entry { queue: self, endpoint, operation: Some(operation) })
+    }
+
+    /// The operation of a guard, which is about to leave the head.
+    #[inline]
+    pub(super) fn at_head<'a>(self: &'a Arc<Self>, endpoint: &'a Endpoint, head: Head, next_grant: Grant) -> Entry<'a> {
+        let Head { record, lock, id } = head;
+        let operation = Operation { record, lock: lock as usize, id, stage: Stage::Head, next_grant };
+        Entry { queue: self, endpoint, operation: Some(operation) }
+    }
+
+    /// The node to which a holder's earlier puts need no fence, since the operation that leaves the head is ordered after
+    /// them. If the operation behind is known, this is its node, since it gets the lock by a put, unless it is on this
+    /// node. Otherwise it is the lock's node.
+    #[inline]
+    pub(super) fn spared(&self, head: &Head) -> Spared {
+        match Id(self.descriptors.of(head.id).next().load()).node() {
+            Some(me) if me == self.node.id() => Spared::Here,
+            Some(behind) => Spared::Behind(behind),
+            None => Spared::Home(head.record.node()),
+        }
+    }
+
+    /// The word with the tail of an operation's lock.
+    #[inline]
+    pub(super) fn tail(&self, operation: &Operation) -> RemotePtr<u64> {
+        operation.record.at(self.words.tail)
     }
 
     /// Whether the other nodes have evicted this one.
@@ -178,16 +223,17 @@ impl Queue {
 
     /// Claims the head for a stuck entry. Returns whether the claim succeeded.
     pub(super) async fn claim(&self, endpoint: &Endpoint, operation: &mut Operation) -> fabric::Result<bool> {
-        let Operation { place, id, stage, .. } = *operation;
+        let Operation { record, lock, id, stage, .. } = *operation;
         let Stage::Behind { pred, .. } = stage else { return Ok(false) };
-        let claims = endpoint.get(place.claims).await?;
-        let buried = match place.buried {
-            Some(buried) => endpoint.get(buried).await?,
+        let claims_at = record.at(self.words.claims);
+        let claims = endpoint.get(claims_at).await?;
+        let buried = match self.words.buried {
+            Some(buried) => endpoint.get(record.at(buried)).await?,
             None => Id::NOBODY.0,
         };
         let claimed = claims + 1 + if buried == pred.0 { 0 } else { TELLS };
-        let tail = Id(endpoint.get(place.tail).await?);
-        let Some(survey) = self.survey(endpoint, place.lock).await? else { return Ok(false) };
+        let tail = Id(endpoint.get(self.tail(operation)).await?);
+        let Some(survey) = self.survey(endpoint, lock).await? else { return Ok(false) };
         // By now, puts of the dead node from before its eviction have landed.
         if Grant::of(self.descriptors.of(id).grant().load()).is_some() {
             return Ok(false);
@@ -197,16 +243,16 @@ impl Queue {
         }
         // Published before the compare-and-swap is issued (`CW → NAR`): a reader that sees the new count sees this
         // state, or the grant.
-        self.descriptors.tell(id, place.lock, State::Claiming);
+        self.descriptors.tell(id, lock, State::Claiming);
         let settle = |found: u64| {
             if found == claims {
                 self.descriptors.of(id).grant().store(Grant::new(0, true).0);
             }
-            self.descriptors.tell(id, place.lock, State::Queued);
+            self.descriptors.tell(id, lock, State::Queued);
         };
-        let found = CancelGuard::new(endpoint, endpoint.cas(place.claims, claims, claimed), settle).await;
+        let found = CancelGuard::new(endpoint, endpoint.cas(claims_at, claims, claimed), settle).await;
         if found.as_ref().is_err_and(fabric::Error::is_refused) {
-            self.descriptors.tell(id, place.lock, State::Queued);
+            self.descriptors.tell(id, lock, State::Queued);
         }
         let found = found?;
         settle(found);
@@ -253,7 +299,7 @@ impl Queue {
 
     /// Frees the descriptor, which no other operation writes to any more.
     pub(super) fn over(&self, operation: &Operation) {
-        self.descriptors.tell(operation.id, operation.place.lock, State::Free);
+        self.descriptors.tell(operation.id, operation.lock, State::Free);
         self.descriptors.give_back(operation.id);
     }
 
@@ -269,7 +315,7 @@ impl Queue {
             return true;
         }
         operation.stage = Stage::Leaving;
-        self.descriptors.tell(operation.id, operation.place.lock, State::Leaving);
+        self.descriptors.tell(operation.id, operation.lock, State::Leaving);
         false
     }
 }
@@ -281,14 +327,6 @@ fn is_over(put: fabric::Result<()>) -> bool {
     let is_for_nobody =
         |error: fabric::Error| error.is_unreachable() || matches!(error.kind(), Fenced | Revoked { .. });
     put.map_or_else(is_for_nobody, |()| true)
-}
-
-/// Reads several words, each of them whole.
-pub(super) async fn whole_words<const N: usize>(endpoint: &Endpoint, first: RemotePtr<u64>) -> fabric::Result<[u64; N]>
-where
-    [u64; N]: fabric::Plain,
-{
-    Ok(endpoint.get_torn(first.cast::<[u64; N]>()).await?.validate(|_| true).expect("each word by itself"))
 }
 
 /// Whether a compare-and-swap with this error leaves its operation outside the queue: it was not posted, or the other
@@ -310,41 +348,62 @@ impl<'a> Entry<'a> {
         self.endpoint
     }
 
-    pub(super) fn place(&self) -> Place {
-        self.operation().place
+    /// The lock's record.
+    pub(super) fn record(&self) -> RemotePtr<u64> {
+        self.operation().record
     }
 
-    /// Sets the grant for the operation behind, for the time when this one leaves.
-    pub(super) fn set_next_grant(&mut self, grant: Grant) {
-        self.operation_mut().next_grant = grant;
+    /// Leaves the operation to a guard, at the head.
+    #[inline]
+    pub(super) fn into_head(mut self) -> Head {
+        let Operation { record, lock, id, .. } = self.operation.take().expect("it has not left");
+        Head { record, lock: lock as u32, id }
     }
 
-    /// The node to which earlier puts need no fence, since the operation that leaves the head is ordered after them. If
-    /// the operation behind is known, this is its node, since it gets the lock by a put, unless it is on this node.
-    /// Otherwise it is the lock's node.
-    pub(super) fn spared(&self) -> Spared {
-        match Id(self.queue.descriptors.of(self.operation().id).next().load()).node() {
-            Some(me) if me == self.queue.node.id() => Spared::Here,
-            Some(behind) => Spared::Behind(behind),
-            None => Spared::Home(self.place().tail.node()),
+    /// Posts the compare-and-swap that enqueues the operation behind `expected`.
+    ///
+    /// # Errors
+    /// The home is unreachable.
+    #[inline]
+    fn ask(&mut self, expected: Id) -> Result<Asked<'a>> {
+        let (queue, endpoint) = (self.queue, self.endpoint);
+        let operation = self.operation_mut();
+        let tail = operation.record.at(queue.words.tail);
+        // A refused operation is not done, and its descriptor can be reused. After any other error this is unknown.
+        endpoint.check_word(tail).of(&queue.path)?;
+        operation.stage = Stage::Asking;
+        Ok(endpoint.cas(tail, expected.0, operation.id.0).into_value())
+    }
+
+    /// Asks for an empty queue. Returns the compare-and-swap for [`Entry::enqueue`], or nothing if the operation is at the
+    /// head now.
+    ///
+    /// # Errors
+    /// The home is unreachable.
+    #[inline]
+    pub(super) fn asks_first(&mut self) -> Result<Option<Asked<'a>>> {
+        let asked = self.ask(Id::NOBODY)?;
+        let is_in = matches!(asked, Ok(found) if found == Id::NOBODY.0);
+        if is_in {
+            self.settle(Id::NOBODY.0, Id::NOBODY);
         }
+        Ok((!is_in).then_some(asked))
     }
 
-    /// Enters the queue, and links the operation to its predecessor. Returns the tail that it found. If it
-    /// may not wait, it enters only a queue that is empty, or has a tail of the dead; none if it did not enter.
+    /// Enters the queue after [`Entry::asks_first`], and links the operation to its predecessor. Returns the tail that it
+    /// found. If it may not wait, it enters only a queue that is empty, or has a tail of the dead; none if it did not
+    /// enter.
     ///
     /// # Errors
     /// The deadline has passed after an attempt that failed. The home is unreachable.
-    pub(super) async fn enqueue(&mut self, wait: &mut Wait) -> Result<Option<Id>> {
+    pub(super) async fn enqueue(&mut self, wait: &mut Wait, mut asked: Asked<'a>) -> Result<Option<Id>> {
         let (queue, endpoint) = (self.queue, self.endpoint);
         let (mut expected, mut attempts) = (Id::NOBODY, 0);
         loop {
-            let Operation { place, id, .. } = *self.operation();
-            // A refused operation is not done, and its descriptor can be reused. After any other error this is unknown.
-            endpoint.check_word(place.tail).of(&queue.path)?;
-            self.operation_mut().stage = Stage::Asking;
-            let enqueue = endpoint.cas(place.tail, expected.0, id.0);
-            let found = CancelGuard::new(endpoint, enqueue, |found| self.settle(found, expected)).await;
+            let found = match asked {
+                Ok(found) => Ok(found),
+                Err(asked) => CancelGuard::new(endpoint, asked, |found| self.settle(found, expected)).await,
+            };
             if found.as_ref().is_err_and(is_outside) {
                 self.operation_mut().stage = Stage::Outside;
             }
@@ -352,7 +411,7 @@ impl<'a> Entry<'a> {
             self.settle(found, expected);
             if found == expected.0 {
                 if let Stage::Behind { pred, .. } = self.operation().stage {
-                    let has_told = queue.tell(endpoint, pred, id);
+                    let has_told = queue.tell(endpoint, pred, self.operation().id);
                     self.operation_mut().stage = Stage::Behind { pred, has_told };
                 }
                 return Ok(Some(Id(found)));
@@ -368,6 +427,7 @@ impl<'a> Entry<'a> {
                 return Err(late).of(&queue.path);
             }
             expected = found;
+            asked = self.ask(expected)?;
         }
     }
 
@@ -384,10 +444,10 @@ impl<'a> Entry<'a> {
             Some(_) => Stage::Behind { pred: expected, has_told: false },
         };
         operation.next_grant = Grant::new(0, expected == Id::NOBODY_AFTER_DEATH);
-        let Operation { place, id, .. } = *operation;
+        let Operation { lock, id, .. } = *operation;
         // In this order, for nodes that survey the queue.
         descriptors.of(id).pred().store(expected.0);
-        descriptors.tell(id, place.lock, State::Queued);
+        descriptors.tell(id, lock, State::Queued);
     }
 
     /// Waits until the operation is at the head. Returns its grant.
@@ -396,7 +456,7 @@ impl<'a> Entry<'a> {
     /// The deadline has passed. The home is unreachable.
     pub(super) async fn granted(&mut self, wait: &mut Wait) -> Result<Grant> {
         let (queue, endpoint) = (self.queue, self.endpoint);
-        let Operation { place, id, .. } = *self.operation();
+        let Operation { record, id, .. } = *self.operation();
         let descriptor = queue.descriptors.of(id);
         loop {
             let Stage::Behind { pred, has_told } = self.operation().stage else {
@@ -413,9 +473,9 @@ impl<'a> Entry<'a> {
                 operation.next_grant = grant;
                 return Ok(grant);
             }
-            endpoint.check_alive(place.tail.node()).inspect_err(|_| self.leak()).of(&queue.path)?;
+            endpoint.check_alive(record.node()).inspect_err(|_| self.leak()).of(&queue.path)?;
             if queue.is_evicted(pred) {
-                let claimed = queue.claim(endpoint, self.operation_mut()).await;
+                let claimed = endpoint.boxed(queue.claim(endpoint, self.operation_mut())).await;
                 // A claim that this endpoint is refused may succeed from the service thread's endpoint.
                 let claimed = claimed.inspect_err(|error| {
                     if !error.is_refused() {
@@ -435,35 +495,58 @@ impl<'a> Entry<'a> {
         }
     }
 
-    /// Leaves the head: grants the lock to the operation behind, or empties the queue. The caller has made its writes
-    /// visible, except the spared ones.
+    /// Begins to leave the head: grants the lock to the operation behind, or tries to empty the queue. The caller has made
+    /// its writes visible, except the spared ones. Returns what [`Entry::leave`] has to do; nothing if it has left.
     ///
     /// # Errors
-    /// The home is unreachable. Or the last step was refused for lack of memory, and the spared writes cannot be made
-    /// visible: the lock stays taken.
-    pub(super) async fn leave(mut self, spared: Spared) -> Result<()> {
-        let (queue, endpoint) = (self.queue, self.endpoint);
+    /// The last step was refused for lack of memory, and the spared writes cannot be made visible: the lock stays taken.
+    #[inline]
+    pub(super) fn begins_to_leave(&mut self, spared: Spared) -> Result<Option<Asked<'a>>> {
         if let Spared::Behind(_) | Spared::Here = spared {
-            // The grant follows earlier puts to the same node (`NRW → NRW`).
-            if queue.hand_over(endpoint, self.operation()) {
-                self.operation = None;
-                return Ok(());
-            }
-            return match spared {
-                Spared::Behind(behind) => self.is_refused(behind),
-                _ => Ok(()),
-            };
+            return self.hands_over(spared).map(|()| None);
         }
-        let operation = *self.operation();
         // Follows earlier puts to the lock's node (`NRW → NAR`). If it fails, it has flushed them.
-        self.empty(&operation).await?;
+        let asked = self.asks_to_empty();
+        if let Ok(found) = asked {
+            self.settle_left(found);
+        }
+        Ok(self.operation.is_some().then_some(asked))
+    }
+
+    #[cold]
+    fn hands_over(&mut self, spared: Spared) -> Result<()> {
+        // The grant follows earlier puts to the same node (`NRW → NRW`).
+        if self.queue.hand_over(self.endpoint, self.operation()) {
+            self.operation = None;
+            return Ok(());
+        }
+        match spared {
+            Spared::Behind(behind) => self.is_refused(behind),
+            _ => Ok(()),
+        }
+    }
+
+    /// Posts the compare-and-swap that empties the queue if no operation is behind.
+    #[inline]
+    fn asks_to_empty(&self) -> Asked<'a> {
+        let (queue, operation) = (self.queue, self.operation());
+        self.endpoint.cas(queue.tail(operation), operation.id.0, queue.free(operation).0).into_value()
+    }
+
+    /// Leaves the head, after [`Entry::begins_to_leave`].
+    ///
+    /// # Errors
+    /// The home is unreachable. Or as for `begins_to_leave`.
+    pub(super) async fn leave(mut self, asked: Asked<'a>) -> Result<()> {
+        let (queue, endpoint) = (self.queue, self.endpoint);
+        self.emptied(asked).await?;
         let Some(operation) = self.operation.filter(|operation| operation.stage == Stage::Leaving) else {
             return Ok(());
         };
         // The new operation links itself soon, unless its node is dead or slow. Then the service thread waits for it.
         let next = queue.descriptors.of(operation.id);
         let told = || (next.next().load() != Id::NOBODY.0).then_some(());
-        if Box::pin(endpoint.wait_until(endpoint.now() + CHECK_EVERY, told)).await.is_ok()
+        if endpoint.wait_until(endpoint.now() + CHECK_EVERY, told).await.is_ok()
             && queue.hand_over(endpoint, &operation)
         {
             self.operation = None;
@@ -473,25 +556,28 @@ impl<'a> Entry<'a> {
 
     /// Leaves the head without having held the lock. It never waits for another operation.
     pub(super) async fn back_out(mut self) -> Result<()> {
-        let (queue, endpoint) = (self.queue, self.endpoint);
-        let operation = *self.operation();
-        if queue.hand_over(endpoint, &operation) {
+        if self.queue.hand_over(self.endpoint, self.operation()) {
             self.operation = None;
             return Ok(());
         }
-        self.empty(&operation).await // if an operation is behind, the service thread hands over
+        let asked = self.asks_to_empty();
+        self.emptied(asked).await // if an operation is behind, the service thread hands over
     }
 
-    /// Empties the queue, if no operation is behind.
-    async fn empty(&mut self, operation: &Operation) -> Result<()> {
+    /// Waits until the queue is emptied, or not.
+    async fn emptied(&mut self, asked: Asked<'a>) -> Result<()> {
         let (queue, endpoint) = (self.queue, self.endpoint);
-        let swap = endpoint.cas(operation.place.tail, operation.id.0, queue.free(operation).0);
-        let found = CancelGuard::new(endpoint, swap, |found| self.settle_left(found)).await;
+        let found = match asked {
+            Ok(found) => Ok(found),
+            Err(asked) => CancelGuard::new(endpoint, asked, |found| self.settle_left(found)).await,
+        };
         if found.as_ref().is_err_and(fabric::Error::is_refused) {
-            return self.is_refused(operation.place.tail.node());
+            return self.is_refused(self.record().node());
         }
         let found = found.inspect_err(|_| self.leak()).of(&queue.path)?;
-        self.settle_left(found);
+        if self.operation().stage == Stage::Head {
+            self.settle_left(found);
+        }
         Ok(())
     }
 

@@ -278,7 +278,7 @@ impl LockArray for SpinLockArray {
             WaitLimit::Now => return self.attempt_now(endpoint, word, found).await,
         };
         // A wait has memory of its own, so that the future of an uncontended call is small.
-        Box::pin(self.wait_for(endpoint, word, found, deadline)).await.map(Some)
+        endpoint.boxed(self.wait_for(endpoint, word, found, deadline)).await.map(Some)
     }
 }
 

@@ -47,6 +47,18 @@ impl Supply {
         Err(ErrorKind::InUse { what: self.what, max: self.count }.into())
     }
 
+    /// An unused one of those where this endpoint looks first, if there is one.
+    #[inline]
+    pub(super) fn take_at_once(&self, endpoint: &Endpoint) -> Option<usize> {
+        let at = endpoint.number() % self.used.len();
+        let bits = self.used[at].load();
+        let bit = bits.trailing_ones() as usize;
+        let number = at * EACH + bit;
+        let is_taken =
+            bit < EACH && number < self.count && self.used[at].compare_exchange(bits, bits | 1 << bit).is_ok();
+        is_taken.then_some(number)
+    }
+
     /// How many are in use.
     #[cfg(any(test, feature = "scenarios"))]
     pub(super) fn in_use(&self) -> usize {

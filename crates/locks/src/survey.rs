@@ -6,7 +6,7 @@ use farfield_fabric::{self as fabric, Endpoint, NodeId, RemotePtr};
 use super::descriptor;
 use super::descriptor::{About, Descriptors, Id, State};
 use super::grant::Grant;
-use super::queue::{AT_ONCE, Queue, whole_words};
+use super::queue::{AT_ONCE, Queue};
 
 /// The living entries of a lock, and the nodes that were evicted before the entries were read.
 pub(super) struct Survey {
@@ -112,7 +112,7 @@ impl Queue {
             let own = (id.node() == Some(me)).then(|| self.descriptors.of(id));
             let rest = match &own {
                 Some(own) => Ok([0, own.pred().load(), 0, own.grant().load()]),
-                None => whole_words::<4>(endpoint, at).await,
+                None => endpoint.get_words::<4>(at).await,
             };
             let Ok([_, pred, _, grant]) = rest else { return Ok(None) };
             let state = match &own {

@@ -102,6 +102,7 @@ use farfield_core::toolkit::ErrorContext;
 use farfield_core::toolkit::{Object, ObjectBuilder, Participants, RefusedPause, Regions};
 use farfield_core::{Error, ErrorKind, Result};
 use farfield_locks::{LockArray, LockGuard, LockTable, TableGuard};
+use smallvec::SmallVec;
 
 pub use self::errors::{NoSuchCell, NotInTransaction};
 pub use self::options::TransactionOptions;
@@ -109,6 +110,9 @@ use self::order::{in_order, lock_of};
 
 /// The most locks that a transaction may hold. The number is that of LOCO's evaluation.
 pub const LOCKS_PER_TRANSACTION_MAX: usize = 341;
+
+/// As many as a transfer needs, without an allocation.
+type Few<T> = SmallVec<[T; 2]>;
 
 /// Words spread over the nodes that open them, to be read and written by transactions.
 ///
@@ -130,6 +134,7 @@ pub const LOCKS_PER_TRANSACTION_MAX: usize = 341;
 /// ```
 pub struct Transactions {
     object: Object,
+    me: NodeId,
     cells: usize,
     /// The start of each node's memory, in the order of opening.
     bases: Vec<RemotePtr<u64>>,
@@ -155,9 +160,9 @@ pub struct Transaction<'a> {
     all: &'a Transactions,
     endpoint: &'a Endpoint,
     /// The held locks, with their numbers.
-    guards: Vec<(usize, TableGuard<'a>)>,
+    guards: Few<(usize, TableGuard<'a>)>,
     /// The named cells in ascending order, each with its pending write.
-    cells: Vec<(usize, Option<u64>)>,
+    cells: Few<(usize, Option<u64>)>,
 }
 
 /// The source of a cell's value.
@@ -216,7 +221,7 @@ impl Transactions {
             .open()?;
         let bases = homes.iter().map(|home| object.remote(*home, "cells")).collect::<Result<_>>()?;
         let locks = LockTable::open_among(node, &format!("{path}/locks"), &homes, locks, lock)?;
-        Ok(Transactions { object, cells, bases, own, locks })
+        Ok(Transactions { object, me: node.id(), cells, bases, own, locks })
     }
 
     /// The number of cells.
@@ -271,8 +276,8 @@ impl Transactions {
     /// # Ok::<(), farfield::Error>(())
     /// ```
     pub fn own_cells(&self) -> impl Iterator<Item = (usize, &Word)> {
-        let (nodes, me) = (self.bases.len(), self.object.node().id());
-        let first = self.bases.iter().position(|base| base.node() == me).unwrap_or(self.cells);
+        let nodes = self.bases.len();
+        let first = self.bases.iter().position(|base| base.node() == self.me).unwrap_or(self.cells);
         let words = self.own.words(0, self.cells.saturating_sub(first).div_ceil(nodes));
         words.iter().enumerate().map(move |(at, word)| (at * nodes + first, word))
     }
@@ -310,10 +315,10 @@ impl Transactions {
         for cell in cells {
             self.check_alive(endpoint, *cell)?;
         }
-        let mut cells: Vec<_> = cells.iter().map(|cell| (*cell, None)).collect();
+        let mut cells: Few<_> = cells.iter().map(|cell| (*cell, None)).collect();
         cells.sort_unstable();
         cells.dedup();
-        let mut transaction = Transaction { all: self, endpoint, guards: Vec::with_capacity(locks.len()), cells };
+        let mut transaction = Transaction { all: self, endpoint, guards: Few::with_capacity(locks.len()), cells };
         for lock in locks {
             match self.locks.lock_deadline(endpoint, lock, deadline).await {
                 Ok(guard) => transaction.guards.push((lock, guard)),
@@ -328,7 +333,7 @@ impl Transactions {
     }
 
     /// The locks of some cells, each once, in the order of acquisition.
-    fn locks_of(&self, cells: &[usize]) -> Result<Vec<usize>> {
+    fn locks_of(&self, cells: &[usize]) -> Result<Few<usize>> {
         let locks = in_order(cells.iter().map(|cell| self.lock_of(*cell)).collect::<Result<_>>()?);
         if locks.len() > LOCKS_PER_TRANSACTION_MAX {
             let (what, max) = ("locks for one transaction", LOCKS_PER_TRANSACTION_MAX);
@@ -347,7 +352,7 @@ impl Transactions {
 
     fn check_alive(&self, endpoint: &Endpoint, cell: usize) -> Result<()> {
         match self.home_of(cell) {
-            home if home == endpoint.me() => Ok(()),
+            home if home == self.me => Ok(()),
             home => endpoint.check_alive(home).of(self.object.path()),
         }
     }
@@ -358,7 +363,7 @@ impl Transactions {
 
     /// The word of a cell of this node.
     fn own_word(&self, cell: usize) -> Option<&Word> {
-        let is_own = self.home_of(cell) == self.object.node().id();
+        let is_own = self.home_of(cell) == self.me;
         is_own.then(|| self.own.word(cell / self.bases.len() * 8))
     }
 
@@ -450,7 +455,7 @@ impl Transaction<'_> {
     /// written nevertheless, and the other locks released.
     pub async fn commit(mut self) -> Result<()> {
         let (all, endpoint) = (self.all, self.endpoint);
-        let (mut puts, mut written) = (Vec::new(), Ok(()));
+        let (mut puts, mut written) = (Few::new(), Ok(()));
         for (cell, value) in core::mem::take(&mut self.cells) {
             match (value, all.own_word(cell)) {
                 (None, _) => {}

@@ -1,5 +1,7 @@
 //! The lock of each cell, and the order in which a transaction takes its locks.
 
+use super::Few;
+
 /// The lock of a cell. It is on the cell's node, unless that node has none.
 pub(crate) fn lock_of(cell: usize, nodes: usize, locks: usize) -> usize {
     let (node, word) = (cell % nodes, cell / nodes);
@@ -10,7 +12,7 @@ pub(crate) fn lock_of(cell: usize, nodes: usize, locks: usize) -> usize {
 }
 
 /// The locks of a transaction, each once, in the order of all transactions: so no cycle of waiting transactions can form.
-pub(crate) fn in_order(mut locks: Vec<usize>) -> Vec<usize> {
+pub(crate) fn in_order(mut locks: Few<usize>) -> Few<usize> {
     locks.sort_unstable();
     locks.dedup();
     locks

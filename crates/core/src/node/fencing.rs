@@ -46,7 +46,7 @@ impl Node {
             return Ok(Vec::new());
         }
         // A wait has memory of its own, so that the future of a call that need not wait is small.
-        Box::pin(self.fence_and_wait(endpoint, nodes)).await
+        endpoint.boxed(self.fence_and_wait(endpoint, nodes)).await
     }
 
     async fn fence_and_wait(

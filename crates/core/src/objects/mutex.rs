@@ -327,7 +327,7 @@ impl MutexArray {
             }
         }
         // A wait has memory of its own, so that the future of an uncontended call is small.
-        Box::pin(self.lock_in_turn(endpoint, index, deadline.unwrap_or_else(|| endpoint.deadline()))).await
+        endpoint.boxed(self.lock_in_turn(endpoint, index, deadline.unwrap_or_else(|| endpoint.deadline()))).await
     }
 
     /// Takes lock `index` if it is available without waiting.

@@ -128,16 +128,31 @@ pub async fn fence_holder(
     endpoint: &Endpoint,
     is_spared: impl Fn(NodeId) -> bool + Clone,
 ) -> Result<Vec<NodeId>> {
-    if is_fenced_at_once(node, endpoint, &is_spared) {
+    if fence_at_once(node, endpoint, &is_spared) {
         return Ok(Vec::new());
     }
     // A wait has memory of its own, so that the future of a release that need not wait is small.
-    Box::pin(fence_and_wait(node, endpoint, is_spared)).await
+    endpoint.boxed(fence_and_wait(node, endpoint, is_spared)).await
 }
 
-/// Whether nothing is owed, or is fenced without a wait. A function of its own: its variables are not in the future.
+/// [`fence_holder`] where it needs no wait, since nothing is owed, or on shared memory. Returns whether it is done. If not,
+/// `fence_holder` does the rest, or says why it fails.
+///
+/// ```
+/// # use farfield::{Endpoint, Node, NodeId, Result, toolkit::release};
+/// # async fn f(node: &Node, ep: &Endpoint, home: NodeId) -> Result<()> {
+/// if !release::fence_at_once(node, ep, |node| node == home) {
+///     let lost = release::fence_holder(node, ep, |node| node == home).await?; // only now is there a future
+///     // …
+/// #     drop(lost);
+/// }
+/// # Ok(()) }
+/// ```
 #[inline]
-fn is_fenced_at_once(node: &Node, endpoint: &Endpoint, is_spared: impl Fn(NodeId) -> bool) -> bool {
+pub fn fence_at_once(node: &Node, endpoint: &Endpoint, is_spared: impl Fn(NodeId) -> bool) -> bool {
+    if endpoint.owes_no_fence() {
+        return true;
+    }
     let mut owed = node.members().filter(|member| endpoint.owes_fence(*member, is_spared(*member)));
     match owed.next() {
         None => true,

@@ -228,6 +228,22 @@ impl Endpoint {
         self.get_raw(src).await.map(crate::Torn)
     }
 
+    /// Gets several words. Each of them is whole; together they may be a mix of before and after a write.
+    ///
+    /// ```
+    /// # use farfield_fabric::*;
+    /// # async fn f(ep: &Endpoint, record: RemotePtr<u64>) -> Result<()> {
+    /// let [state, owner] = ep.get_words(record).await?; // in one round trip
+    /// # drop((state, owner)); Ok(()) }
+    /// ```
+    #[inline(always)]
+    pub fn get_words<const N: usize>(&self, first: RemotePtr<u64>) -> Op<'_, [u64; N]>
+    where
+        [u64; N]: Plain,
+    {
+        self.get_raw(first.cast())
+    }
+
     #[inline(always)]
     fn get_raw<T: Plain>(&self, src: RemotePtr<T>) -> Op<'_, T> {
         match &self.inner {

@@ -106,6 +106,21 @@ impl Endpoint {
         }
     }
 
+    /// Whether no node is owed a fence, as far as that can be seen at once: false tells nothing.
+    ///
+    /// ```
+    /// # use farfield_fabric::{Endpoint, NodeId};
+    /// # fn f(ep: &Endpoint, nodes: &[NodeId]) {
+    /// if ep.owes_no_fence() {
+    ///     assert!(!nodes.iter().any(|node| ep.has_unflushed(*node)));
+    /// }
+    /// # }
+    /// ```
+    #[inline(always)]
+    pub fn owes_no_fence(&self) -> bool {
+        matches!(&self.inner, Inner::Shm(_, marks) if !marks.any_unflushed())
+    }
+
     /// A [global fence](Endpoint::global_fence) where it needs no wait: on shared memory. Returns whether it is done. If
     /// not, a global fence does the rest, or says why it fails.
     ///

@@ -146,7 +146,11 @@ impl Marks {
 }
 
 /// The marks on shared memory, where one order covers all groups: nodes put to without a later read.
-pub(super) struct ShmMarks(Box<[ShmMark]>);
+pub(super) struct ShmMarks {
+    nodes: Box<[ShmMark]>,
+    /// How many of them have something unflushed.
+    unflushed: Cell<usize>,
+}
 
 #[derive(Clone, Default)]
 struct ShmMark {
@@ -156,39 +160,49 @@ struct ShmMark {
 
 impl ShmMarks {
     pub(super) fn new(nodes: usize) -> ShmMarks {
-        ShmMarks(vec![ShmMark::default(); nodes].into())
+        ShmMarks { nodes: vec![ShmMark::default(); nodes].into(), unflushed: Cell::new(0) }
     }
 
     #[inline(always)]
     pub(super) fn put(&self, node: NodeId) {
-        if let Some(mark) = self.0.get(node.index()) {
+        if let Some(mark) = self.nodes.get(node.index())
+            && !mark.unflushed.get()
+        {
             mark.unflushed.set(true);
+            self.unflushed.set(self.unflushed.get() + 1);
         }
     }
 
     /// A read from the node that was done flushes; one that was refused does not.
     #[inline(always)]
     pub(super) fn read(&self, node: NodeId, done: bool) {
-        if let Some(mark) = self.0.get(node.index()) {
-            mark.unflushed.set(mark.unflushed.get() & !done);
+        if let Some(mark) = self.nodes.get(node.index())
+            && mark.unflushed.get() & done
+        {
+            mark.unflushed.set(false);
+            self.unflushed.set(self.unflushed.get() - 1);
         }
     }
 
     pub(super) fn has_unflushed(&self, node: NodeId) -> bool {
-        self.0.get(node.index()).is_some_and(|mark| mark.unflushed.get())
+        self.nodes.get(node.index()).is_some_and(|mark| mark.unflushed.get())
+    }
+
+    /// Whether some node has something unflushed.
+    #[inline(always)]
+    pub(super) fn any_unflushed(&self) -> bool {
+        self.unflushed.get() > 0
     }
 
     /// The put to the node that was just made, before which none was unflushed, is none that a fence has to wait for.
     pub(super) fn put_untracked(&self, node: NodeId) {
-        if let Some(mark) = self.0.get(node.index()) {
-            mark.unflushed.set(false);
-            mark.unfenced.set(true);
-        }
+        self.read(node, true);
+        self.nodes.get(node.index()).inspect(|mark| mark.unfenced.set(true));
     }
 
     /// As [`Marks::take_unfenced`].
     pub(super) fn take_unfenced(&self) -> Vec<(NodeId, GroupKey)> {
-        let unfenced = self.0.iter().enumerate().filter(|(_, mark)| mark.unfenced.take());
+        let unfenced = self.nodes.iter().enumerate().filter(|(_, mark)| mark.unfenced.take());
         unfenced.map(|(node, _)| (NodeId(node as u16), GroupKey::SIGNAL)).collect()
     }
 }

@@ -1,9 +1,11 @@
 //! The operations of one thread. `access` has puts, gets and atomics, `counts` counts their cost, `run` waits for them
-//! and interleaves them, `batch` has ordered batches, and `words` has the short path of RDMA for single words.
+//! and interleaves them, `batch` has ordered batches, `words` has the short path of RDMA for single words,
+//! and `boxed` the memory of futures that wait.
 
 mod access;
 mod any_lane;
 mod batch;
+mod boxed;
 mod buf;
 mod counts;
 mod elsewhere;
@@ -21,6 +23,8 @@ use std::time::Duration;
 
 use self::any_lane::{AnyLane, OtherLane, ShmLane};
 pub use self::batch::{Batch, Posted};
+use self::boxed::Blocks;
+pub use self::boxed::Boxed;
 pub use self::buf::Buf;
 use self::counts::Counters;
 pub use self::counts::{Counts, CountsReader};
@@ -64,6 +68,7 @@ pub struct Endpoint {
     elsewhere: Elsewhere,
     timeout: Cell<Duration>,
     number: usize,
+    blocks: Blocks,
 }
 
 enum Inner {
@@ -205,6 +210,7 @@ impl Endpoint {
             elsewhere: Elsewhere::new(),
             timeout: Cell::new(options.timeout),
             number: options.number,
+            blocks: Blocks::default(),
         })
     }
 

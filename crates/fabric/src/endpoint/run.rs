@@ -284,39 +284,40 @@ impl Endpoint {
         futures: impl IntoIterator<Item = F>,
         mut done: impl FnMut(F::Output),
     ) {
-        struct Task<F> {
-            future: Pin<Box<Option<F>>>,
-            depth: u64,
-        }
         let mut futures = futures.into_iter();
-        let mut tasks: Vec<Task<F>> = Vec::with_capacity(window.max(1));
         let start = self.depth.get();
+        // A task and its depth. The first two need no memory of their own: a window of two allocates nothing.
+        let (mut first, mut second) = (pin!(futures.next()), pin!(if window > 1 { futures.next() } else { None }));
+        let (mut first_depth, mut second_depth) = (start, start);
+        let further = futures.by_ref().take(window.saturating_sub(2));
+        let mut further: Vec<(Pin<Box<Option<F>>>, u64)> = further.map(|it| (Box::pin(Some(it)), start)).collect();
         let mut deepest = start;
-        for future in futures.by_ref().take(window.max(1)) {
-            tasks.push(Task { future: Box::pin(Some(future)), depth: start });
-        }
-        let mut open = tasks.len();
         poll_fn(|cx| {
             let outside = self.depth.get();
-            for task in &mut tasks {
+            let mut is_open = false;
+            let mut poll = |mut task: Pin<&mut Option<F>>, depth: &mut u64| {
                 // A task that ends is replaced at once by the next future, in the same memory.
-                while let Some(future) = task.future.as_mut().as_pin_mut() {
-                    self.depth.set(task.depth);
+                while let Some(future) = task.as_mut().as_pin_mut() {
+                    self.depth.set(*depth);
                     let poll = future.poll(cx);
-                    task.depth = self.depth.get();
-                    let Poll::Ready(output) = poll else { break };
-                    deepest = deepest.max(task.depth);
+                    *depth = self.depth.get();
+                    let Poll::Ready(output) = poll else {
+                        is_open = true;
+                        return;
+                    };
+                    deepest = deepest.max(*depth);
                     self.depth.set(outside);
                     self.progress.set(self.progress.get() + 1);
                     done(output);
-                    let next = futures.next();
-                    open -= usize::from(next.is_none());
-                    task.depth = start;
-                    task.future.set(next);
+                    *depth = start;
+                    task.set(futures.next());
                 }
-            }
+            };
+            poll(first.as_mut(), &mut first_depth);
+            poll(second.as_mut(), &mut second_depth);
+            further.iter_mut().for_each(|(task, depth)| poll(task.as_mut(), depth));
             self.depth.set(outside);
-            if open == 0 { Poll::Ready(()) } else { Poll::Pending }
+            if is_open { Poll::Pending } else { Poll::Ready(()) }
         })
         .await;
         self.depth.set(self.depth.get().max(deepest));

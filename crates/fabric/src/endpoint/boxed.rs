@@ -1,0 +1,153 @@
+//! Memory for futures that wait, which goes from one to the next.
+
+use core::cell::RefCell;
+use core::future::Future;
+use core::marker::PhantomData;
+use core::mem::MaybeUninit;
+use core::pin::Pin;
+use core::ptr::NonNull;
+use core::task::{Context, Poll};
+
+use super::Endpoint;
+
+/// The size of a block. A longer future has memory of its own, which is not kept.
+const BYTES: usize = 1024;
+/// How many blocks an endpoint keeps.
+const KEPT_MAX: usize = 256;
+
+#[repr(C, align(16))]
+struct Block(MaybeUninit<[u8; BYTES]>);
+
+/// The blocks that no future is in.
+#[derive(Default)]
+pub(super) struct Blocks(RefCell<Vec<Box<Block>>>);
+
+/// A future in memory that its endpoint keeps, see [`Endpoint::boxed`].
+///
+/// ```
+/// # use farfield_fabric::*;
+/// fn later<'e>(ep: &'e Endpoint, word: RemotePtr<u64>) -> Boxed<'e, impl Future<Output = Result<u64>> + 'e> {
+///     ep.boxed(async move { Ok(ep.get(word).await? + ep.get(word.at(1)).await?) })
+/// }
+/// ```
+#[must_use = "futures do nothing unless they are polled"]
+pub struct Boxed<'e, F> {
+    blocks: &'e Blocks,
+    future: NonNull<F>,
+    owns: PhantomData<F>,
+}
+
+impl Endpoint {
+    /// Moves a future into memory of its own, which goes from one such future to the next: as a rule nothing is
+    /// allocated. A future that awaits the result is small, and so is every one around it. For the part of a call that
+    /// waits, behind a first look that need not.
+    ///
+    /// ```
+    /// # use farfield_fabric::*;
+    /// async fn add(ep: &Endpoint, word: RemotePtr<u64>, most: u64) -> Result<u64> {
+    ///     match ep.faa(word, 1).into_value() {
+    ///         Ok(before) if before < most => Ok(before),
+    ///         _ => ep.boxed(async { ep.wait_remote(word, most, ep.deadline()).await }).await,
+    ///     }
+    /// }
+    /// ```
+    pub fn boxed<F: Future>(&self, future: F) -> Boxed<'_, F> {
+        self.blocks.boxed(future)
+    }
+}
+
+impl Blocks {
+    fn boxed<F>(&self, future: F) -> Boxed<'_, F> {
+        let place = if Boxed::<F>::IS_KEPT {
+            let block = self.0.borrow_mut().pop().unwrap_or_else(|| Box::new(Block(MaybeUninit::uninit())));
+            NonNull::from(Box::leak(block)).cast()
+        } else {
+            NonNull::from(Box::leak(Box::<F>::new_uninit())).cast()
+        };
+        // SAFETY: the place is large enough for the future and aligned to it, and nothing else refers to it.
+        unsafe { place.write(future) };
+        Boxed { blocks: self, future: place, owns: PhantomData }
+    }
+}
+
+impl<F> Boxed<'_, F> {
+    const IS_KEPT: bool = size_of::<F>() <= size_of::<Block>() && align_of::<F>() <= align_of::<Block>();
+}
+
+// The future stays where it is when its handle moves.
+impl<F> Unpin for Boxed<'_, F> {}
+
+impl<F: Future> Future for Boxed<'_, F> {
+    type Output = F::Output;
+
+    #[inline]
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<F::Output> {
+        // SAFETY: the future was written in `boxed`, is this handle's alone, and is not moved before it is dropped.
+        unsafe { Pin::new_unchecked(self.future.as_mut()) }.poll(cx)
+    }
+}
+
+impl<F> Drop for Boxed<'_, F> {
+    fn drop(&mut self) {
+        // SAFETY: as in `poll`; nothing uses the future afterwards.
+        unsafe { self.future.drop_in_place() };
+        if !Self::IS_KEPT {
+            // SAFETY: `boxed` has leaked a box of this type. The future in it is dropped.
+            drop(unsafe { Box::from_raw(self.future.cast::<MaybeUninit<F>>().as_ptr()) });
+            return;
+        }
+        // SAFETY: `boxed` has leaked a box of this type, in which there is nothing to drop any more.
+        let block = unsafe { Box::from_raw(self.future.cast::<Block>().as_ptr()) };
+        let mut blocks = self.blocks.0.borrow_mut();
+        if blocks.len() < KEPT_MAX {
+            blocks.push(block);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use core::future::poll_fn;
+    use core::pin::pin;
+    use std::rc::Rc;
+
+    use super::*;
+
+    /// Futures of all sizes are polled where they are, dropped once, at their end or before, and leave their memory to
+    /// the next.
+    #[test]
+    fn futures_are_dropped_once_and_leave_their_memory() {
+        fn future<const N: usize>(counted: &Rc<[u8; N]>) -> impl Future<Output = u8> {
+            let (kept, counted) = (**counted, Rc::clone(counted));
+            async move {
+                let mut polls = 0;
+                poll_fn(|_| {
+                    polls += 1;
+                    if polls < 3 { Poll::Pending } else { Poll::Ready(()) }
+                })
+                .await;
+                kept[N - 1] + counted[0]
+            }
+        }
+        fn each<const N: usize>(blocks: &Blocks) {
+            let counted = Rc::new([3; N]);
+            let mut cx = Context::from_waker(core::task::Waker::noop());
+            for polls in 0..5 {
+                let mut boxed = pin!(blocks.boxed(future(&counted)));
+                let polled: Vec<Poll<u8>> = (0..polls.min(3)).map(|_| boxed.as_mut().poll(&mut cx)).collect();
+                assert!(polled.iter().take(2).all(Poll::is_pending));
+                assert!(polled.get(2).is_none_or(|end| *end == Poll::Ready(6)));
+            }
+            assert_eq!(Rc::strong_count(&counted), 1, "a future of {N} bytes was not dropped");
+        }
+        let blocks = Blocks::default();
+        each::<1>(&blocks);
+        each::<900>(&blocks);
+        assert_eq!(blocks.0.borrow().len(), 1, "one after the other needs one block");
+        each::<2000>(&blocks);
+        let all: Vec<_> = (0..3).map(|_| blocks.boxed(async { 1 })).collect();
+        assert!(blocks.0.borrow().is_empty());
+        drop(all);
+        assert_eq!(blocks.0.borrow().len(), 3);
+    }
+}
