@@ -20,6 +20,7 @@ struct Block(MaybeUninit<[u8; BYTES]>);
 
 /// The blocks that no future is in.
 #[derive(Default)]
+#[expect(clippy::vec_box, reason = "a block that is taken must not move, since a future lies in it")]
 pub(super) struct Blocks(RefCell<Vec<Box<Block>>>);
 
 /// A future in memory that its endpoint keeps, see [`Endpoint::boxed`].
