@@ -101,9 +101,10 @@ use farfield_fabric::{self as fabric, Endpoint, GroupKey, NodeId, Op, RemotePtr}
 pub use self::options::ALockOptions;
 pub use self::single::ALock;
 use super::descriptor::{self, Descriptors, Id};
+use super::entry::{Asked, Entry};
 use super::grant::{Grant, LOCK, Wait};
 use super::local::{Local, LocalEntry, LocalHead};
-use super::queue::{Asked, Entry, Head, Queue, Spared, Words, deaths_told};
+use super::queue::{Head, Queue, Spared, Words, deaths_told};
 use super::{Layout, LockArray, LockGuard, Spread, WaitLimit, in_order};
 use farfield_core::Node;
 use farfield_core::Result;

@@ -27,6 +27,8 @@ use farfield_core::{Guard, MutexArray};
 #[cfg(any(not(seeded), clippy, doc, rust_analyzer))]
 pub mod alock;
 mod descriptor;
+#[cfg(any(not(seeded), clippy, doc, rust_analyzer))]
+mod entry;
 mod grant;
 mod left;
 #[cfg(any(not(seeded), clippy, doc, rust_analyzer))]

@@ -30,8 +30,9 @@ use farfield_fabric::{Endpoint, GroupKey, NodeId};
 use std::sync::Arc;
 
 use super::descriptor::{self, Descriptors, Id};
+use super::entry::{Asked, Entry};
 use super::grant::{Grant, Wait};
-use super::queue::{Asked, Entry, Head, Queue, Spared, Words};
+use super::queue::{Head, Queue, Spared, Words};
 use super::{ALockOptions, Layout, LockArray, LockGuard, Spread, WaitLimit, in_order};
 use farfield_core::Node;
 use farfield_core::Result;

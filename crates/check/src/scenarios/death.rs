@@ -27,7 +27,6 @@ pub(super) fn scenarios() -> Vec<Scenario> {
         waiter_dies(),
         left_behind(),
         reader_dies(),
-        readers_die(),
         writer_dies(),
         writer_is_cut_off(),
         member_dies(),
@@ -385,33 +384,6 @@ fn reader_dies() -> Scenario {
     })
     .faults(Faults::new().crashes(1).of([1]))
     .kills(&["ring-dead-reader-awaited"])
-}
-
-/// Both readers may die, also while the writer puts to them. It keeps a copy by which it is told.
-fn readers_die() -> Scenario {
-    Scenario::new("ring/readers-die", "a writer whose readers have all died is told so by each call", 3, |cluster| {
-        let options = RingOptions::new(NodeId(0), [(NodeId(1), 1), (NodeId(2), 1)], 4 * RING_BYTES);
-        let rings = cluster.on_each(move |node| RingBuffer::open(node, "ring", options.clone()))?;
-        let (mut sender, me) = (rings[0].sender()?, cluster.node(0));
-        cluster.thread(0, "sends", move |ep| {
-            let are_dead = || crashed(1) && crashed(2);
-            for number in 1..=4u64 {
-                if let Err(error) = sender.try_send(ep, &number.to_le_bytes()) {
-                    assert!(error.is_gone() && are_dead(), "{error}");
-                }
-            }
-            if are_dead() {
-                ep.block_on(ep.wait_until(Instant::NEVER, || is_decided(&me).then_some(())))?;
-                let told = sender.try_send(ep, b"nobody");
-                assert!(told.as_ref().is_err_and(Error::is_gone), "it was sent to nobody: {told:?}");
-            }
-            Ok(())
-        });
-        keep(cluster, rings);
-        Ok(())
-    })
-    .faults(Faults::new().crashes(2).of([1, 2]))
-    .kills(&["ring-last-copy-dropped"])
 }
 
 fn writer_dies() -> Scenario {

@@ -1,11 +1,13 @@
 //! The ring buffer: each reader gets each message once, in order, whole. A reader that does not read holds the writer
 //! up.
 
-use farfield_core::fabric::GroupKey;
-use farfield_core::{Endpoint, NodeId, Result, RingBuffer, RingOptions, RingReceiver, RingSender};
+use farfield_core::fabric::{GroupKey, Instant};
+use farfield_core::{Endpoint, Error, NodeId, Result, RingBuffer, RingOptions, RingReceiver, RingSender};
 
 use super::keep;
-use crate::{Cluster, Scenario};
+use crate::parts::is_decided;
+use crate::scenario::crashed;
+use crate::{Cluster, Faults, Scenario};
 
 pub(super) fn scenarios() -> Vec<Scenario> {
     vec![
@@ -26,6 +28,7 @@ pub(super) fn scenarios() -> Vec<Scenario> {
         after_put(),
         crossed(),
         acknowledged(),
+        readers_die(),
     ]
 }
 
@@ -368,4 +371,31 @@ fn acknowledged() -> Scenario {
         Ok(())
     })
     .small()
+}
+
+/// Both readers may die, also while the writer puts to them. It keeps a copy by which it is told.
+fn readers_die() -> Scenario {
+    Scenario::new("ring/readers-die", "a writer whose readers have all died is told so by each call", 3, |cluster| {
+        let options = RingOptions::new(NodeId(0), [(NodeId(1), 1), (NodeId(2), 1)], 4 * CAPACITY);
+        let rings = cluster.on_each(move |node| RingBuffer::open(node, "ring", options.clone()))?;
+        let (mut sender, me) = (rings[0].sender()?, cluster.node(0));
+        cluster.thread(0, "sends", move |ep| {
+            let are_dead = || crashed(1) && crashed(2);
+            for number in 1..=4u64 {
+                if let Err(error) = sender.try_send(ep, &number.to_le_bytes()) {
+                    assert!(error.is_gone() && are_dead(), "{error}");
+                }
+            }
+            if are_dead() {
+                ep.block_on(ep.wait_until(Instant::NEVER, || is_decided(&me).then_some(())))?;
+                let told = sender.try_send(ep, b"nobody");
+                assert!(told.as_ref().is_err_and(Error::is_gone), "it was sent to nobody: {told:?}");
+            }
+            Ok(())
+        });
+        keep(cluster, rings);
+        Ok(())
+    })
+    .faults(Faults::new().crashes(2).of([1, 2]))
+    .kills(&["ring-last-copy-dropped"])
 }
