@@ -106,10 +106,8 @@ use super::grant::{Grant, LOCK, Wait};
 use super::local::{Local, LocalEntry, LocalHead};
 use super::queue::{Head, Queue, Spared, Words, deaths_told};
 use super::{Layout, LockArray, LockGuard, Spread, WaitLimit, in_order};
-use farfield_core::Node;
-use farfield_core::Result;
-use farfield_core::toolkit::ErrorContext;
-use farfield_core::toolkit::Regions;
+use farfield_core::toolkit::{ErrorContext, Regions};
+use farfield_core::{Node, Result};
 use farfield_core::toolkit::release::{fence_at_once, fence_holder, release_later};
 
 pub(super) const TAIL_REMOTE: usize = 0;
@@ -325,16 +323,16 @@ impl ALockArray {
         local: &'a Arc<Local>,
         endpoint: &'a Endpoint,
         index: usize,
-        head: Option<LocalHead>,
+        head: Option<LocalEntry<'a>>,
         mut wait: Wait,
     ) -> Result<Option<ALockGuard<'a>>> {
-        let path = self.spread.path();
+        let (path, is_head) = (self.spread.path(), head.is_some());
         let mut entry = match head {
-            Some(head) => local.at_head(endpoint, head, Grant::new(0, false)),
+            Some(entry) => entry,
             None => local.entry(endpoint, index, self.spread.offset(index)).of(path)?,
         };
         let mut granted = None;
-        if head.is_none() && !entry.enqueue(wait.is_forbidden()) {
+        if !is_head && !entry.enqueue(wait.is_forbidden()) {
             if wait.is_forbidden() {
                 return Ok(None);
             }
@@ -345,7 +343,7 @@ impl ALockArray {
             return Ok(Some(self.guard(endpoint, held, grant.budget(), grant.is_poisoned())));
         }
         // A head that was passed in has competed, and not won yet.
-        let has_won = head.is_none() && entry.competes();
+        let has_won = !is_head && entry.competes();
         if !has_won && !entry.wins(&mut wait).await.of(path)? {
             entry.back_out();
             return Ok(None);
@@ -377,6 +375,7 @@ impl LockArray for ALockArray {
             let mut entry = self.queue.entry(endpoint, record, index)?;
             let begun = match entry.asks_first()? {
                 Some(asked) => Begun::Asked(asked),
+                // A put of a word that fails here was refused: no victim is named, and the entry may leave the head.
                 None => match names_victim(endpoint, record).of(self.spread.path())? {
                     Ok(look) if look.has_won() && look.is_repaired() => {
                         let held = Held::Remote(entry.into_head());
@@ -390,7 +389,10 @@ impl LockArray for ALockArray {
         let head = local.enters_at_once(endpoint, index, self.spread.offset(index));
         match head {
             Some(head) if local.competes(head) => Ok(Some(self.won_local(endpoint, local, head))),
-            head => endpoint.boxed(self.lock_local(local, endpoint, index, head, Wait::new(limit))).await,
+            head => {
+                let head = head.map(|head| local.at_head(endpoint, head, Grant::new(0, false)));
+                endpoint.boxed(self.lock_local(local, endpoint, index, head, Wait::new(limit))).await
+            }
         }
     }
 }

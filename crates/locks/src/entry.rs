@@ -24,7 +24,8 @@ pub(super) struct Entry<'a> {
     operation: Option<Operation>,
 }
 
-/// The result of an atomic that may not be complete yet.
+/// The result of an atomic that may not be complete yet. Whoever has it polls a future that waits for it in the same step:
+/// if it were dropped, its outcome would be unknown.
 pub(super) type Asked<'a> = core::result::Result<u64, Op<'a, u64>>;
 
 impl Queue {
@@ -221,7 +222,8 @@ impl<'a> Entry<'a> {
     }
 
     /// Begins to leave the head: grants the lock to the operation behind, or tries to empty the queue. The caller has made
-    /// its writes visible, except the spared ones. Returns what [`Entry::leave`] has to do; nothing if it has left.
+    /// its writes visible, except the spared ones. Returns what [`Entry::leave`] has to do. Nothing if
+    /// it has left, or if its grant was refused: then the service thread repeats it, once this entry is dropped.
     ///
     /// # Errors
     /// The last step was refused for lack of memory, and the spared writes cannot be made visible: the lock stays taken.
@@ -289,7 +291,7 @@ impl<'a> Entry<'a> {
         self.emptied(asked).await // if an operation is behind, the service thread hands over
     }
 
-    /// Waits until the queue is emptied, or not.
+    /// Waits for the compare-and-swap that empties the queue, and records what it has found.
     async fn emptied(&mut self, asked: Asked<'a>) -> Result<()> {
         let (queue, endpoint) = (self.queue, self.endpoint);
         let found = match asked {

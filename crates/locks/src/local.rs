@@ -48,7 +48,7 @@ pub(super) struct LocalEntry<'a> {
     operation: Option<LocalOperation>,
 }
 
-/// What a guard knows of an operation at the head, see [`Local::at_head`].
+/// An operation at the head, as a guard holds it: see [`Local::at_head`].
 #[derive(Clone, Copy)]
 pub(super) struct LocalHead {
     lock: u32,
@@ -113,7 +113,7 @@ impl Local {
         })
     }
 
-    /// The operation of a guard, which is about to leave the head.
+    /// An operation at the head, for its next step.
     #[inline]
     pub(super) fn at_head<'a>(
         self: &'a Arc<Self>,
@@ -130,7 +130,8 @@ impl Local {
         }
     }
 
-    /// Enters an empty queue. None if it is not empty, or all descriptors are in use: then nothing has happened.
+    /// Enters an empty queue. None if it is not empty, or no descriptor was found at the first look: then nothing has
+    /// happened.
     #[inline]
     pub(super) fn enters_at_once(&self, endpoint: &Endpoint, lock: usize, offset: usize) -> Option<LocalHead> {
         let slot = self.slots.take_at_once(endpoint)?;
@@ -321,7 +322,9 @@ impl LocalEntry<'_> {
                 return Err(fabric::Error::from(fabric::ErrorKind::Fenced).into());
             }
             let tail = Id(record[TAIL_REMOTE].load());
-            if local.queue.is_evicted(tail) && local.queue.is_deserted(endpoint, self.operation().lock).await {
+            if local.queue.is_evicted(tail)
+                && endpoint.boxed(local.queue.is_deserted(endpoint, self.operation().lock)).await
+            {
                 // All entries in front of that tail are dead as well. Later entries queue behind it, and compete.
                 record[BURIALS].store(record[BURIALS].load() + 1);
                 record[BURIED].store(tail.0);

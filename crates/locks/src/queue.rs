@@ -87,7 +87,7 @@ pub(super) struct Queue {
     _open: Hold,
 }
 
-/// What a guard knows of an operation at the head, see [`Queue::at_head`].
+/// An operation at the head, as a guard holds it: see [`Queue::at_head`].
 #[derive(Clone, Copy)]
 pub(super) struct Head {
     pub(super) record: RemotePtr<u64>,

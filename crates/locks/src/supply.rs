@@ -47,7 +47,7 @@ impl Supply {
         Err(ErrorKind::InUse { what: self.what, max: self.count }.into())
     }
 
-    /// An unused one of those where this endpoint looks first, if there is one.
+    /// An unused one of those where this endpoint looks first. None if there is none, or another thread was faster.
     #[inline]
     pub(super) fn take_at_once(&self, endpoint: &Endpoint) -> Option<usize> {
         let at = endpoint.number() % self.used.len();

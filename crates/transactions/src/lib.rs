@@ -111,7 +111,7 @@ use self::order::{in_order, lock_of};
 /// The most locks that a transaction may hold. The number is that of LOCO's evaluation.
 pub const LOCKS_PER_TRANSACTION_MAX: usize = 341;
 
-/// As many as a transfer needs, without an allocation.
+/// A list: up to two elements, as in a transfer, need no allocation.
 type Few<T> = SmallVec<[T; 2]>;
 
 /// Words spread over the nodes that open them, to be read and written by transactions.

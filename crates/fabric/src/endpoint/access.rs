@@ -236,6 +236,9 @@ impl Endpoint {
     /// let [state, owner] = ep.get_words(record).await?; // in one round trip
     /// # drop((state, owner)); Ok(()) }
     /// ```
+    ///
+    /// # Errors
+    /// (when waited for) As [`Endpoint::put_value`].
     #[inline(always)]
     pub fn get_words<const N: usize>(&self, first: RemotePtr<u64>) -> Op<'_, [u64; N]>
     where

@@ -16,12 +16,12 @@ const BYTES: usize = 1024;
 const KEPT_MAX: usize = 256;
 
 #[repr(C, align(16))]
-struct Block(MaybeUninit<[u8; BYTES]>);
+struct KeptBlock(MaybeUninit<[u8; BYTES]>);
 
 /// The blocks that no future is in.
 #[derive(Default)]
 #[expect(clippy::vec_box, reason = "a block that is taken must not move, since a future lies in it")]
-pub(super) struct Blocks(RefCell<Vec<Box<Block>>>);
+pub(super) struct KeptBlocks(RefCell<Vec<Box<KeptBlock>>>);
 
 /// A future in memory that its endpoint keeps, see [`Endpoint::boxed`].
 ///
@@ -33,7 +33,7 @@ pub(super) struct Blocks(RefCell<Vec<Box<Block>>>);
 /// ```
 #[must_use = "futures do nothing unless they are polled"]
 pub struct Boxed<'e, F> {
-    blocks: &'e Blocks,
+    blocks: &'e KeptBlocks,
     future: NonNull<F>,
     owns: PhantomData<F>,
 }
@@ -57,10 +57,10 @@ impl Endpoint {
     }
 }
 
-impl Blocks {
+impl KeptBlocks {
     fn boxed<F>(&self, future: F) -> Boxed<'_, F> {
         let place = if Boxed::<F>::IS_KEPT {
-            let block = self.0.borrow_mut().pop().unwrap_or_else(|| Box::new(Block(MaybeUninit::uninit())));
+            let block = self.0.borrow_mut().pop().unwrap_or_else(|| Box::new(KeptBlock(MaybeUninit::uninit())));
             NonNull::from(Box::leak(block)).cast()
         } else {
             NonNull::from(Box::leak(Box::<F>::new_uninit())).cast()
@@ -72,7 +72,7 @@ impl Blocks {
 }
 
 impl<F> Boxed<'_, F> {
-    const IS_KEPT: bool = size_of::<F>() <= size_of::<Block>() && align_of::<F>() <= align_of::<Block>();
+    const IS_KEPT: bool = size_of::<F>() <= size_of::<KeptBlock>() && align_of::<F>() <= align_of::<KeptBlock>();
 }
 
 // The future stays where it is when its handle moves.
@@ -98,7 +98,7 @@ impl<F> Drop for Boxed<'_, F> {
             return;
         }
         // SAFETY: `boxed` has leaked a box of this type, in which there is nothing to drop any more.
-        let block = unsafe { Box::from_raw(self.future.cast::<Block>().as_ptr()) };
+        let block = unsafe { Box::from_raw(self.future.cast::<KeptBlock>().as_ptr()) };
         let mut blocks = self.blocks.0.borrow_mut();
         if blocks.len() < KEPT_MAX {
             blocks.push(block);
@@ -130,7 +130,7 @@ mod tests {
                 kept[N - 1] + counted[0]
             }
         }
-        fn each<const N: usize>(blocks: &Blocks) {
+        fn each<const N: usize>(blocks: &KeptBlocks) {
             let counted = Rc::new([3; N]);
             let mut cx = Context::from_waker(core::task::Waker::noop());
             for polls in 0..5 {
@@ -141,7 +141,7 @@ mod tests {
             }
             assert_eq!(Rc::strong_count(&counted), 1, "a future of {N} bytes was not dropped");
         }
-        let blocks = Blocks::default();
+        let blocks = KeptBlocks::default();
         each::<1>(&blocks);
         each::<900>(&blocks);
         assert_eq!(blocks.0.borrow().len(), 1, "one after the other needs one block");

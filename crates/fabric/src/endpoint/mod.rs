@@ -23,8 +23,8 @@ use std::time::Duration;
 
 use self::any_lane::{AnyLane, OtherLane, ShmLane};
 pub use self::batch::{Batch, Posted};
-use self::boxed::Blocks;
 pub use self::boxed::Boxed;
+use self::boxed::KeptBlocks;
 pub use self::buf::Buf;
 use self::counts::Counters;
 pub use self::counts::{Counts, CountsReader};
@@ -68,7 +68,7 @@ pub struct Endpoint {
     elsewhere: Elsewhere,
     timeout: Cell<Duration>,
     number: usize,
-    blocks: Blocks,
+    blocks: KeptBlocks,
 }
 
 enum Inner {
@@ -210,7 +210,7 @@ impl Endpoint {
             elsewhere: Elsewhere::new(),
             timeout: Cell::new(options.timeout),
             number: options.number,
-            blocks: Blocks::default(),
+            blocks: KeptBlocks::default(),
         })
     }
 

@@ -284,7 +284,7 @@ impl Endpoint {
         futures: impl IntoIterator<Item = F>,
         mut done: impl FnMut(F::Output),
     ) {
-        let mut futures = futures.into_iter();
+        let mut futures = futures.into_iter().fuse();
         let start = self.depth.get();
         // A task and its depth. The first two need no memory of their own: a window of two allocates nothing.
         let (mut first, mut second) = (pin!(futures.next()), pin!(if window > 1 { futures.next() } else { None }));
