@@ -106,9 +106,9 @@ use super::grant::{Grant, LOCK, Wait};
 use super::local::{Local, LocalEntry, LocalHead};
 use super::queue::{Head, Queue, Spared, Words, deaths_told};
 use super::{Layout, LockArray, LockGuard, Spread, WaitLimit, in_order};
+use farfield_core::toolkit::release::{fence_at_once, fence_holder, release_later};
 use farfield_core::toolkit::{ErrorContext, Regions};
 use farfield_core::{Node, Result};
-use farfield_core::toolkit::release::{fence_at_once, fence_holder, release_later};
 
 pub(super) const TAIL_REMOTE: usize = 0;
 pub(super) const TAIL_LOCAL: usize = 1;
@@ -316,8 +316,7 @@ impl ALockArray {
         self.guard(endpoint, Held::Local(head), self.options.local_budget, deaths != repaired)
     }
 
-    /// Waits for a lock of this node: as the operation at the head of the local queue, or as one that is not in the queue
-    /// yet.
+    /// Waits for a lock of this node, as the operation at the head of the local queue, or as one that is not in it yet.
     async fn lock_local<'a>(
         &'a self,
         local: &'a Arc<Local>,
