@@ -1,4 +1,4 @@
-//! Decorators: a fabric with wrapped lanes, and everything else passed through.
+//! Decorators: a fabric with wrapped lanes, which may refuse control messages. Everything else is passed through.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,16 +13,30 @@ use crate::ptr::{GroupKey, NodeId, RemotePtr};
 /// Wraps each lane of a fabric.
 type Wrap = Box<dyn Fn(Box<dyn Lane>) -> Box<dyn Lane> + Send + Sync>;
 
+/// Is asked before each control message to a node.
+pub(crate) type MaySend = Box<dyn Fn(NodeId) -> Result<()> + Send + Sync>;
+
 /// A fabric with wrapped lanes.
 struct Decorated {
     inner: Arc<dyn Transport>,
     label: &'static str,
     wrap: Wrap,
+    may_send: MaySend,
 }
 
 /// `inner` with its lanes wrapped.
 pub(crate) fn decorate(inner: Arc<dyn Transport>, label: &'static str, wrap: Wrap) -> Arc<dyn Transport> {
-    Arc::new(Decorated { inner, label, wrap })
+    decorate_control(inner, label, wrap, Box::new(|_| Ok(())))
+}
+
+/// [`decorate`], with control messages that may be refused.
+pub(crate) fn decorate_control(
+    inner: Arc<dyn Transport>,
+    label: &'static str,
+    wrap: Wrap,
+    may_send: MaySend,
+) -> Arc<dyn Transport> {
+    Arc::new(Decorated { inner, label, wrap, may_send })
 }
 
 impl Fabric for Decorated {
@@ -108,6 +122,7 @@ impl Transport for Decorated {
         self.inner.fence_self();
     }
     fn send_control(&self, to: NodeId, message: &[u8]) -> Result<()> {
+        (self.may_send)(to)?;
         self.inner.send_control(to, message)
     }
     fn serve(&self, timeout: Duration, event: &mut dyn FnMut(ControlEvent)) {

@@ -1,10 +1,10 @@
-//! A decorator that makes operations fail on command, for tests of what objects do then.
+//! A decorator that makes operations and control messages fail on command, for tests of what objects do then.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
-use crate::decorate::decorate;
-use crate::error::Code;
+use crate::decorate::decorate_control;
+use crate::error::{Code, ErrorKind};
 use crate::fabric::Transport;
 use crate::lane::{Lane, Status, WorkRequest};
 use crate::pool::BufferMemory;
@@ -25,6 +25,8 @@ struct State {
     cut: [AtomicBool; 64],
     /// The injected failures: how many are in a row, in the upper half, after how many operations, in the lower.
     plan: AtomicU64,
+    /// How many control messages are refused from now on.
+    messages: AtomicU32,
 }
 
 /// No failure is injected.
@@ -34,7 +36,7 @@ const AFTER_MAX: u64 = u32::MAX as u64;
 
 impl Default for State {
     fn default() -> State {
-        State { cut: [const { AtomicBool::new(false) }; 64], plan: AtomicU64::new(NONE) }
+        State { cut: [const { AtomicBool::new(false) }; 64], plan: AtomicU64::new(NONE), messages: AtomicU32::new(0) }
     }
 }
 
@@ -85,6 +87,25 @@ impl Faults {
         self.0.plan.store(plan, Ordering::SeqCst);
     }
 
+    /// Makes the next `count` control messages of the node fail, as if the queue of the other node were full.
+    ///
+    /// ```
+    /// # use farfield_fabric::*;
+    /// # fn f(fabric: &dyn Transport, faults: &fault::Faults, to: NodeId) {
+    /// faults.refuse_messages(1);
+    /// assert!(fabric.send_control(to, b"first").is_err());
+    /// assert!(fabric.send_control(to, b"second").is_ok());
+    /// # }
+    /// ```
+    pub fn refuse_messages(&self, count: u32) {
+        self.0.messages.store(count, Ordering::SeqCst);
+    }
+
+    fn refuses_message(&self) -> bool {
+        let less = |count: u32| count.checked_sub(1);
+        self.0.messages.fetch_update(Ordering::SeqCst, Ordering::SeqCst, less).is_ok()
+    }
+
     fn strikes(&self, peer: NodeId) -> bool {
         let due = |plan: u64| match (plan >> 32, plan & AFTER_MAX) {
             _ if plan == NONE => None,
@@ -101,7 +122,8 @@ impl Faults {
     }
 }
 
-/// A fabric whose operations fail as `faults` says: they are refused at posting, as [`Lane`] describes. It is the
+/// A fabric whose operations and control messages fail as `faults` says. Operations are refused at posting, as [`Lane`]
+/// describes. It is the
 /// outermost decorator: the others count each accepted operation as posted.
 ///
 /// ```
@@ -129,11 +151,16 @@ impl Faults {
 /// # Ok(()) }
 /// ```
 pub fn inject(inner: Arc<dyn Transport>, faults: Faults) -> Arc<dyn Transport> {
+    let of_lanes = faults.clone();
     let wrap = move |inner| {
-        let (faults, peers) = (faults.clone(), Vec::new());
+        let (faults, peers) = (of_lanes.clone(), Vec::new());
         Box::new(FaultLane { inner, faults, peers }) as Box<dyn Lane>
     };
-    decorate(inner, "fault", Box::new(wrap))
+    let may_send = move |node| {
+        let why = || "it takes no messages (injected)".into();
+        if faults.refuses_message() { Err(ErrorKind::Control { node, why: why() }.into()) } else { Ok(()) }
+    };
+    decorate_control(inner, "fault", Box::new(wrap), Box::new(may_send))
 }
 
 struct FaultLane {

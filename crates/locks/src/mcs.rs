@@ -152,6 +152,14 @@ impl McsLockArray {
     pub(crate) fn entries(&self) -> usize {
         self.queue.descriptors.in_use()
     }
+
+    /// The entries that a survey of a lock finds in its queue, each with the one before it.
+    #[cfg(all(feature = "scenarios", not(test)))]
+    pub(crate) async fn seen_in_queue(&self, endpoint: &Endpoint, lock: usize) -> Result<Vec<(Id, Id)>> {
+        let survey = self.queue.survey(endpoint, lock).await.of(&self.queue.path)?;
+        let seen = survey.into_iter().flat_map(|survey| survey.seen);
+        Ok(seen.filter(|seen| seen.state == descriptor::State::Queued).map(|seen| (seen.id, seen.pred)).collect())
+    }
 }
 
 impl LockArray for McsLockArray {

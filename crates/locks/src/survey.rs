@@ -57,7 +57,7 @@ impl Survey {
 
 /// A living entry of a lock, as the survey read it.
 pub(super) struct Seen {
-    id: Id,
+    pub(super) id: Id,
     pub(super) state: State,
     pub(super) pred: Id,
     is_granted: bool,

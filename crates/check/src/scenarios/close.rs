@@ -8,7 +8,8 @@ use farfield_core::{ErrorKind, Node, NodeId, Result};
 
 use crate::Faults;
 use crate::parts::patiently;
-use crate::scenario::{Cluster, Scenario};
+use crate::scenario::{Cluster, Scenario, choose};
+use crate::scenarios::refused;
 
 pub(super) fn scenarios() -> Vec<Scenario> {
     vec![
@@ -21,6 +22,7 @@ pub(super) fn scenarios() -> Vec<Scenario> {
         detached(),
         suspected(),
         dies(),
+        full(),
     ]
 }
 
@@ -236,4 +238,34 @@ fn dies() -> Scenario {
         Ok(())
     })
     .faults(Faults::new().crashes(1).of([2]))
+}
+
+/// Messages of a node are refused for a while, as by a full queue: those that release the openings of the other node.
+/// One of these was connected; the other was not, since the object is not opened here, and waits for an answer.
+fn full() -> Scenario {
+    let about = "memory comes back if messages about a closed object are refused at first";
+    Scenario::new("close/full", about, 2, |cluster| {
+        let refusals = refused::anywhere::start(cluster, 2)?;
+        for (at, object) in opened(cluster)?.into_iter().enumerate() {
+            let node = cluster.node(at);
+            cluster.thread_that_drops(at, "closes", move |ep| {
+                if at == 1 {
+                    drop(
+                        ObjectBuilder::new(&node, "alone", "Words")
+                            .region("word", node.alloc(GroupKey::DATA, 8)?)
+                            .announce()?,
+                    );
+                }
+                drop(object);
+                comes_back(&node, ep)
+            });
+        }
+        cluster.thread(0, "refuses", move |ep| {
+            (0..choose(8)).for_each(|_| ep.block_on(ep.pause()));
+            refusals.refuse_messages(1 + choose(3) as u32);
+            Ok(())
+        });
+        Ok(())
+    })
+    .late_nodes()
 }

@@ -10,9 +10,10 @@ use farfield_core::{MemberStatus, NodeId, Result};
 use crate::Faults;
 use crate::parts::word;
 use crate::scenario::{Cluster, Scenario, choose, crashed};
+use crate::scenarios::refused;
 
 pub(super) fn scenarios() -> Vec<Scenario> {
-    vec![further_groups(), revoked(), others_reads()]
+    vec![further_groups(), revoked(), others_reads(), refused_long(), dead()]
 }
 
 /// A word on a node, in a group of its own.
@@ -121,6 +122,53 @@ fn revoked() -> Scenario {
             // The next one leaves that group out.
             let error = ep.block_on(ep.global_fence([1].map(NodeId))).err();
             assert!(error.is_none(), "{error:?}");
+            Ok(())
+        });
+        Ok(())
+    })
+    .faults(Faults::new().crashes(1).of([2]))
+}
+
+/// The fence of a release is refused a few times, or until the timeout of its endpoint.
+fn refused_long() -> Scenario {
+    let about = "a fence that is refused is repeated, and ends in an error at the latest when its time is over";
+    Scenario::new("fence/refused-long", about, 2, |cluster| {
+        let refusals = refused::anywhere::start(cluster, 2)?;
+        let (me, x) = (cluster.node(0), word(cluster, 1, "x")?);
+        cluster.thread(0, "fences", move |ep| {
+            let for_good = choose(2) == 1;
+            ep.put_value(x.remote::<u64>(0), 1).detach()?;
+            refusals.fail_some(0, if for_good { u32::MAX } else { 1 + choose(3) as u32 });
+            let ends = ep.block_on(me.fence_live_nodes(ep, [NodeId(1)].into_iter()));
+            refusals.fail_after(u64::MAX);
+            match ends {
+                Err(error) if for_good && error.is_refused() => Ok(()),
+                Ok(lost) if !for_good && lost.is_empty() => Ok(()),
+                ends => panic!("{ends:?}, refused for good: {for_good}"),
+            }
+        });
+        Ok(())
+    })
+    .late_nodes()
+}
+
+/// One of the nodes with puts may be dead, and known to be.
+fn dead() -> Scenario {
+    let about = "a fence does not wait for a node that is known to be dead";
+    Scenario::new("fence/dead", about, 3, |cluster| {
+        let (me, words) = (cluster.node(0), [word(cluster, 1, "x")?, word(cluster, 2, "x")?]);
+        cluster.thread(0, "fences", move |ep| {
+            for word in &words {
+                // Refused if the node is quick to die.
+                let _ = ep.put_value(word.remote::<u64>(0), 1).detach();
+            }
+            let is_decided = || !crashed(2) || me.status_of(NodeId(2)) == MemberStatus::Evicted;
+            ep.block_on(ep.wait_until(Instant::NEVER, || is_decided().then_some(())))?;
+            let (is_dead, start) = (crashed(2), ep.now());
+            let lost = ep.block_on(me.fence_live_nodes(ep, [1, 2].map(NodeId).into_iter()))?;
+            let took = ep.now() - start;
+            assert!(!is_dead || lost.is_empty(), "{lost:?}");
+            assert!(!is_dead || took < me.timeout() / 2, "it has waited for {took:?}");
             Ok(())
         });
         Ok(())

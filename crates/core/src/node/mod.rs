@@ -344,10 +344,10 @@ impl Node {
         let endpoint = self.endpoint()?;
         let start = endpoint.now();
         let waited = endpoint.block_on(endpoint.wait_until(start + timeout, || {
+            missing.retain(|node| !shared.service.is_up(*node));
             if let Some(refusal) = shared.service.refusal_of(&missing) {
                 return Some(Err(refusal));
             }
-            missing.retain(|node| !shared.service.is_up(*node));
             let gone = missing.iter().find_map(|node| endpoint.check_alive(*node).err());
             if let Some(error) = gone {
                 return Some(Err(error.into()));

@@ -3,7 +3,7 @@
 
 mod thread;
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -141,7 +141,8 @@ pub(super) struct Service {
     pub(super) openings: LocalMutex<Openings<Memory>>,
     pub(super) reopenings: Reopenings,
     up: LocalMutex<HashSet<NodeId>>,
-    refused: LocalMutex<Vec<(NodeId, Error)>>,
+    /// Why a node was refused the last time, if it was.
+    refused: LocalMutex<HashMap<NodeId, Error>>,
     /// The number of nodes that the session has at a time.
     places: usize,
     /// The published membership: the epoch, one more than the highest number of any member ever, the [`MemberStatus`]
@@ -265,7 +266,8 @@ impl Service {
     }
 
     pub(super) fn refusal_of(&self, nodes: &[NodeId]) -> Option<Error> {
-        self.refused.lock().iter().find(|(node, _)| nodes.contains(node)).map(|(_, error)| error.clone())
+        let refused = self.refused.lock();
+        nodes.iter().find_map(|node| refused.get(node).cloned())
     }
 
     pub(super) fn object_paths(&self) -> Vec<String> {

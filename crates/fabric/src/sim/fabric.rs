@@ -436,6 +436,7 @@ impl Transport for SimFabric {
             let has_news = |world: &World| world.inner.borrow().has_news(self.me.0);
             if !timeout.is_zero() && !has_news(world) {
                 let deadline = (timeout != Duration::MAX).then(|| self.now() + timeout);
+                world.inner.borrow_mut().hears_news_only();
                 self.wait(world, deadline, true);
             }
             loop {

@@ -67,7 +67,9 @@ impl Inner {
         self.nudges += 1;
         self.nudges_in_a_row += 1;
         let mut found = false;
-        for thread in self.threads.iter_mut().filter(|thread| matches!(thread.pending, Pending::Idle(Some(_)))) {
+        let polls =
+            |thread: &&mut ThreadState| matches!(thread.pending, Pending::Idle(Some(_))) && !thread.interest.is_deaf();
+        for thread in self.threads.iter_mut().filter(polls) {
             (thread.interest.has_changed, found) = (true, true);
         }
         found

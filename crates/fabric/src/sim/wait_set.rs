@@ -115,6 +115,11 @@ impl Interest {
     fn is_woken(&self) -> bool {
         self.has_changed || self.has_completions()
     }
+
+    /// Whether no change ends the wait.
+    pub(super) fn is_deaf(&self) -> bool {
+        self.watch.is_empty() && !self.watches_all
+    }
 }
 
 impl ThreadState {
@@ -229,6 +234,14 @@ impl Inner {
             state.outer.push(state.interest.clone());
         }
         state.waits += 1;
+    }
+
+    /// The current thread is about to sleep in a system call, which only news, `wake_service` and its timeout end:
+    /// no change of what it has read does.
+    pub(super) fn hears_news_only(&mut self) {
+        if let Some(current) = self.current {
+            self.threads[current].interest.clear();
+        }
     }
 
     /// The next wait also belongs to a condition that reads by operations, and has none pending meanwhile. If

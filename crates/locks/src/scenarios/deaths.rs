@@ -172,6 +172,7 @@ pub(super) fn scenarios() -> Vec<Scenario> {
         tried_after_death("mcs/tried-after-death", open_mcs),
         tried_after_death("alock/tried-after-death", open),
         slow_behind(),
+        seen_whole(),
         lost_release("spin/lost-release", open_spin),
         lost_release("mcs/lost-release", open_mcs),
         lost_release("alock/lost-release", open),
@@ -256,6 +257,59 @@ fn lost_release<L: Entries>(name: &str, open: Open<L>) -> Scenario {
         Ok(())
     })
     .faults(Faults::new().crashes(1).of([0]))
+}
+
+/// A holder surveys the queue while another node enters it: twice, and the second time with the descriptor of the first.
+fn seen_whole() -> Scenario {
+    let about = "who is seen in the queue is seen with the one before it";
+    Scenario::new("mcs/seen-whole", about, 2, |cluster| {
+        let locks = open_mcs(cluster)?;
+        // How often the holder has taken the lock, and the other has begun to.
+        let (taken, begun) = (Rc::new(Word::new(0)), Rc::new(Word::new(0)));
+        let (enters, has_taken, begins) = (Rc::clone(&locks[1]), Rc::clone(&taken), Rc::clone(&begun));
+        cluster.thread(1, "enters", move |ep| {
+            for turn in 1..=2 {
+                ep.block_on(ep.wait_until(Instant::NEVER, || (has_taken.load() == turn).then_some(())))?;
+                begins.store(turn);
+                ep.block_on(async { enters.lock(ep, 0).await?.unlock().await })?;
+            }
+            Ok(())
+        });
+        let holds = Rc::clone(&locks[0]);
+        cluster.thread(0, "holds", move |ep| {
+            // What was seen of the other's first turn: some of it may be there in the second.
+            let mut before = None;
+            for turn in 1..=2 {
+                let guard = ep.block_on(holds.lock(ep, 0))?;
+                taken.store(turn);
+                ep.block_on(ep.wait_until(Instant::NEVER, || (begun.load() == turn).then_some(())))?;
+                for look in 0..4 {
+                    if look == 3 {
+                        // Until the other waits.
+                        let _ = ep.block_on(ep.wait_until(ep.now() + Duration::from_millis(1), || None::<()>));
+                    }
+                    let seen = ep.block_on(holds.seen_in_queue(ep, 0))?;
+                    let other = seen.into_iter().find(|(id, _)| id.node() == Some(NodeId(1)));
+                    let Some((id, pred)) = other.filter(|(id, _)| before.is_none_or(|(earlier, _)| earlier != *id))
+                    else {
+                        continue;
+                    };
+                    let is_earlier = before.is_some_and(|(_, earlier)| earlier == pred);
+                    assert!(pred.node() == Some(NodeId(0)) && !is_earlier, "{id:?} is behind the holder, not {pred:?}");
+                    if look == 3 && turn == 1 {
+                        before = Some((id, pred));
+                    }
+                }
+                ep.block_on(guard.unlock())?;
+                if before.is_none() {
+                    break; // the second turn could not be told from the first
+                }
+            }
+            taken.store(2);
+            Ok(())
+        });
+        Ok(())
+    })
 }
 
 /// Node 2 may die, so a holder that leaves surveys the queue. The waiter behind it has entered the queue, and is slow

@@ -276,12 +276,7 @@ fn handle(shared: &Arc<Shared>, membership: &mut Membership, event: ControlEvent
     match event {
         ControlEvent::Up(node) => {
             service.up.lock().insert(node);
-            service.refused.lock().retain(|(refused, _)| *refused != node);
-            // If it is dead or departed by now, that was reported before, and is not repeated.
-            let returns = node.index() >= shared.fabric.places();
-            if !returns || matches!(shared.fabric.peer_state(node), PeerState::Up { .. }) {
-                membership.came(node);
-            }
+            membership.came(node);
             // Objects that were opened before it joined are announced now.
             let objects: Vec<_> = service.objects.lock().values().cloned().collect();
             for object in objects {
@@ -302,7 +297,7 @@ fn handle(shared: &Arc<Shared>, membership: &mut Membership, event: ControlEvent
         ControlEvent::Trusted(node) => membership.trust(node),
         ControlEvent::Refused(node, error) => {
             tracing::warn!("{node} was refused: {error}");
-            service.refused.lock().push((node, ErrorKind::Fabric(error).into()));
+            service.refused.lock().insert(node, ErrorKind::Fabric(error).into());
         }
         ControlEvent::Message(from, bytes) => match postcard::from_bytes::<Message>(&bytes) {
             Ok(Message::Membership(message)) => membership.receive(from, message),
