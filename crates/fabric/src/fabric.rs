@@ -524,7 +524,7 @@ impl PeerState {
 pub enum ControlEvent {
     /// A peer came up.
     Up(NodeId),
-    /// A peer left or died; its state says which. It is the last event of a peer that came up.
+    /// A peer left or died; its state says which. It comes once for each peer that came up, and no `Up` follows it.
     Down(NodeId),
     /// A peer has sent nothing for longer than the suspicion timeout.
     Suspected(NodeId),

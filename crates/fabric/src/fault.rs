@@ -123,8 +123,7 @@ impl Faults {
 }
 
 /// A fabric whose operations and control messages fail as `faults` says. Operations are refused at posting, as [`Lane`]
-/// describes. It is the
-/// outermost decorator: the others count each accepted operation as posted.
+/// describes. It is the outermost decorator: the others count each accepted operation as posted.
 ///
 /// ```
 /// # use farfield_fabric::{shm::*, *, fault::{Faults, inject}};

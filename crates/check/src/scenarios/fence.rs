@@ -159,7 +159,7 @@ fn dead() -> Scenario {
         let (me, words) = (cluster.node(0), [word(cluster, 1, "x")?, word(cluster, 2, "x")?]);
         cluster.thread(0, "fences", move |ep| {
             for word in &words {
-                // Refused if the node is quick to die.
+                // An error if the node is quick to die.
                 let _ = ep.put_value(word.remote::<u64>(0), 1).detach();
             }
             let is_decided = || !crashed(2) || me.status_of(NodeId(2)) == MemberStatus::Evicted;

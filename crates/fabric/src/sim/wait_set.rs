@@ -240,7 +240,9 @@ impl Inner {
     /// no change of what it has read does.
     pub(super) fn hears_news_only(&mut self) {
         if let Some(current) = self.current {
-            self.threads[current].interest.clear();
+            let interest = &mut self.threads[current].interest;
+            interest.clear();
+            interest.reads_clock = false;
         }
     }
 

@@ -246,6 +246,10 @@ impl Inner {
         node.inbox_digest = mix(node.inbox_digest, from as u64 + 0x100);
         if let ControlEvent::Up(peer) = event {
             node.knows[peer.index()] = true;
+            // It left or died in the meantime, when this node did not know it yet.
+            if self.nodes[peer.index()].left || self.is_known_dead(peer.0) {
+                self.send(peer.0, me, ControlEvent::Down(peer), 2);
+            }
         }
         self.notify(peer_key(from as u16), 1, None);
         if let Some(current) = self.current {

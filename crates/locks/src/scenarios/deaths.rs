@@ -261,7 +261,7 @@ fn lost_release<L: Entries>(name: &str, open: Open<L>) -> Scenario {
 
 /// A holder surveys the queue while another node enters it: twice, and the second time with the descriptor of the first.
 fn seen_whole() -> Scenario {
-    let about = "who is seen in the queue is seen with the one before it";
+    let about = "an operation is seen in the queue together with the one before it";
     Scenario::new("mcs/seen-whole", about, 2, |cluster| {
         let locks = open_mcs(cluster)?;
         // How often the holder has taken the lock, and the other has begun to.
