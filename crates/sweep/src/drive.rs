@@ -302,7 +302,7 @@ const BEFORE: &[Tests] = &[
 /// that start and die. They come after the scenarios.
 const AFTER: &[Tests] = &[
     tests("crates/core/src/objects", OBJECTS, "costs::"),
-    tests("crates/core/src/objects/barrier", OBJECTS, "barrier::a_sleeper"),
+    tests("crates/core/src/objects/barrier", OBJECTS, "barrier::"),
     tests("crates/locks", OBJECTS, "costs::"),
     tests("crates/transactions", OBJECTS, "costs::"),
     tests("crates", OBJECTS, "refused::"),

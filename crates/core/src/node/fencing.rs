@@ -41,12 +41,20 @@ impl Node {
         endpoint: &Endpoint,
         nodes: impl Iterator<Item = NodeId> + Clone,
     ) -> Result<Vec<NodeId>> {
-        let is_done = !nodes.clone().any(|node| endpoint.has_unflushed(node)) || endpoint.fence_at_once(nodes.clone());
-        if is_done {
+        if self.is_fenced_at_once(endpoint, nodes.clone()) {
             return Ok(Vec::new());
         }
         // A wait has memory of its own, so that the future of a call that need not wait is small.
         endpoint.boxed(self.fence_and_wait(endpoint, nodes)).await
+    }
+
+    /// [`Node::fence_live_nodes`] where it needs no wait: nothing is to be fenced, or it is shared memory. Returns whether
+    /// it is done.
+    #[inline]
+    pub(crate) fn is_fenced_at_once(&self, endpoint: &Endpoint, nodes: impl Iterator<Item = NodeId> + Clone) -> bool {
+        endpoint.owes_no_fence()
+            || !nodes.clone().any(|node| endpoint.has_unflushed(node))
+            || endpoint.fence_at_once(nodes)
     }
 
     async fn fence_and_wait(

@@ -14,10 +14,11 @@
 //!
 //! | call | round trips | operations of one thread, n nodes |
 //! |---|---|---|
-//! | `wait` | 1 | n − 1 gets (fence; fewer the first time), n − 1 puts |
+//! | `wait` | 1; 0 if nothing is to be fenced | a get from each node with puts since its last fence, n − 1 puts |
 //! | `wait_unfenced` | 0 | n − 1 puts |
 //!
-//! The round trips do not include the time until the others arrive.
+//! The round trips do not include the time until the others arrive. The puts of arrivals are not fenced by the next
+//! call: nothing is read because of them but what the fence before them has covered.
 //!
 //! *When a node dies*, waiting threads get an error that names it, as long as any node is missing. This holds even if
 //! the dead node had arrived, since other nodes may know of its death before they arrive, and then never do. Some
@@ -32,7 +33,7 @@ use std::sync::Arc;
 
 use farfield_fabric::{self as fabric, Endpoint, Instant, NodeId, Word};
 
-use crate::error::{Error, ErrorContext, ErrorKind, Result};
+use crate::error::{Error, ErrorContext, ErrorKind, Missed, Result};
 use crate::node::{Node, RefusedPause};
 use crate::objects::owned_var::OwnedWriter;
 use crate::objects::participants::Participants;
@@ -169,6 +170,25 @@ impl Barrier {
     }
 }
 
+impl Shared {
+    /// Waits until the endpoint's earlier puts are visible on all nodes. A dead or departed node may miss them, since no
+    /// thread reads there any more.
+    async fn fence(&self, endpoint: &Endpoint, deadline: Instant) -> Result<()> {
+        let Shared { path, node, .. } = self;
+        let lost = node.fence_live_nodes(endpoint, node.members()).await.of(path)?;
+        if !lost.is_empty() {
+            let start = endpoint.now();
+            let is_silent = |node_lost: &NodeId| node.fenced_error(endpoint, *node_lost).is_some();
+            let waited = endpoint.wait_until(deadline, || lost.iter().all(is_silent).then_some(())).await;
+            if waited.is_err() {
+                let what = "earlier writes to become visible".into();
+                return Err(ErrorKind::Timeout { what, waited: endpoint.now() - start, missing: lost }).of(path);
+            }
+        }
+        Ok(())
+    }
+}
+
 impl BarrierThread {
     /// Waits until all threads have arrived. All their earlier writes and puts are visible then.
     ///
@@ -185,9 +205,10 @@ impl BarrierThread {
     /// A dead or departed participant. [`ErrorKind::Missed`]: this thread has arrived, but until the deadline the put
     /// that announces it to some nodes was refused. A timeout that names the missing nodes; before this thread has
     /// arrived, they include a node that received a put and does not answer. After `Missed` or a timeout,
-    /// [`BarrierThread::retry_wait`] continues.
+    /// [`BarrierThread::retry_wait`] continues. If this node leaves instead, [`Endpoint::flush`] or the drop of the
+    /// endpoint makes the arrival visible before; a fence does not cover it.
     pub async fn wait(&mut self, endpoint: &Endpoint) -> Result<()> {
-        self.wait_deadline(endpoint, endpoint.deadline()).await
+        self.fence_and_arrive(endpoint, None).await
     }
 
     /// [`BarrierThread::wait`] with a deadline. After a timeout, continue the same round with
@@ -207,19 +228,19 @@ impl BarrierThread {
     /// # Errors
     /// As `wait`.
     pub async fn wait_deadline(&mut self, endpoint: &Endpoint, deadline: Instant) -> Result<()> {
+        self.fence_and_arrive(endpoint, Some(deadline)).await
+    }
+
+    /// The deadline of a call without one is that of the endpoint. The clock is read when the call has to wait.
+    async fn fence_and_arrive(&mut self, endpoint: &Endpoint, mut deadline: Option<Instant>) -> Result<()> {
         self.is_coming = true;
         // Before the count is visible anywhere, every earlier put is visible everywhere: a thread that passes may read
-        // any node. A dead or departed node may miss it, since no thread reads there any more.
-        let Shared { path, node, .. } = &*self.barrier;
-        let lost = node.fence_live_nodes(endpoint, node.members()).await.of(path)?;
-        if !lost.is_empty() {
-            let start = endpoint.now();
-            let is_silent = |node_lost: &NodeId| node.fenced_error(endpoint, *node_lost).is_some();
-            let waited = endpoint.wait_until(deadline, || lost.iter().all(is_silent).then_some(())).await;
-            if waited.is_err() {
-                let what = "earlier writes to become visible".into();
-                return Err(ErrorKind::Timeout { what, waited: endpoint.now() - start, missing: lost }).of(path);
-            }
+        // any node.
+        let node = &self.barrier.node;
+        if !node.is_fenced_at_once(endpoint, node.members()) {
+            let until = deadline.unwrap_or_else(|| endpoint.deadline());
+            endpoint.boxed(self.barrier.fence(endpoint, until)).await?;
+            deadline = Some(until);
         }
         self.arrive(endpoint, deadline).await
     }
@@ -240,7 +261,7 @@ impl BarrierThread {
     /// # Errors
     /// As `wait`.
     pub async fn wait_unfenced(&mut self, endpoint: &Endpoint) -> Result<()> {
-        self.arrive(endpoint, endpoint.deadline()).await
+        self.arrive(endpoint, None).await
     }
 
     /// Waits again for the round in which an earlier wait timed out. Arrives first if that wait had not.
@@ -266,11 +287,11 @@ impl BarrierThread {
             // Otherwise it would find all rows at the round before.
             self.wait_deadline(endpoint, deadline).await
         } else {
-            self.all_arrived(endpoint, deadline).await
+            self.all_arrived(endpoint, Some(deadline)).await
         }
     }
 
-    async fn arrive(&mut self, endpoint: &Endpoint, deadline: Instant) -> Result<()> {
+    async fn arrive(&mut self, endpoint: &Endpoint, deadline: Option<Instant>) -> Result<()> {
         self.row.store(self.row.value() + 1);
         self.is_coming = false;
         self.is_untold = true;
@@ -280,30 +301,52 @@ impl BarrierThread {
 
     /// Announces to all nodes that this thread has arrived. Repeating it does no harm.
     fn tell(&mut self, endpoint: &Endpoint) -> Result<()> {
-        // The wait reports a dead or departed peer, unless it had arrived before it left.
-        let told = self.row.send(endpoint).or_else(|error| if error.is_unreachable() { Ok(()) } else { Err(error) });
+        let (round, mut missed) = (self.row.value(), Missed::default());
+        for copy in self.row.copies() {
+            // No fence has to cover it: the row is read by threads that wait for it, and says nothing of later puts.
+            let told = endpoint.put_untracked(copy, round).detach();
+            // The wait reports a dead or departed peer, unless it had arrived before it left.
+            if told.as_ref().is_err_and(|error| !error.is_unreachable()) {
+                missed.note(copy.node(), told);
+            }
+        }
+        let told = missed.end().of(&self.barrier.path);
         self.is_untold = told.is_err();
         told
     }
 
-    async fn all_arrived(&mut self, endpoint: &Endpoint, deadline: Instant) -> Result<()> {
-        let barrier = Arc::clone(&self.barrier);
-        let Shared { path, arrived, .. } = &*barrier;
-        let round = self.row.value();
-        let mut next = 0;
-        let start = endpoint.now();
-        // The wait does not end before all nodes are told: one that is not would wait for ever.
+    /// Announces it again and again after a refusal.
+    async fn tell_again(&mut self, endpoint: &Endpoint, deadline: Instant, mut refused: Error) -> Result<()> {
         let mut pause = RefusedPause::default();
-        while self.is_untold
+        while endpoint.now() < deadline {
+            pause.wait(endpoint, deadline).await;
+            match self.tell(endpoint) {
+                Ok(()) => return Ok(()),
+                Err(error) => refused = error,
+            }
+        }
+        Err(refused)
+    }
+
+    async fn all_arrived(&mut self, endpoint: &Endpoint, mut deadline: Option<Instant>) -> Result<()> {
+        // The wait does not end before all nodes are told: one that is not would wait for ever.
+        if self.is_untold
             && let Err(refused) = self.tell(endpoint)
         {
-            if endpoint.now() >= deadline {
-                return Err(refused);
-            }
-            pause.wait(endpoint, deadline).await;
+            let until = deadline.unwrap_or_else(|| endpoint.deadline());
+            endpoint.boxed(self.tell_again(endpoint, until, refused)).await?;
+            deadline = Some(until);
         }
+        let round = self.row.value();
+        let Shared { path, arrived, .. } = &*self.barrier;
+        // Rows only grow, so a row needs to be seen only once.
+        let mut next = arrived.rows().take_while(|row| row.try_load().is_some_and(|count| count >= round)).count();
+        if next == arrived.len() {
+            return Ok(());
+        }
+        let start = endpoint.now();
+        let deadline = deadline.unwrap_or(start + endpoint.timeout());
         let mut look = || {
-            // Rows only grow, so a row needs to be seen only once.
             while let Some(row) = arrived.rows().nth(next) {
                 if row.try_load().is_some_and(|count| count >= round) {
                     next += 1;

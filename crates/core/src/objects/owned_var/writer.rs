@@ -1,6 +1,6 @@
 //! The writer's end: it stores here, and sends to all others.
 
-use farfield_fabric::{self as fabric, Endpoint, Plain};
+use farfield_fabric::{self as fabric, Endpoint, Plain, RemotePtr};
 use zerocopy::IntoBytes;
 
 use super::{Image, OwnedWriter, Peer, checksum, put_words};
@@ -105,6 +105,11 @@ impl<T: Plain> OwnedWriter<T> {
             missed.note(node, sent.and_then(|()| endpoint.check_alive(node)));
         }
         missed.end().of(self.var.object.path())
+    }
+
+    /// The copies on the other nodes.
+    pub(in crate::objects) fn copies(&self) -> impl Iterator<Item = RemotePtr<u64>> + '_ {
+        self.peers.iter().map(|peer| peer.copy)
     }
 
     /// Sends the last stored value to one node.
