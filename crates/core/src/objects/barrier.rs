@@ -17,8 +17,9 @@
 //! | `wait` | 1; 0 if nothing is to be fenced | a get from each node with puts since its last fence, n − 1 puts |
 //! | `wait_unfenced` | 0 | n − 1 puts |
 //!
-//! The round trips do not include the time until the others arrive. The puts of arrivals are not fenced by the next
-//! call: nothing is read because of them but what the fence before them has covered.
+//! The round trips do not include the time until the others arrive. The put of an arrival is not fenced by the next
+//! call, if all earlier puts to that node were: a thread that sees it reads nothing because of it but what was fenced
+//! before.
 //!
 //! *When a node dies*, waiting threads get an error that names it, as long as any node is missing. This holds even if
 //! the dead node had arrived, since other nodes may know of its death before they arrive, and then never do. Some
@@ -190,7 +191,8 @@ impl Shared {
 }
 
 impl BarrierThread {
-    /// Waits until all threads have arrived. All their earlier writes and puts are visible then.
+    /// Waits until all threads have arrived. All their earlier writes and puts are visible then. Pass the same endpoint
+    /// each time: the puts of two endpoints to a node have no order.
     ///
     /// ```
     /// # fn main() -> farfield::Result<()> {
@@ -205,8 +207,8 @@ impl BarrierThread {
     /// A dead or departed participant. [`ErrorKind::Missed`]: this thread has arrived, but until the deadline the put
     /// that announces it to some nodes was refused. A timeout that names the missing nodes; before this thread has
     /// arrived, they include a node that received a put and does not answer. After `Missed` or a timeout,
-    /// [`BarrierThread::retry_wait`] continues. If this node leaves instead, [`Endpoint::flush`] or the drop of the
-    /// endpoint makes the arrival visible before; a fence does not cover it.
+    /// [`BarrierThread::retry_wait`] continues. A node that leaves after it has arrived, but before all have, flushes the
+    /// endpoint ([`Endpoint::flush`]) or drops it: no fence covers the arrival.
     pub async fn wait(&mut self, endpoint: &Endpoint) -> Result<()> {
         self.fence_and_arrive(endpoint, None).await
     }

@@ -268,18 +268,21 @@ fn a_push_without_memory_leaves_the_old_value_whole() {
 fn a_barrier_lets_all_pass() {
     on_each_fabric("refused arrivals", 3, |scene| {
         let barriers = scene.open(|node| Barrier::open(node, "all", 1));
-        let word = scene.nodes[2].alloc(GroupKey::DATA, 8).unwrap();
+        // On each node a word for each.
+        let words = scene.nodes.iter().map(|node| node.alloc(GroupKey::DATA, 24).unwrap()).collect::<Vec<_>>();
         scene.run(|node, _, _| {
             let (mut thread, at) = (barriers[node].thread().unwrap(), Faulty::new(scene, node));
+            let others = [(node + 1) % 3, (node + 2) % 3];
             for round in 0..24 {
-                if node == 0 {
-                    at.endpoint.put_value(word.remote::<u64>(0), round).detach().unwrap();
+                for other in others {
+                    at.endpoint.put_value(words[other].remote::<u64>(8 * node), round).detach().unwrap();
                 }
-                // A different operation on each node.
+                // A different operation on each node: two gets of the fence and two puts.
                 at.faults.fail_after((round / 3 + node as u64) % 5);
                 at.endpoint.block_on(thread.wait(&at.endpoint)).unwrap();
                 at.faults.fail_after(NEVER);
-                assert!(node != 2 || word.word(0).load() >= round, "what was put before a barrier is there behind it");
+                let is_there = |other: usize| words[node].word(8 * other).load() >= round;
+                assert!(others.into_iter().all(is_there), "what was put before a barrier is there behind it");
             }
         });
     });
