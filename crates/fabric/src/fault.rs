@@ -156,8 +156,10 @@ pub fn inject(inner: Arc<dyn Transport>, faults: Faults) -> Arc<dyn Transport> {
         Box::new(FaultLane { inner, faults, peers }) as Box<dyn Lane>
     };
     let may_send = move |node| {
-        let why = || "it takes no messages (injected)".into();
-        if faults.refuses_message() { Err(ErrorKind::Control { node, why: why() }.into()) } else { Ok(()) }
+        if !faults.refuses_message() {
+            return Ok(());
+        }
+        Err(ErrorKind::Control { node, why: "it takes no messages (injected)".into() }.into())
     };
     decorate_control(inner, "fault", Box::new(wrap), Box::new(may_send))
 }
