@@ -195,6 +195,37 @@ pub fn write_words(words: &[Word], from: &[u64]) {
     }
 }
 
+/// [`write_words`] of bytes: the last word is filled up with zeros.
+///
+/// ```
+/// # use farfield_fabric::{Word, write_bytes};
+/// let words = [Word::new(0), Word::new(0)];
+/// write_bytes(&words, b"network m");
+/// assert_eq!(words[1].load(), u64::from(b'm'));
+/// ```
+///
+/// # Panics
+/// If the words are not exactly those that the bytes need.
+#[inline]
+pub fn write_bytes(words: &[Word], from: &[u8]) {
+    let (whole, rest) = from.as_chunks::<8>();
+    let (words, last) = words.split_at(whole.len());
+    assert_eq!(last.len(), usize::from(!rest.is_empty()), "lengths of a copy of {} bytes", from.len());
+    if hook::is_active() {
+        in_some_order(words.len(), |at| words[at].store(u64::from_le_bytes(whole[at])));
+    } else {
+        fence(Ordering::Release); // as in `write_words`
+        for (to, from) in words.iter().zip(whole) {
+            to.0.store(u64::from_le_bytes(*from), Ordering::Relaxed);
+        }
+    }
+    if let [last] = last {
+        let mut bytes = [0; 8];
+        bytes[..rest.len()].copy_from_slice(rest);
+        last.store(u64::from_le_bytes(bytes));
+    }
+}
+
 /// Under a simulation the search chooses the order in which the words of a larger value are accessed, as far as it
 /// matters.
 #[cold]

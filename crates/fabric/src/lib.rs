@@ -36,7 +36,7 @@ pub mod verbs;
 pub mod weak;
 
 pub use alarm::Alarm;
-pub use cell::{Slot, Torn, Word, memory_fence, read_words, write_words};
+pub use cell::{Slot, Torn, Word, memory_fence, read_words, write_bytes, write_words};
 pub use endpoint::{Batch, Boxed, Buf, Counts, CountsReader, Endpoint, EndpointOptions, Posted, Quorum};
 pub use error::{Code, Error, ErrorKind, Result};
 pub use fabric::{

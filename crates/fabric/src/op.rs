@@ -437,6 +437,31 @@ impl<'e, T: Plain> BufOp<'e, T> {
         self.accepted().map(drop)
     }
 
+    /// The buffer, if the operation is complete and that lies in this handle, as on shared memory. Otherwise the operation:
+    /// see [`Op::into_value`].
+    ///
+    /// ```
+    /// # use farfield_fabric::*;
+    /// # async fn f(ep: &Endpoint, row: RemotePtr<u64>) -> Result<u64> {
+    /// let row = match ep.get_into(row, ep.buf(64)?).into_value() {
+    ///     Ok(row) => row, // no future was made
+    ///     Err(get) => get.await?,
+    /// };
+    /// # Ok(row[0]) }
+    /// ```
+    ///
+    /// # Errors
+    /// The operation itself.
+    #[inline(always)]
+    pub fn into_value(self) -> Result<Buf<'e, T>, Self> {
+        let BufOp { op, buf } = self;
+        match (op.into_value(), buf) {
+            (Ok(()), Some(buf)) => Ok(buf),
+            (Ok(()), None) => unreachable!("the buffer is there until the operation ends"),
+            (Err(op), buf) => Err(BufOp { op, buf }),
+        }
+    }
+
     /// Waits until the operation is complete, and returns the buffer.
     ///
     /// ```

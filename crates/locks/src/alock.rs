@@ -101,7 +101,7 @@ use farfield_fabric::{self as fabric, Endpoint, GroupKey, NodeId, Op, RemotePtr}
 pub use self::options::ALockOptions;
 pub use self::single::ALock;
 use super::descriptor::{self, Descriptors, Id};
-use super::entry::{Asked, Entry};
+use super::entry::{Asked, Begun, Entry};
 use super::grant::{Grant, LOCK, Wait};
 use super::local::{Local, LocalEntry, LocalHead};
 use super::queue::{Head, Queue, Spared, Words, deaths_told};
@@ -167,14 +167,14 @@ enum Held {
 
 /// An operation that leaves the head, and has to wait.
 enum Leaving<'a> {
-    Remote(Entry<'a>, Asked<'a>),
+    Remote(Begun<'a>),
     Local(LocalEntry<'a>),
 }
 
 impl Leaving<'_> {
     async fn leave(self) -> Result<()> {
         match self {
-            Leaving::Remote(entry, asked) => entry.leave(asked).await,
+            Leaving::Remote((entry, asked)) => entry.leave(asked).await,
             Leaving::Local(entry) => {
                 entry.leave().await;
                 Ok(())
@@ -277,12 +277,12 @@ impl ALockArray {
         &'a self,
         endpoint: &'a Endpoint,
         mut entry: Entry<'a>,
-        begun: Begun<'a>,
-        mut wait: Wait,
+        entering: Entering<'a>,
+        mut wait: Wait<'_>,
     ) -> Result<Option<ALockGuard<'a>>> {
         let (mut granted, mut looked) = (None, None);
-        match begun {
-            Begun::Asked(asked) => {
+        match entering {
+            Entering::Asked(asked) => {
                 let Some(found) = entry.enqueue(&mut wait, asked).await? else { return Ok(None) };
                 if found.node().is_some() {
                     match endpoint.boxed(entry.granted(&mut wait)).await {
@@ -292,7 +292,7 @@ impl ALockArray {
                     }
                 }
             }
-            Begun::Competes(look) => looked = Some(look),
+            Entering::Competes(look) => looked = Some(look),
         }
         let (budget, is_poisoned) = match granted {
             Some(grant) if grant.budget() > 0 => (grant.budget(), grant.is_poisoned()),
@@ -323,7 +323,7 @@ impl ALockArray {
         endpoint: &'a Endpoint,
         index: usize,
         head: Option<LocalEntry<'a>>,
-        mut wait: Wait,
+        mut wait: Wait<'_>,
     ) -> Result<Option<ALockGuard<'a>>> {
         let (path, is_head) = (self.spread.path(), head.is_some());
         let mut entry = match head {
@@ -366,24 +366,26 @@ impl LockArray for ALockArray {
         &'a self,
         endpoint: &'a Endpoint,
         index: usize,
-        limit: WaitLimit,
+        limit: &mut WaitLimit,
     ) -> Result<Option<ALockGuard<'a>>> {
         self.spread.check_current()?;
         let record = self.spread.record(index);
         let Some(local) = self.local(record) else {
-            let mut entry = self.queue.entry(endpoint, record, index)?;
-            let begun = match entry.asks_first()? {
-                Some(asked) => Begun::Asked(asked),
-                // A put of a word that fails here was refused: no victim is named, and the entry may leave the head.
-                None => match names_victim(endpoint, record).of(self.spread.path())? {
-                    Ok(look) if look.has_won() && look.is_repaired() => {
-                        let held = Held::Remote(entry.into_head());
-                        return Ok(Some(self.guard(endpoint, held, self.options.remote_budget, false)));
+            let (entry, entering) = match self.queue.enters(endpoint, record, index)? {
+                Ok(head) => match names_victim(endpoint, record) {
+                    Ok(Ok(look)) if look.has_won() && look.is_repaired() => {
+                        let budget = self.options.remote_budget;
+                        return Ok(Some(self.guard(endpoint, Held::Remote(head), budget, false)));
                     }
-                    look => Begun::Competes(look),
+                    look => {
+                        let entry = self.queue.at_head(endpoint, head, Grant::new(0, false));
+                        // A put of a word that fails here was refused: no victim is named, and the entry may leave the head.
+                        (entry, Entering::Competes(look.of(self.spread.path())?))
+                    }
                 },
+                Err((entry, asked)) => (entry, Entering::Asked(asked)),
             };
-            return endpoint.boxed(self.lock_remote(endpoint, entry, begun, Wait::new(limit))).await;
+            return endpoint.boxed(self.lock_remote(endpoint, entry, entering, Wait::new(limit))).await;
         };
         let head = local.enters_at_once(endpoint, index, self.spread.offset(index));
         match head {
@@ -397,7 +399,7 @@ impl LockArray for ALockArray {
 }
 
 /// How far an operation has come without a wait.
-enum Begun<'a> {
+enum Entering<'a> {
     Asked(Asked<'a>),
     /// It is at the head of the remote queue, and has named the victim.
     Competes(Looking<'a>),
@@ -412,6 +414,7 @@ struct Look([u64; 5]);
 type Looking<'a> = core::result::Result<Look, Op<'a, [u64; 5]>>;
 
 impl Look {
+    #[inline(always)]
     fn begin(endpoint: &Endpoint, record: RemotePtr<u64>) -> Looking<'_> {
         endpoint.get_words(record.at(TAIL_LOCAL)).into_value().map(Look)
     }
@@ -432,7 +435,7 @@ impl Look {
 }
 
 /// Lets the head of the local queue pass, unless it does the same, and looks whether it has.
-#[inline]
+#[inline(always)]
 fn names_victim(endpoint: &Endpoint, record: RemotePtr<u64>) -> fabric::Result<Looking<'_>> {
     // Posted together with the get that follows, and lands before it (`NRW → NRR`).
     endpoint.put_value(record.at(VICTIM), REMOTE).detach()?;
@@ -441,7 +444,7 @@ fn names_victim(endpoint: &Endpoint, record: RemotePtr<u64>) -> fabric::Result<L
 
 /// Competes, as the head of the remote queue, with the head of the local one; `looked` if it has named the victim already.
 /// Returns whether a holder has died and its damage is not repaired; none if it may not wait and the first attempt fails.
-async fn compete<'a>(entry: &mut Entry<'a>, wait: &mut Wait, looked: Option<Looking<'a>>) -> Result<Option<bool>> {
+async fn compete<'a>(entry: &mut Entry<'a>, wait: &mut Wait<'_>, looked: Option<Looking<'a>>) -> Result<Option<bool>> {
     let (endpoint, record) = (entry.endpoint(), entry.record());
     let mut named = Named { entry, is_in_memory: false };
     let mut looking = match looked {
@@ -522,13 +525,12 @@ impl<'a> ALockGuard<'a> {
     }
 
     /// Begins to leave, after the fence. Returns the operation if it has to wait.
-    #[inline]
+    #[inline(always)]
     fn begins_to_leave(&mut self, spared: Spared) -> Result<Option<Leaving<'a>>> {
         let next_grant = Grant::new(self.budget.wrapping_sub(1), self.is_poisoned);
         match self.held.take().expect("it is held") {
             Held::Remote(head) => {
-                let mut entry = self.locks.queue.at_head(self.endpoint, head, next_grant);
-                Ok(entry.begins_to_leave(spared)?.map(|asked| Leaving::Remote(entry, asked)))
+                Ok(self.locks.queue.leaves(self.endpoint, head, next_grant, spared)?.map(Leaving::Remote))
             }
             Held::Local(head) if self.local().leaves_at_once(head) => Ok(None),
             Held::Local(head) => {

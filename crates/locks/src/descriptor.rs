@@ -165,6 +165,7 @@ impl Descriptors {
     ///
     /// # Errors
     /// All are in use.
+    #[inline]
     pub(super) fn take(&self, endpoint: &Endpoint) -> Result<usize> {
         self.slots.take(endpoint)
     }
@@ -175,11 +176,6 @@ impl Descriptors {
         self.slots.in_use()
     }
 
-    /// Returns a descriptor to the free list. No other operation may write to it any more.
-    pub(super) fn give_back(&self, id: Id) {
-        self.slots.give_back(id.slot());
-    }
-
     /// A descriptor of this node.
     #[inline]
     fn at(&self, slot: usize) -> Descriptor<'_> {
@@ -187,6 +183,7 @@ impl Descriptors {
     }
 
     /// Writes an operation into a descriptor, before other nodes can know of it. Returns the operation's name.
+    #[inline]
     pub(super) fn begin(&self, slot: usize, lock: usize) -> Id {
         let descriptor = self.at(slot);
         let generation = About(descriptor.about().load()).generation().wrapping_add(1);
@@ -199,6 +196,22 @@ impl Descriptors {
     /// Publishes the state of an operation of this node.
     pub(super) fn tell(&self, id: Id, lock: usize, state: State) {
         self.at(id.slot()).about().store(About::new(id.generation(), lock, state).0);
+    }
+
+    /// Publishes that an operation of this node is in the queue, behind another.
+    #[inline]
+    pub(super) fn tell_queued(&self, id: Id, lock: usize, behind: Id) {
+        let descriptor = self.at(id.slot());
+        // In this order, for nodes that survey the queue.
+        descriptor.pred().store(behind.0);
+        descriptor.about().store(About::new(id.generation(), lock, State::Queued).0);
+    }
+
+    /// Frees the descriptor of an operation. No other operation may write to it any more.
+    #[inline]
+    pub(super) fn ends(&self, id: Id, lock: usize) {
+        self.tell(id, lock, State::Free);
+        self.slots.give_back(id.slot());
     }
 
     /// The name of the operation that a descriptor belongs to.

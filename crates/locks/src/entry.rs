@@ -6,7 +6,7 @@ use farfield_core::Result;
 use farfield_core::toolkit::{CancelGuard, ErrorContext, Poller, Progress};
 use farfield_fabric::{self as fabric, Endpoint, NodeId, Op, RemotePtr};
 
-use super::descriptor::{Id, State};
+use super::descriptor::Id;
 use super::grant::{Grant, LOCK, Wait};
 use super::left::Left;
 use super::queue::{CHECK_EVERY, Head, Operation, Queue, Spared, Stage};
@@ -28,22 +28,75 @@ pub(super) struct Entry<'a> {
 /// if it were dropped, its outcome would be unknown.
 pub(super) type Asked<'a> = core::result::Result<u64, Op<'a, u64>>;
 
+/// An operation that a queue has not let in, or out, at once, with the compare-and-swap that has been posted for it.
+pub(super) type Begun<'a> = (Entry<'a>, Asked<'a>);
+
 impl Queue {
-    /// An operation that is not queued yet.
+    /// Begins an operation, and asks for an empty queue. Where the answer is there at once, as on shared memory, and the
+    /// queue was empty, the operation is at its head, and no entry was made. Otherwise [`Entry::enqueue`] goes on.
     ///
     /// # Errors
-    /// All descriptors are in use.
-    #[inline]
-    pub(super) fn entry<'a>(
+    /// All descriptors are in use, or the home is unreachable.
+    #[inline(always)]
+    pub(super) fn enters<'a>(
         self: &'a Arc<Self>,
         endpoint: &'a Endpoint,
         record: RemotePtr<u64>,
         lock: usize,
-    ) -> Result<Entry<'a>> {
+    ) -> Result<core::result::Result<Head, Begun<'a>>> {
         let slot = self.descriptors.take(endpoint).of(&self.path)?;
         let id = self.descriptors.begin(slot, lock);
-        let operation = Operation { record, lock, id, stage: Stage::Outside, next_grant: Grant::new(0, false) };
-        Ok(Entry { queue: self, endpoint, operation: Some(operation) })
+        let (head, tail) = (Head { record, lock: lock as u32, id }, record.at(self.words.tail));
+        // A refused operation is not done, and its descriptor can be reused. After any other error this is unknown.
+        if let Err(error) = endpoint.check_word(tail) {
+            self.descriptors.ends(id, lock);
+            return Err(error).of(&self.path);
+        }
+        match endpoint.cas(tail, Id::NOBODY.0, id.0).into_value() {
+            Ok(found) if found == Id::NOBODY.0 => {
+                self.descriptors.tell_queued(id, lock, Id::NOBODY);
+                Ok(Ok(head))
+            }
+            asked => {
+                let mut entry = self.at_head(endpoint, head, Grant::new(0, false));
+                entry.operation_mut().stage = Stage::Asking;
+                Ok(Err((entry, asked)))
+            }
+        }
+    }
+
+    /// Leaves the head: grants the lock to the operation behind, or tries to empty the queue. The caller has made its
+    /// writes visible, except the spared ones. Returns what [`Entry::leave`] has to do. Nothing if it has left at once, as
+    /// on shared memory, or if its grant was refused: then the service thread repeats it.
+    ///
+    /// # Errors
+    /// The last step was refused for lack of memory, and the spared writes cannot be made visible: the lock stays taken.
+    #[inline(always)]
+    pub(super) fn leaves<'a>(
+        self: &'a Arc<Self>,
+        endpoint: &'a Endpoint,
+        head: Head,
+        next_grant: Grant,
+        spared: Spared,
+    ) -> Result<Option<Begun<'a>>> {
+        if let Spared::Behind(_) | Spared::Here = spared {
+            return self.at_head(endpoint, head, next_grant).hands_over(spared).map(|()| None);
+        }
+        // Follows earlier puts to the lock's node (`NRW → NAR`). If it fails, it has flushed them.
+        let tail = head.record.at(self.words.tail);
+        match endpoint.cas(tail, head.id.0, self.free(next_grant).0).into_value() {
+            Ok(found) if found == head.id.0 => {
+                self.descriptors.ends(head.id, head.lock as usize);
+                Ok(None)
+            }
+            asked => {
+                let mut entry = self.at_head(endpoint, head, next_grant);
+                if let Ok(found) = asked {
+                    entry.settle_left(found);
+                }
+                Ok(Some((entry, asked)))
+            }
+        }
     }
 
     /// The operation of a guard, which is about to leave the head.
@@ -101,28 +154,13 @@ impl<'a> Entry<'a> {
         Ok(endpoint.cas(tail, expected.0, operation.id.0).into_value())
     }
 
-    /// Asks for an empty queue. Returns the compare-and-swap for [`Entry::enqueue`], or nothing if the operation is at the
-    /// head now.
-    ///
-    /// # Errors
-    /// The home is unreachable.
-    #[inline]
-    pub(super) fn asks_first(&mut self) -> Result<Option<Asked<'a>>> {
-        let asked = self.ask(Id::NOBODY)?;
-        let is_in = matches!(asked, Ok(found) if found == Id::NOBODY.0);
-        if is_in {
-            self.settle(Id::NOBODY.0, Id::NOBODY);
-        }
-        Ok((!is_in).then_some(asked))
-    }
-
-    /// Enters the queue after [`Entry::asks_first`], and links the operation to its predecessor. Returns the tail that it
+    /// Enters the queue after [`Queue::enters`], and links the operation to its predecessor. Returns the tail that it
     /// found. If it may not wait, it enters only a queue that is empty, or has a tail of the dead; none if it did not
     /// enter.
     ///
     /// # Errors
     /// The deadline has passed after an attempt that failed. The home is unreachable.
-    pub(super) async fn enqueue(&mut self, wait: &mut Wait, mut asked: Asked<'a>) -> Result<Option<Id>> {
+    pub(super) async fn enqueue(&mut self, wait: &mut Wait<'_>, mut asked: Asked<'a>) -> Result<Option<Id>> {
         let (queue, endpoint) = (self.queue, self.endpoint);
         let (mut expected, mut attempts) = (Id::NOBODY, 0);
         loop {
@@ -171,16 +209,14 @@ impl<'a> Entry<'a> {
         };
         operation.next_grant = Grant::new(0, expected == Id::NOBODY_AFTER_DEATH);
         let Operation { lock, id, .. } = *operation;
-        // In this order, for nodes that survey the queue.
-        descriptors.of(id).pred().store(expected.0);
-        descriptors.tell(id, lock, State::Queued);
+        descriptors.tell_queued(id, lock, expected);
     }
 
     /// Waits until the operation is at the head. Returns its grant.
     ///
     /// # Errors
     /// The deadline has passed. The home is unreachable.
-    pub(super) async fn granted(&mut self, wait: &mut Wait) -> Result<Grant> {
+    pub(super) async fn granted(&mut self, wait: &mut Wait<'_>) -> Result<Grant> {
         let (queue, endpoint) = (self.queue, self.endpoint);
         let Operation { record, id, .. } = *self.operation();
         let descriptor = queue.descriptors.of(id);
@@ -221,27 +257,8 @@ impl<'a> Entry<'a> {
         }
     }
 
-    /// Begins to leave the head: grants the lock to the operation behind, or tries to empty the queue. The caller has made
-    /// its writes visible, except the spared ones. Returns what [`Entry::leave`] has to do. Nothing if
-    /// it has left, or if its grant was refused: then the service thread repeats it, once this entry is dropped.
-    ///
-    /// # Errors
-    /// The last step was refused for lack of memory, and the spared writes cannot be made visible: the lock stays taken.
-    #[inline]
-    pub(super) fn begins_to_leave(&mut self, spared: Spared) -> Result<Option<Asked<'a>>> {
-        if let Spared::Behind(_) | Spared::Here = spared {
-            return self.hands_over(spared).map(|()| None);
-        }
-        // Follows earlier puts to the lock's node (`NRW → NAR`). If it fails, it has flushed them.
-        let asked = self.asks_to_empty();
-        if let Ok(found) = asked {
-            self.settle_left(found);
-        }
-        Ok(self.operation.is_some().then_some(asked))
-    }
-
     #[cold]
-    fn hands_over(&mut self, spared: Spared) -> Result<()> {
+    fn hands_over(mut self, spared: Spared) -> Result<()> {
         // The grant follows earlier puts to the same node (`NRW → NRW`).
         if self.queue.hand_over(self.endpoint, self.operation()) {
             self.operation = None;
@@ -254,16 +271,15 @@ impl<'a> Entry<'a> {
     }
 
     /// Posts the compare-and-swap that empties the queue if no operation is behind.
-    #[inline]
     fn asks_to_empty(&self) -> Asked<'a> {
         let (queue, operation) = (self.queue, self.operation());
-        self.endpoint.cas(queue.tail(operation), operation.id.0, queue.free(operation).0).into_value()
+        self.endpoint.cas(queue.tail(operation), operation.id.0, queue.free(operation.next_grant).0).into_value()
     }
 
-    /// Leaves the head, after [`Entry::begins_to_leave`].
+    /// Leaves the head, after [`Queue::leaves`].
     ///
     /// # Errors
-    /// The home is unreachable. Or as for `begins_to_leave`.
+    /// The home is unreachable. Or as for `Queue::leaves`.
     pub(super) async fn leave(mut self, asked: Asked<'a>) -> Result<()> {
         let (queue, endpoint) = (self.queue, self.endpoint);
         self.emptied(asked).await?;

@@ -10,35 +10,27 @@ use super::queue::CHECK_EVERY;
 pub(super) const LOCK: &str = "the lock";
 
 /// An operation's wait. An operation that need not wait does not read the clock.
-#[derive(Clone, Copy)]
-pub(super) struct Wait {
-    limit: WaitLimit,
+pub(super) struct Wait<'l> {
+    limit: &'l mut WaitLimit,
     /// When it began to wait.
     start: Option<Instant>,
-    /// None before the wait begins, if it is to last as long as the endpoint's timeout.
-    deadline: Option<Instant>,
 }
 
-impl Wait {
-    pub(super) fn new(limit: WaitLimit) -> Wait {
-        let deadline = match limit {
-            WaitLimit::Timeout => None,
-            WaitLimit::Deadline(deadline) => Some(deadline),
-            WaitLimit::Now => Some(Instant { ns: 0 }),
-        };
-        Wait { limit, start: None, deadline }
+impl<'l> Wait<'l> {
+    pub(super) fn new(limit: &'l mut WaitLimit) -> Wait<'l> {
+        Wait { limit, start: None }
     }
 
     /// Whether the operation gives up instead of waiting for another one.
-    pub(super) fn is_forbidden(self) -> bool {
-        self.limit == WaitLimit::Now
+    pub(super) fn is_forbidden(&self) -> bool {
+        *self.limit == WaitLimit::Now
     }
 
     /// The time until which it waits before it checks again whether others are alive.
     pub(super) fn slice(&mut self, endpoint: &Endpoint) -> Instant {
         let now = endpoint.now();
         self.start.get_or_insert(now);
-        (*self.deadline.get_or_insert_with(|| now + endpoint.timeout())).min(now + CHECK_EVERY)
+        self.limit.until(endpoint, now).min(now + CHECK_EVERY)
     }
 
     /// The timeout error, if the deadline has passed.
@@ -46,7 +38,8 @@ impl Wait {
         self.slice(endpoint);
         let (now, start) = (endpoint.now(), self.start?);
         let (what, missing) = (what.into(), missing.into_iter().collect());
-        (now >= self.deadline?).then(|| ErrorKind::Timeout { what, waited: now - start, missing }.into())
+        (now >= self.limit.until(endpoint, now))
+            .then(|| ErrorKind::Timeout { what, waited: now - start, missing }.into())
     }
 }
 

@@ -72,7 +72,7 @@ impl Poller for Left {
                 if queue.hand_over(endpoint, operation) {
                     return Progress::Done;
                 }
-                let free = queue.free(operation);
+                let free = queue.free(operation.next_grant);
                 match endpoint.cas(queue.tail(operation), id.0, free.0).wait() {
                     Ok(found) if !queue.has_left(operation, found) => Progress::Busy,
                     Err(error) if error.is_refused() => Progress::Retry,

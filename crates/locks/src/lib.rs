@@ -119,7 +119,7 @@ pub trait LockArray {
     /// # Panics
     /// If there is no such lock, as indexing a slice does.
     fn lock<'a>(&'a self, endpoint: &'a Endpoint, index: usize) -> impl Future<Output = Result<Self::Guard<'a>>> {
-        async move { Ok(self.acquire(endpoint, index, WaitLimit::Timeout).await?.expect(WAITS)) }
+        async move { Ok(self.acquire(endpoint, index, &mut WaitLimit::Timeout).await?.expect(WAITS)) }
     }
 
     /// [`LockArray::lock`] with a deadline.
@@ -145,7 +145,7 @@ pub trait LockArray {
         index: usize,
         deadline: Instant,
     ) -> impl Future<Output = Result<Self::Guard<'a>>> {
-        async move { Ok(self.acquire(endpoint, index, WaitLimit::Deadline(deadline)).await?.expect(WAITS)) }
+        async move { Ok(self.acquire(endpoint, index, &mut WaitLimit::Deadline(deadline)).await?.expect(WAITS)) }
     }
 
     /// Takes lock `index` if that is possible without waiting for another operation. A lock whose holder has died may
@@ -169,19 +169,20 @@ pub trait LockArray {
         endpoint: &'a Endpoint,
         index: usize,
     ) -> impl Future<Output = Result<Option<Self::Guard<'a>>>> {
-        self.acquire(endpoint, index, WaitLimit::Now)
+        async move { self.acquire(endpoint, index, &mut WaitLimit::Now).await }
     }
 
-    /// Takes lock `index`, waiting until the limit. The other three calls are made of this one, which a kind of lock
-    /// implements.
+    /// Takes lock `index`, waiting until the limit. The first wait sets the deadline of [`WaitLimit::Timeout`]: operations
+    /// that are given the same limit, one after the other, share it. The other three calls are made of this one, which
+    /// a kind of lock implements.
     ///
     /// ```
     /// # use farfield::{LockArray, LockGuard, SpinLockArray, WaitLimit};
     /// # let nodes = farfield::local_session(2)?;
     /// # let locks = farfield::on_each(&nodes, |node| SpinLockArray::open(node, "acquire", 8))?;
     /// # let (here, there) = (nodes[0].endpoint()?, nodes[1].endpoint()?);
-    /// let held = here.block_on(locks[0].acquire(&here, 3, WaitLimit::Timeout))?;
-    /// assert!(held.is_some() && there.block_on(locks[1].acquire(&there, 3, WaitLimit::Now))?.is_none());
+    /// let held = here.block_on(locks[0].acquire(&here, 3, &mut WaitLimit::Timeout))?;
+    /// assert!(held.is_some() && there.block_on(locks[1].acquire(&there, 3, &mut WaitLimit::Now))?.is_none());
     /// # drop(held);
     /// # Ok::<(), farfield::Error>(())
     /// ```
@@ -197,7 +198,7 @@ pub trait LockArray {
         &'a self,
         endpoint: &'a Endpoint,
         index: usize,
-        limit: WaitLimit,
+        limit: &mut WaitLimit,
     ) -> impl Future<Output = Result<Option<Self::Guard<'a>>>>;
 }
 
@@ -210,8 +211,8 @@ const WAITS: &str = "an operation that waits ends with the lock or an error";
 /// # use farfield::{Endpoint, LockArray, Result, WaitLimit};
 /// # use std::time::Duration;
 /// async fn work(ep: &Endpoint, locks: &impl LockArray, is_urgent: bool) -> Result<()> {
-///     let limit = if is_urgent { WaitLimit::Now } else { WaitLimit::Deadline(ep.now() + Duration::from_secs(1)) };
-///     let Some(guard) = locks.acquire(ep, 0, limit).await? else { return Ok(()) };
+///     let mut limit = if is_urgent { WaitLimit::Now } else { WaitLimit::Deadline(ep.now() + Duration::from_secs(1)) };
+///     let Some(guard) = locks.acquire(ep, 0, &mut limit).await? else { return Ok(()) };
 ///     // …
 ///     # drop(guard);
 ///     # Ok(())
@@ -219,12 +220,26 @@ const WAITS: &str = "an operation that waits ends with the lock or an error";
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum WaitLimit {
-    /// As long as the endpoint's timeout. The clock is read only if the operation has to wait.
+    /// As long as the endpoint's timeout. The clock is read only when an operation has to wait; that makes a `Deadline` of
+    /// it.
     Timeout,
     /// Until then.
     Deadline(Instant),
     /// Not at all.
     Now,
+}
+
+impl WaitLimit {
+    /// The deadline of an operation that waits at the time `now`.
+    pub(crate) fn until(&mut self, endpoint: &Endpoint, now: Instant) -> Instant {
+        if *self == WaitLimit::Timeout {
+            *self = WaitLimit::Deadline(now + endpoint.timeout());
+        }
+        match *self {
+            WaitLimit::Deadline(deadline) => deadline,
+            _ => Instant { ns: 0 },
+        }
+    }
 }
 
 /// Holds a lock until it is dropped or unlocked.
@@ -318,12 +333,11 @@ impl LockArray for MutexArray {
         &'a self,
         endpoint: &'a Endpoint,
         index: usize,
-        limit: WaitLimit,
+        limit: &mut WaitLimit,
     ) -> Result<Option<Guard<'a>>> {
         match limit {
-            WaitLimit::Timeout => self.lock(endpoint, index).await.map(Some),
-            WaitLimit::Deadline(deadline) => self.lock_deadline(endpoint, index, deadline).await.map(Some),
             WaitLimit::Now => self.try_lock(endpoint, index).await,
+            limit => self.lock_until(endpoint, index, || limit.until(endpoint, endpoint.now())).await.map(Some),
         }
     }
 }

@@ -284,7 +284,7 @@ impl LocalEntry<'_> {
     }
 
     /// Waits until the operation is at the head. Returns its grant.
-    pub(super) async fn granted(&mut self, wait: &mut Wait) -> Result<Grant> {
+    pub(super) async fn granted(&mut self, wait: &mut Wait<'_>) -> Result<Grant> {
         let (local, endpoint) = (self.local, self.endpoint);
         let grant = local.word(self.operation().slot, GRANT);
         loop {
@@ -308,7 +308,7 @@ impl LocalEntry<'_> {
     }
 
     /// Waits until it has won, after [`LocalEntry::competes`], which names the victim. Returns false if it may not wait.
-    pub(super) async fn wins(&mut self, wait: &mut Wait) -> Result<bool> {
+    pub(super) async fn wins(&mut self, wait: &mut Wait<'_>) -> Result<bool> {
         let (local, endpoint) = (self.local, self.endpoint);
         let record = local.record(self.operation());
         loop {

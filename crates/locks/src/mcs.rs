@@ -30,7 +30,7 @@ use farfield_fabric::{Endpoint, GroupKey, NodeId};
 use std::sync::Arc;
 
 use super::descriptor::{self, Descriptors, Id};
-use super::entry::{Asked, Entry};
+use super::entry::Begun;
 use super::grant::{Grant, Wait};
 use super::queue::{Head, Queue, Spared, Words};
 use super::{ALockOptions, Layout, LockArray, LockGuard, Spread, WaitLimit, in_order};
@@ -177,30 +177,28 @@ impl LockArray for McsLockArray {
         &'a self,
         endpoint: &'a Endpoint,
         index: usize,
-        limit: WaitLimit,
+        limit: &mut WaitLimit,
     ) -> Result<Option<McsGuard<'a>>> {
         self.spread.check_current()?;
-        let mut entry = self.queue.entry(endpoint, self.spread.record(index), index)?;
-        match entry.asks_first()? {
-            None => Ok(Some(self.guard(endpoint, entry, false))),
-            Some(asked) => endpoint.boxed(self.enter(endpoint, entry, asked, Wait::new(limit))).await,
+        match self.queue.enters(endpoint, self.spread.record(index), index)? {
+            Ok(head) => Ok(Some(self.guard(endpoint, head, false))),
+            Err(begun) => endpoint.boxed(self.enter(endpoint, begun, Wait::new(limit))).await,
         }
     }
 }
 
 impl McsLockArray {
     #[inline]
-    fn guard<'a>(&'a self, endpoint: &'a Endpoint, entry: Entry<'a>, is_poisoned: bool) -> McsGuard<'a> {
-        McsGuard { locks: self, endpoint, held: Some(entry.into_head()), is_poisoned, is_repaired: false }
+    fn guard<'a>(&'a self, endpoint: &'a Endpoint, head: Head, is_poisoned: bool) -> McsGuard<'a> {
+        McsGuard { locks: self, endpoint, held: Some(head), is_poisoned, is_repaired: false }
     }
 
     /// Enters the queue, and waits for the lock.
     async fn enter<'a>(
         &'a self,
         endpoint: &'a Endpoint,
-        mut entry: Entry<'a>,
-        asked: Asked<'a>,
-        mut wait: Wait,
+        (mut entry, asked): Begun<'a>,
+        mut wait: Wait<'_>,
     ) -> Result<Option<McsGuard<'a>>> {
         let Some(found) = entry.enqueue(&mut wait, asked).await? else { return Ok(None) };
         let is_poisoned = match found.node() {
@@ -211,7 +209,7 @@ impl McsLockArray {
                 Err(error) => return Err(error),
             },
         };
-        Ok(Some(self.guard(endpoint, entry, is_poisoned)))
+        Ok(Some(self.guard(endpoint, entry.into_head(), is_poisoned)))
     }
 }
 
@@ -220,28 +218,24 @@ impl<'a> McsGuard<'a> {
         self.locks.queue.spared(self.held.as_ref().expect("it is held"))
     }
 
-    /// Takes the operation out of the guard.
+    /// Takes the operation out of the guard, with what it grants to the next one.
     #[inline]
-    fn entry(&mut self) -> Entry<'a> {
-        let (head, next_grant) = (self.held.take(), Grant::new(0, self.is_poisoned && !self.is_repaired));
-        self.locks.queue.at_head(self.endpoint, head.expect("it is held"), next_grant)
+    fn take(&mut self) -> (Head, Grant) {
+        (self.held.take().expect("it is held"), Grant::new(0, self.is_poisoned && !self.is_repaired))
     }
 
-    /// Makes the holder's puts visible, and begins to leave. Returns what [`Entry::leave`] has to do, if anything.
-    async fn fence(&mut self) -> Result<Option<(Entry<'a>, Asked<'a>)>> {
+    /// Makes the holder's puts visible, and begins to leave. Returns what [`Entry::leave`](super::entry::Entry::leave) has
+    /// to do, if anything.
+    async fn fence(&mut self) -> Result<Option<Begun<'a>>> {
         let (path, node, endpoint) = (self.locks.spread.path(), self.locks.spread.node(), self.endpoint);
         let spared = self.spared();
         let lost = fence_holder(node, endpoint, |node| spared.is(node)).await.of(path)?;
+        let ((head, next_grant), queue) = (self.take(), &self.locks.queue);
         if lost.is_empty() {
-            return self.begins_to_leave(spared);
+            return queue.leaves(endpoint, head, next_grant, spared);
         }
-        release_later(node, endpoint, lost, self.entry().leave_later()).of(path).map(|()| None)
-    }
-
-    #[inline]
-    fn begins_to_leave(&mut self, spared: Spared) -> Result<Option<(Entry<'a>, Asked<'a>)>> {
-        let mut entry = self.entry();
-        Ok(entry.begins_to_leave(spared)?.map(|asked| (entry, asked)))
+        let entry = queue.at_head(endpoint, head, next_grant);
+        release_later(node, endpoint, lost, entry.leave_later()).of(path).map(|()| None)
     }
 
     async fn release(&mut self) -> Result<()> {
@@ -260,7 +254,8 @@ impl LockGuard for McsGuard<'_> {
             self.held = None; // after an error the lock stays taken: not all writes are known to be visible
             return released;
         }
-        match self.begins_to_leave(spared)? {
+        let (head, next_grant) = self.take();
+        match self.locks.queue.leaves(endpoint, head, next_grant, spared)? {
             Some((entry, asked)) => endpoint.boxed(entry.leave(asked)).await,
             None => Ok(()),
         }

@@ -257,13 +257,12 @@ impl Queue {
 
     /// Frees the descriptor, which no other operation writes to any more.
     pub(super) fn over(&self, operation: &Operation) {
-        self.descriptors.tell(operation.id, operation.lock, State::Free);
-        self.descriptors.give_back(operation.id);
+        self.descriptors.ends(operation.id, operation.lock);
     }
 
     /// The tail that an operation leaves behind when it empties the queue.
-    pub(super) fn free(&self, operation: &Operation) -> Id {
-        if operation.next_grant.is_poisoned() { self.free_after_death } else { Id::NOBODY }
+    pub(super) fn free(&self, next_grant: Grant) -> Id {
+        if next_grant.is_poisoned() { self.free_after_death } else { Id::NOBODY }
     }
 
     /// Handles the tail that was found by an attempt to empty the queue. Returns whether it was emptied.

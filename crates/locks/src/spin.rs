@@ -264,7 +264,7 @@ impl LockArray for SpinLockArray {
         &'a self,
         endpoint: &'a Endpoint,
         index: usize,
-        limit: WaitLimit,
+        limit: &mut WaitLimit,
     ) -> Result<Option<SpinGuard<'a>>> {
         self.spread.check_current()?;
         let word = self.spread.record(index);
@@ -272,11 +272,10 @@ impl LockArray for SpinLockArray {
             Ok(guard) => return Ok(Some(guard)),
             Err(found) => found,
         };
-        let deadline = match limit {
-            WaitLimit::Timeout => endpoint.deadline(),
-            WaitLimit::Deadline(deadline) => deadline,
-            WaitLimit::Now => return self.attempt_now(endpoint, word, found).await,
-        };
+        if *limit == WaitLimit::Now {
+            return self.attempt_now(endpoint, word, found).await;
+        }
+        let deadline = limit.until(endpoint, endpoint.now());
         // A wait has memory of its own, so that the future of an uncontended call is small.
         endpoint.boxed(self.wait_for(endpoint, word, found, deadline)).await.map(Some)
     }

@@ -27,7 +27,13 @@ impl Supply {
     ///
     /// # Errors
     /// All are in use.
+    #[inline]
     pub(super) fn take(&self, endpoint: &Endpoint) -> Result<usize> {
+        self.take_at_once(endpoint).map_or_else(|| self.take_any(endpoint), Ok)
+    }
+
+    #[cold]
+    fn take_any(&self, endpoint: &Endpoint) -> Result<usize> {
         for at in 0..self.used.len() {
             let at = (endpoint.number() + at) % self.used.len();
             let used = &self.used[at];
@@ -66,6 +72,7 @@ impl Supply {
     }
 
     /// It is unused again.
+    #[inline]
     pub(super) fn give_back(&self, number: usize) {
         self.used[number / EACH].fetch_add((1u64 << (number % EACH)).wrapping_neg());
     }

@@ -238,7 +238,7 @@ impl LockArray for LockTable {
         &'a self,
         endpoint: &'a Endpoint,
         index: usize,
-        limit: WaitLimit,
+        limit: &mut WaitLimit,
     ) -> Result<Option<TableGuard<'a>>> {
         Ok(match &self.0 {
             Kind::ALock(locks) => locks.acquire(endpoint, index, limit).await?.map(Held::ALock),

@@ -101,12 +101,12 @@ use farfield_core::Node;
 use farfield_core::toolkit::ErrorContext;
 use farfield_core::toolkit::{Object, ObjectBuilder, Participants, RefusedPause, Regions};
 use farfield_core::{Error, ErrorKind, Result};
-use farfield_locks::{LockArray, LockGuard, LockTable, TableGuard};
+use farfield_locks::{LockArray, LockGuard, LockTable, TableGuard, WaitLimit};
 use smallvec::SmallVec;
 
 pub use self::errors::{NoSuchCell, NotInTransaction};
 pub use self::options::TransactionOptions;
-use self::order::{in_order, lock_of};
+use self::order::{in_order, is_ascending, lock_of};
 
 /// The most locks that a transaction may hold. The number is that of LOCO's evaluation.
 pub const LOCKS_PER_TRANSACTION_MAX: usize = 341;
@@ -163,12 +163,6 @@ pub struct Transaction<'a> {
     guards: Few<(usize, TableGuard<'a>)>,
     /// The named cells in ascending order, each with its pending write.
     cells: Few<(usize, Option<u64>)>,
-}
-
-/// The source of a cell's value.
-enum Read<'a> {
-    Known(u64),
-    Posted(Op<'a, u64>),
 }
 
 impl Transactions {
@@ -298,7 +292,7 @@ impl Transactions {
     /// A timeout, or the home of a cell is unreachable; then no lock is held. There is no such cell, or more than
     /// [`LOCKS_PER_TRANSACTION_MAX`] locks would be needed.
     pub async fn begin<'a>(&'a self, endpoint: &'a Endpoint, cells: &[usize]) -> Result<Transaction<'a>> {
-        self.begin_deadline(endpoint, cells, endpoint.deadline()).await
+        self.begin_until(endpoint, cells, WaitLimit::Timeout).await
     }
 
     /// [`Transactions::begin`] with a deadline.
@@ -311,17 +305,20 @@ impl Transactions {
         cells: &[usize],
         deadline: Instant,
     ) -> Result<Transaction<'a>> {
-        let locks = self.locks_of(cells)?;
-        for cell in cells {
-            self.check_alive(endpoint, *cell)?;
-        }
-        let mut cells: Few<_> = cells.iter().map(|cell| (*cell, None)).collect();
-        cells.sort_unstable();
-        cells.dedup();
-        let mut transaction = Transaction { all: self, endpoint, guards: Few::with_capacity(locks.len()), cells };
-        for lock in locks {
-            match self.locks.lock_deadline(endpoint, lock, deadline).await {
-                Ok(guard) => transaction.guards.push((lock, guard)),
+        self.begin_until(endpoint, cells, WaitLimit::Deadline(deadline)).await
+    }
+
+    /// The first wait for a lock sets the deadline of all.
+    async fn begin_until<'a>(
+        &'a self,
+        endpoint: &'a Endpoint,
+        cells: &[usize],
+        mut limit: WaitLimit,
+    ) -> Result<Transaction<'a>> {
+        let (mut transaction, locks) = self.name(endpoint, cells)?;
+        for at in 0..locks.len() {
+            match self.locks.acquire(endpoint, locks[at], &mut limit).await {
+                Ok(guard) => transaction.guards.push((locks[at], guard.expect("it waits until the deadline"))),
                 Err(error) => {
                     // The original error is more useful than an error of the abort.
                     let _ = transaction.abort().await;
@@ -332,14 +329,25 @@ impl Transactions {
         Ok(transaction)
     }
 
-    /// The locks of some cells, each once, in the order of acquisition.
-    fn locks_of(&self, cells: &[usize]) -> Result<Few<usize>> {
-        let locks = in_order(cells.iter().map(|cell| self.lock_of(*cell)).collect::<Result<_>>()?);
+    /// A transaction over some cells, which holds no lock yet, with its locks in the order of acquisition.
+    #[inline]
+    fn name<'a>(&'a self, endpoint: &'a Endpoint, cells: &[usize]) -> Result<(Transaction<'a>, Few<usize>)> {
+        let (mut named, mut locks) = (Few::new(), Few::new());
+        for cell in cells {
+            locks.push(self.lock_of(*cell)?);
+            self.check_alive(endpoint, *cell)?;
+            named.push((*cell, None));
+        }
+        if !is_ascending(&named, |(cell, _)| *cell) {
+            named.sort_unstable();
+            named.dedup();
+        }
+        let locks = in_order(locks);
         if locks.len() > LOCKS_PER_TRANSACTION_MAX {
             let (what, max) = ("locks for one transaction", LOCKS_PER_TRANSACTION_MAX);
             return Err(ErrorKind::TooMany { what, asked: locks.len(), max }).of(self.object.path());
         }
-        Ok(locks)
+        Ok((Transaction { all: self, endpoint, guards: Few::new(), cells: named }, locks))
     }
 
     fn check(&self, cell: usize) -> Result<()> {
@@ -361,24 +369,22 @@ impl Transactions {
         self.bases[cell % self.bases.len()].node()
     }
 
-    /// The word of a cell of this node.
-    fn own_word(&self, cell: usize) -> Option<&Word> {
-        let is_own = self.home_of(cell) == self.me;
-        is_own.then(|| self.own.word(cell / self.bases.len() * 8))
-    }
-
-    fn remote(&self, cell: usize) -> RemotePtr<u64> {
-        self.bases[cell % self.bases.len()].at(cell / self.bases.len())
+    /// The word of a cell of this node, or a pointer to it on another.
+    #[inline]
+    fn word(&self, cell: usize) -> core::result::Result<&Word, RemotePtr<u64>> {
+        let (base, at) = (self.bases[cell % self.bases.len()], cell / self.bases.len());
+        if base.node() == self.me { Ok(self.own.word(at * 8)) } else { Err(base.at(at)) }
     }
 }
 
-/// Posts a put until it is accepted. A refused put is posted again until the endpoint's timeout: the transaction holds
-/// the cell's lock meanwhile, and would be half done without this put.
-async fn put(endpoint: &Endpoint, cell: RemotePtr<u64>, value: u64) -> fabric::Result<Op<'_, ()>> {
+/// Repeats a refused put until it is accepted, or until the endpoint's timeout: the transaction holds the cell's lock
+/// meanwhile, and would be half done without this put.
+async fn repeat_put(endpoint: &Endpoint, cell: RemotePtr<u64>, value: u64) -> fabric::Result<Op<'_, ()>> {
     let (deadline, mut pause) = (endpoint.deadline(), RefusedPause::default());
     loop {
+        pause.wait(endpoint, deadline).await;
         match endpoint.put_value(cell, value).accepted() {
-            Err(error) if error.is_refused() && endpoint.now() < deadline => pause.wait(endpoint, deadline).await,
+            Err(error) if error.is_refused() && endpoint.now() < deadline => {}
             put => return put,
         }
     }
@@ -390,10 +396,13 @@ impl Transaction<'_> {
     /// # Errors
     /// The transaction has not named the cell; or the cell's home is unreachable.
     pub async fn read(&self, cell: usize) -> Result<u64> {
-        let path = self.all.object.path();
-        match self.post(self.place(cell)?) {
-            Read::Known(value) => Ok(value),
-            Read::Posted(get) => get.await.of(path),
+        let get = match self.post(self.place(cell)?) {
+            Ok(value) => return Ok(value),
+            Err(get) => get.into_value(),
+        };
+        match get {
+            Ok(value) => Ok(value),
+            Err(get) => get.await.of(self.all.object.path()),
         }
     }
 
@@ -418,8 +427,8 @@ impl Transaction<'_> {
         let mut values = Vec::with_capacity(reads.len());
         for read in reads {
             values.push(match read {
-                Read::Known(value) => value,
-                Read::Posted(get) => get.await.of(self.all.object.path())?,
+                Ok(value) => value,
+                Err(get) => get.await.of(self.all.object.path())?,
             });
         }
         Ok(values)
@@ -456,20 +465,32 @@ impl Transaction<'_> {
     pub async fn commit(mut self) -> Result<()> {
         let (all, endpoint) = (self.all, self.endpoint);
         let (mut puts, mut written) = (Few::new(), Ok(()));
-        for (cell, value) in core::mem::take(&mut self.cells) {
-            match (value, all.own_word(cell)) {
-                (None, _) => {}
-                (Some(value), Some(word)) => word.store(value),
-                (Some(value), None) => match put(endpoint, all.remote(cell), value).await {
-                    Ok(put) => puts.push(put),
-                    Err(error) => written = written.and(Err(error).of(all.object.path())),
-                },
+        for at in 0..self.cells.len() {
+            let (cell, Some(value)) = self.cells[at] else { continue };
+            let to = match all.word(cell) {
+                Ok(word) => {
+                    word.store(value);
+                    continue;
+                }
+                Err(to) => to,
+            };
+            let accepted = match endpoint.put_value(to, value).accepted() {
+                Err(error) if error.is_refused() => repeat_put(endpoint, to, value).await,
+                accepted => accepted,
+            };
+            match accepted {
+                Ok(put) => puts.push(put),
+                Err(error) => written = written.and(Err(error).of(all.object.path())),
             }
         }
         let released = self.release().await;
-        for put in puts {
+        while let Some(put) = puts.pop() {
             // It was posted before the releases, so no wait is left.
-            written = written.and(put.await.of(all.object.path()));
+            let put = match put.into_value() {
+                Ok(()) => Ok(()),
+                Err(put) => put.await,
+            };
+            written = written.and(put.of(all.object.path()));
         }
         written.and(released)
     }
@@ -521,16 +542,26 @@ impl Transaction<'_> {
     }
 
     /// The index of a cell among the named ones.
+    #[inline]
     fn place(&self, cell: usize) -> Result<usize> {
-        let found = self.cells.binary_search_by_key(&cell, |(named, _)| *named);
-        found.map_err(|_| Error::custom(NotInTransaction { cell })).of(self.all.object.path())
+        let named = |(named, _): &(usize, _)| *named;
+        // A search is not worth its while among few.
+        let found = match self.cells.len() {
+            0..=4 => self.cells.iter().position(|it| named(it) == cell),
+            _ => self.cells.binary_search_by_key(&cell, named).ok(),
+        };
+        found.ok_or_else(|| Error::custom(NotInTransaction { cell })).of(self.all.object.path())
     }
 
-    fn post(&self, place: usize) -> Read<'_> {
-        let (cell, written) = self.cells[place];
-        match written.or_else(|| self.all.own_word(cell).map(Word::load)) {
-            Some(value) => Read::Known(value),
-            None => Read::Posted(self.endpoint.get(self.all.remote(cell))),
+    /// The value of a named cell, if it is here, or else the get that has been posted for it.
+    #[inline]
+    fn post(&self, place: usize) -> core::result::Result<u64, Op<'_, u64>> {
+        match self.cells[place] {
+            (_, Some(written)) => Ok(written),
+            (cell, None) => match self.all.word(cell) {
+                Ok(word) => Ok(word.load()),
+                Err(from) => Err(self.endpoint.get(from)),
+            },
         }
     }
 
@@ -540,15 +571,15 @@ impl Transaction<'_> {
             // If this fails, the releases fail in the same way, and handle the error.
             let _ = self.endpoint.global_fence(self.all.object.node().members()).await;
         }
-        let guards = core::mem::take(&mut self.guards);
         let mut result = Ok(());
         let note = |released: Result<()>| {
             if result.is_ok() {
                 result = released;
             }
         };
-        let window = guards.len();
-        self.endpoint.each_in_window(window, guards.into_iter().map(|(_, guard)| guard.unlock()), note).await;
+        let window = self.guards.len();
+        let guards = core::iter::from_fn(|| self.guards.pop());
+        self.endpoint.each_in_window(window, guards.map(|(_, guard)| guard.unlock()), note).await;
         result
     }
 
@@ -557,6 +588,9 @@ impl Transaction<'_> {
     fn fences_once(&self) -> bool {
         let unflushed = || self.all.object.node().members().filter(|node| self.endpoint.has_unflushed(*node));
         let once = unflushed().count();
+        if once == 0 || self.guards.len() < 2 {
+            return false;
+        }
         let spared = |lock: usize| {
             let home = self.all.locks.home(lock);
             let orders = self.endpoint.is_ordered_before(RemotePtr::new(home, GroupKey::SIGNAL, 0));

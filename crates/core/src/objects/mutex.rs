@@ -274,7 +274,7 @@ impl MutexArray {
     /// # Panics
     /// If there is no such lock, as indexing a slice does.
     pub fn lock<'a>(&'a self, endpoint: &'a Endpoint, index: usize) -> impl Future<Output = Result<Guard<'a>>> {
-        self.lock_until(endpoint, index, None)
+        self.lock_until(endpoint, index, || endpoint.deadline())
     }
 
     /// [`MutexArray::lock`] with a deadline.
@@ -297,16 +297,33 @@ impl MutexArray {
         index: usize,
         deadline: Instant,
     ) -> impl Future<Output = Result<Guard<'a>>> {
-        self.lock_until(endpoint, index, Some(deadline))
+        self.lock_until(endpoint, index, move || deadline)
     }
 
-    /// Takes a lock, waiting until a deadline, or as long as the endpoint's timeout from the moment at which the wait
-    /// begins.
-    async fn lock_until<'a>(
+    /// [`MutexArray::lock`] with a deadline that is asked for when the wait begins: where it does not wait, nothing has to
+    /// read the clock.
+    ///
+    /// ```
+    /// # fn main() -> farfield::Result<()> {
+    /// # let node = farfield::Node::builder().start()?;
+    /// # let (ep, locks) = (node.endpoint()?, farfield::MutexArray::open(&node, "stripes", 64)?);
+    /// let mut until = None; // both waits together last as long as the endpoint's timeout
+    /// let a = ep.block_on(locks.lock_until(&ep, 3, || *until.get_or_insert_with(|| ep.deadline())))?;
+    /// let b = ep.block_on(locks.lock_until(&ep, 8, || *until.get_or_insert_with(|| ep.deadline())))?;
+    /// # drop((a, b));
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    /// As `lock`.
+    ///
+    /// # Panics
+    /// If there is no such lock, as indexing a slice does.
+    pub async fn lock_until<'a>(
         &'a self,
         endpoint: &'a Endpoint,
         index: usize,
-        deadline: Option<Instant>,
+        deadline: impl FnOnce() -> Instant,
     ) -> Result<Guard<'a>> {
         self.object.check_current()?;
         // A free lock: at most two attempts, since a wrong guess is corrected by the first. The block keeps their
@@ -327,7 +344,7 @@ impl MutexArray {
             }
         }
         // A wait has memory of its own, so that the future of an uncontended call is small.
-        endpoint.boxed(self.lock_in_turn(endpoint, index, deadline.unwrap_or_else(|| endpoint.deadline()))).await
+        endpoint.boxed(self.lock_in_turn(endpoint, index, deadline())).await
     }
 
     /// Takes lock `index` if it is available without waiting.

@@ -89,6 +89,7 @@ mod steps;
 
 use farfield_fabric::{Endpoint, GroupKey, Instant, LocalMutex, NodeId, RemotePtr, Word, memory_fence};
 
+use self::calls::Limit;
 pub use self::layout::QueueOptions;
 use self::state::{BATCH_MAX, CELLS_MAX, State};
 use self::steps::Spares;
@@ -134,6 +135,9 @@ pub struct Queue<V: Value> {
     /// The values of dequeues that were dropped after they took them.
     salvaged: LocalMutex<Vec<V>>,
 }
+
+/// Why a call that waits has a value at its end.
+const WAITS: &str = "a call that waits ends with a value or an error";
 
 /// The most bytes of all cells.
 const BYTES_MAX: usize = 1 << 40;
@@ -271,7 +275,7 @@ impl<V: Value> Queue<V> {
     /// A timeout: the queue stayed full, and nothing was enqueued; it names dead and departed nodes. A byte string
     /// that is too long. The home node is dead or departed.
     pub async fn enqueue(&self, endpoint: &Endpoint, value: &V) -> Result<()> {
-        self.enqueue_deadline(endpoint, value, endpoint.deadline()).await
+        self.fill(endpoint, core::slice::from_ref(value), Limit::Timeout).await.map(drop)
     }
 
     /// [`Queue::enqueue`] with a deadline.
@@ -287,7 +291,7 @@ impl<V: Value> Queue<V> {
     /// # Errors
     /// As `enqueue`.
     pub async fn enqueue_deadline(&self, endpoint: &Endpoint, value: &V, deadline: Instant) -> Result<()> {
-        self.fill(endpoint, core::slice::from_ref(value), Some(deadline)).await.map(drop)
+        self.fill(endpoint, core::slice::from_ref(value), Limit::Deadline(deadline)).await.map(drop)
     }
 
     /// Enqueues a value if there is room. Returns whether there was.
@@ -308,7 +312,7 @@ impl<V: Value> Queue<V> {
     /// [`QueueOptions::enqueues_per_node`] others are in progress and none of them ends. An operation was refused: the
     /// error comes when nothing of the call lands any more.
     pub async fn try_enqueue(&self, endpoint: &Endpoint, value: &V) -> Result<bool> {
-        self.fill(endpoint, core::slice::from_ref(value), None).await
+        self.fill(endpoint, core::slice::from_ref(value), Limit::Now).await
     }
 
     /// Enqueues several values at once, with nothing between them, waiting for room as long as the endpoint's timeout.
@@ -325,7 +329,7 @@ impl<V: Value> Queue<V> {
     /// # Errors
     /// As [`Queue::enqueue`], or there are more than [`QueueOptions::batch_max`] of them.
     pub async fn enqueue_batch(&self, endpoint: &Endpoint, values: &[V]) -> Result<()> {
-        self.enqueue_batch_deadline(endpoint, values, endpoint.deadline()).await
+        self.fill(endpoint, values, Limit::Timeout).await.map(drop)
     }
 
     /// [`Queue::enqueue_batch`] with a deadline.
@@ -342,7 +346,7 @@ impl<V: Value> Queue<V> {
     /// # Errors
     /// As `enqueue_batch`.
     pub async fn enqueue_batch_deadline(&self, endpoint: &Endpoint, values: &[V], deadline: Instant) -> Result<()> {
-        self.fill(endpoint, values, Some(deadline)).await.map(drop)
+        self.fill(endpoint, values, Limit::Deadline(deadline)).await.map(drop)
     }
 
     /// Enqueues several values at once if there is room for them. Returns whether there was.
@@ -357,7 +361,7 @@ impl<V: Value> Queue<V> {
     /// # Errors
     /// As [`Queue::try_enqueue`], or there are more than [`QueueOptions::batch_max`] of them.
     pub async fn try_enqueue_batch(&self, endpoint: &Endpoint, values: &[V]) -> Result<bool> {
-        self.fill(endpoint, values, None).await
+        self.fill(endpoint, values, Limit::Now).await
     }
 
     /// Dequeues a value, waiting for one as long as the endpoint's timeout.
@@ -373,7 +377,7 @@ impl<V: Value> Queue<V> {
     /// # Errors
     /// A timeout: the queue stayed empty; it names dead and departed nodes. The home node is dead or departed.
     pub async fn dequeue(&self, endpoint: &Endpoint) -> Result<V> {
-        self.dequeue_deadline(endpoint, endpoint.deadline()).await
+        Ok(self.take(endpoint, Limit::Timeout).await?.expect(WAITS))
     }
 
     /// [`Queue::dequeue`] with a deadline.
@@ -390,8 +394,7 @@ impl<V: Value> Queue<V> {
     /// # Errors
     /// As `dequeue`.
     pub async fn dequeue_deadline(&self, endpoint: &Endpoint, deadline: Instant) -> Result<V> {
-        let taken = self.take(endpoint, Some(deadline)).await?;
-        Ok(taken.expect("who waits gets a value, or an error"))
+        Ok(self.take(endpoint, Limit::Deadline(deadline)).await?.expect(WAITS))
     }
 
     /// Dequeues a value if there is one.
@@ -408,7 +411,7 @@ impl<V: Value> Queue<V> {
     /// # Errors
     /// The home node is dead or departed.
     pub async fn try_dequeue(&self, endpoint: &Endpoint) -> Result<Option<V>> {
-        self.take(endpoint, None).await
+        self.take(endpoint, Limit::Now).await
     }
 
     /// Returns the values that dequeues of this node had taken when they were dropped. They are no longer in the

@@ -317,7 +317,6 @@ impl RingBuffer {
             lowest: 0,
             copies,
             has_local_readers: shared.options.readers_on(me) > 0,
-            words: Vec::new(),
             shared: Arc::clone(shared),
         })
     }

@@ -83,8 +83,8 @@ impl<K: Key, V: Value> KvStore<K, V> {
         changing.finish().unlock().await
     }
 
-    pub(super) async fn update_locked(&self, locked: Locked<'_>, stripe: usize, entry: Entry, value: &V) -> Result<()> {
-        let endpoint = locked.endpoint();
+    pub(super) async fn update_locked(&self, locked: Locked<'_>, entry: Entry, value: &V) -> Result<()> {
+        let (endpoint, stripe) = (locked.endpoint(), locked.stripe);
         self.write_value(endpoint, stripe, entry, value).map_err(|error| self.lost_by(error))?;
         // The release makes the value visible before the lock can be taken by another.
         locked.unlock().await?;

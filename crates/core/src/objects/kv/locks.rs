@@ -14,16 +14,19 @@ pub(super) struct Locked<'a> {
     /// Released first: until then the operation counts as under way.
     pub(super) guard: Guard<'a>,
     pub(super) entered: Entered<'a>,
+    /// The stripe of the key.
+    pub(super) stripe: usize,
 }
 
 impl<'a> Locked<'a> {
+    #[inline]
     pub(super) fn endpoint(&self) -> &'a Endpoint {
         self.guard.endpoint()
     }
 
     /// Ends a completed operation. If the lock's home is dead, the lock is lost with it, and keeps no operation out.
     pub(super) async fn unlock(self) -> Result<()> {
-        let Locked { guard, entered: _entered } = self;
+        let Locked { guard, entered: _entered, .. } = self;
         match guard.unlock().await {
             Err(error) if !error.is_gone() => Err(error),
             _ => Ok(()),
@@ -32,6 +35,7 @@ impl<'a> Locked<'a> {
 }
 
 impl<K: Key, V: Value> KvStore<K, V> {
+    #[inline]
     pub(super) fn stripe(&self, key: &K) -> usize {
         (hash_of(key) >> 32) as usize % self.options.locks
     }
@@ -53,18 +57,17 @@ impl<K: Key, V: Value> KvStore<K, V> {
     }
 
     pub(super) async fn lock<'a>(&'a self, endpoint: &'a Endpoint, key: &K) -> Result<Locked<'a>> {
-        let deadline = endpoint.deadline();
         let stripe = self.stripe(key);
         let home = self.home_of_stripe(stripe);
         if let Some(entered) = self.deaths.enter(home) {
-            match self.locks.lock_deadline(endpoint, stripe, deadline).await {
-                Ok(guard) if !guard.is_poisoned() => return Ok(Locked { guard, entered }),
+            match self.locks.lock(endpoint, stripe).await {
+                Ok(guard) if !guard.is_poisoned() => return Ok(Locked { guard, entered, stripe }),
                 Ok(_) => {}
                 Err(error) if self.is_lost_with(&error, home) => {}
                 Err(error) => return Err(error),
             }
         }
-        self.lock_after_death(endpoint, stripe, deadline).await
+        endpoint.boxed(self.lock_after_death(endpoint, stripe, endpoint.deadline())).await
     }
 
     /// Takes the lock of a stripe at its present home, and repairs the keys that it protects.
@@ -96,7 +99,7 @@ impl<K: Key, V: Value> KvStore<K, V> {
                 Err(error) => return Err(error),
             };
             let moved = home != first && !self.deaths.is_repaired(stripe, lock);
-            let locked = Locked { guard, entered };
+            let locked = Locked { guard, entered, stripe };
             if !moved && !locked.guard.is_poisoned() {
                 return Ok(locked);
             }

@@ -430,7 +430,7 @@ impl<K: Key, V: Value> KvStore<K, V> {
         let locked = self.lock(endpoint, key).await?;
         match self.index.get(key) {
             None => locked.unlock().await.map(|()| false),
-            Some(entry) => self.update_locked(locked, self.stripe(key), entry, value).await.map(|()| true),
+            Some(entry) => self.update_locked(locked, entry, value).await.map(|()| true),
         }
     }
 
@@ -454,7 +454,7 @@ impl<K: Key, V: Value> KvStore<K, V> {
         let locked = self.lock(endpoint, key).await?;
         match self.index.get(key).filter(|entry| self.check_there(endpoint, *entry).is_ok()) {
             None => self.insert_locked(locked, key, value).await,
-            Some(entry) => self.update_locked(locked, self.stripe(key), entry, value).await,
+            Some(entry) => self.update_locked(locked, entry, value).await,
         }
     }
 
@@ -489,7 +489,7 @@ impl<K: Key, V: Value> KvStore<K, V> {
                 self.check_sizes(key, Some(&value))?;
                 match self.index.get(key) {
                     None => self.insert_locked(locked, key, &value).await?,
-                    Some(entry) => self.update_locked(locked, self.stripe(key), entry, &value).await?,
+                    Some(entry) => self.update_locked(locked, entry, &value).await?,
                 }
             }
         }

@@ -56,7 +56,7 @@ impl<'a, 'k, K: Key> Changing<'a, 'k, K> {
 
 impl<K: Key> Drop for Changing<'_, '_, K> {
     fn drop(&mut self) {
-        let (Some(work), Some(Locked { guard, entered })) = (self.work.take(), self.locked.take()) else { return };
+        let (Some(work), Some(Locked { guard, entered, .. })) = (self.work.take(), self.locked.take()) else { return };
         // What this endpoint has put to the slot lands before the service thread, which has another, clears it.
         let endpoint = guard.endpoint();
         // Where that fails it may land later, as long as the slot's node is not out for good.

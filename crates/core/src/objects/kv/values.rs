@@ -55,6 +55,12 @@ impl<K: Key, V: Value> KvStore<K, V> {
 
     /// Writes checksum and value over those that are there.
     pub(super) fn write_value(&self, endpoint: &Endpoint, stripe: usize, entry: Entry, value: &V) -> Result<()> {
+        // A small value needs no buffer.
+        match self.layout.words {
+            3 if V::FIXED => return self.write_small::<4, 2>(endpoint, stripe, entry, value),
+            10 if V::FIXED => return self.write_small::<11, 9>(endpoint, stripe, entry, value),
+            _ => {}
+        }
         self.with_image(endpoint, entry, value, |image| match self.here(entry.slot) {
             // If this node dies here, its slot dies with it.
             Some(words) => {
@@ -74,6 +80,33 @@ impl<K: Key, V: Value> KvStore<K, V> {
                 endpoint.put(entry.slot.at(1), &tail).detach()
             }
         })
+    }
+
+    /// The same for values of `REDO` − 3 and `TAIL` − 1 words.
+    fn write_small<const REDO: usize, const TAIL: usize>(
+        &self,
+        endpoint: &Endpoint,
+        stripe: usize,
+        entry: Entry,
+        value: &V,
+    ) -> Result<()>
+    where
+        [u64; REDO]: Plain,
+        [u64; TAIL]: Plain,
+    {
+        let mut redo = [0; REDO];
+        value.encode(&mut redo[3..]);
+        redo[2] = slots::checksum(&redo[3..], entry.counter);
+        if let Some(words) = self.here(entry.slot) {
+            write_words(&words[1..], &redo[2..]);
+            return Ok(());
+        }
+        redo[0] = entry.slot.packed();
+        redo[1] = slots::redo_checksum(&redo[2..], entry);
+        let to = self.redo_of(entry.slot.node(), stripe).cast::<[u64; REDO]>();
+        let tail = core::array::from_fn::<u64, TAIL, _>(|at| redo[at + 2]);
+        let redone = endpoint.put_value(to, redo).detach();
+        redone.and_then(|()| endpoint.put_value(entry.slot.at(1).cast(), tail).detach()).of(self.object.path())
     }
 
     fn redo_of(&self, node: NodeId, stripe: usize) -> RemotePtr<u64> {

@@ -5,7 +5,7 @@ use core::time::Duration;
 use farfield_fabric::{self as fabric, Endpoint, Instant, NodeId};
 
 use super::state::{Position, State};
-use super::steps::{Begun, Filling, Taking};
+use super::steps::{Begun, Filling, Taking, decide};
 use super::{Hint, Queue, QueueOptions};
 use crate::error::{Error, ErrorContext, ErrorKind, Result};
 use crate::objects::codec::Value;
@@ -13,9 +13,32 @@ use crate::objects::codec::Value;
 /// How often a waiting call checks whether the queue is being reopened.
 const REOPENED_CHECK_EVERY: Duration = Duration::from_millis(20);
 
+/// How long a call waits.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Limit {
+    /// Not at all.
+    Now,
+    /// As long as the endpoint's timeout, from when it begins to wait.
+    Timeout,
+    Deadline(Instant),
+}
+
+impl Limit {
+    /// The deadline of a call that begins to wait, or goes on with it. None if it must not wait.
+    fn begin(&mut self, endpoint: &Endpoint) -> Option<Instant> {
+        if *self == Limit::Timeout {
+            *self = Limit::Deadline(endpoint.deadline());
+        }
+        match *self {
+            Limit::Deadline(deadline) => Some(deadline),
+            _ => None,
+        }
+    }
+}
+
 impl<V: Value> Queue<V> {
     /// Fills the first position that is not filled. Returns whether there was room, if the call does not wait for it.
-    pub(super) async fn fill(&self, endpoint: &Endpoint, values: &[V], deadline: Option<Instant>) -> Result<bool> {
+    pub(super) async fn fill(&self, endpoint: &Endpoint, values: &[V], mut limit: Limit) -> Result<bool> {
         self.object.check_current()?;
         self.check(values)?;
         if values.is_empty() {
@@ -39,16 +62,24 @@ impl<V: Value> Queue<V> {
                     Position::Early => {
                         // A call that waits for room keeps no spare cell from others.
                         spare = None;
-                        let Some(deadline) = deadline else { return Ok(false) };
-                        state = self.changed(endpoint, position, state, deadline, "room in the queue").await?;
+                        let Some(deadline) = limit.begin(endpoint) else { return Ok(false) };
+                        let changed = self.changed(endpoint, position, state, deadline, "room in the queue");
+                        state = endpoint.boxed(changed).await?;
                     }
                     Position::Vacant => {
                         let claimed = match &mut spare {
                             Some(spare) => spare,
                             none => {
-                                let deadline = deadline.unwrap_or_else(|| endpoint.deadline());
                                 let (node, home) = (self.object.node(), self.options.home);
-                                none.insert(self.spares.claim(node, endpoint, home, deadline).await.of(path)?)
+                                none.insert(match self.spares.claim_at_once(node, endpoint, home) {
+                                    Some(spare) => spare,
+                                    None => {
+                                        // Even a call that must not wait for room: the others end soon.
+                                        let deadline = limit.begin(endpoint).unwrap_or_else(|| endpoint.deadline());
+                                        let claim = self.spares.claim(node, endpoint, home, deadline);
+                                        endpoint.boxed(claim).await.of(path)?
+                                    }
+                                })
                             }
                         };
                         // (1) The put of the values is posted before the operation that publishes them. Once is
@@ -59,9 +90,15 @@ impl<V: Value> Queue<V> {
                             (claimed.is_written, claimed.may_land) = (true, true);
                         }
                         let filled = state.filled(cell, values.len());
-                        let op = Some(endpoint.cas(self.slot(position), state.0, filled.0));
-                        let filling = Filling { endpoint, op, from: state, spare: claimed };
-                        let found = match filling.await {
+                        let op = endpoint.cas(self.slot(position), state.0, filled.0);
+                        let found = match op.into_value().map(State) {
+                            Ok(found) => {
+                                claimed.settle(state, found);
+                                Ok(found)
+                            }
+                            Err(op) => Filling { endpoint, op: Some(op), from: state, spare: claimed }.await,
+                        };
+                        let found = match found {
                             Err(error) if error.is_refused() => {
                                 if let Some(spare) = spare.take() {
                                     spare.give_back().await;
@@ -82,7 +119,7 @@ impl<V: Value> Queue<V> {
     }
 
     /// Takes the first value that is not taken; `None` only if it is not waited for.
-    pub(super) async fn take(&self, endpoint: &Endpoint, deadline: Option<Instant>) -> Result<Option<V>> {
+    pub(super) async fn take(&self, endpoint: &Endpoint, mut limit: Limit) -> Result<Option<V>> {
         self.object.check_current()?;
         let path = self.object.path();
         let mut position = self.head.seen.load();
@@ -100,8 +137,9 @@ impl<V: Value> Queue<V> {
                     }
                     // All before it is taken, so its slot is never early.
                     Position::Vacant | Position::Early => {
-                        let Some(deadline) = deadline else { return Ok(None) };
-                        state = self.changed(endpoint, position, state, deadline, "a value in the queue").await?;
+                        let Some(deadline) = limit.begin(endpoint) else { return Ok(None) };
+                        let changed = self.changed(endpoint, position, state, deadline, "a value in the queue");
+                        state = endpoint.boxed(changed).await?;
                     }
                     Position::Filled => {
                         let taken = state.taken();
@@ -112,9 +150,14 @@ impl<V: Value> Queue<V> {
                         // (2) The value is read before its cell is free.
                         endpoint.remote_fence(self.options.home).detach().of(path)?;
                         let op = endpoint.cas(self.slot(position), state.0, taken.0);
-                        let taking =
-                            Taking { queue: self, endpoint, from: state, op: Begun::Op(op), value: Begun::Op(value) };
-                        let (found, value) = taking.await.of(path)?;
+                        let (found, value) = match (op.into_value(), value.into_value()) {
+                            (Ok(found), Ok(value)) => decide(state, State(found), || Ok(value)),
+                            (op, value) => {
+                                let (op, value) = (Begun::of(op), Begun::of(value));
+                                Taking { queue: self, endpoint, from: state, op, value }.await
+                            }
+                        }
+                        .of(path)?;
                         let Some(value) = value else {
                             state = found;
                             continue;
@@ -132,7 +175,15 @@ impl<V: Value> Queue<V> {
     /// Reads the hint and the slot of a position. The slot had this state during the call.
     async fn look(&self, endpoint: &Endpoint, hint: &Hint, position: u64) -> fabric::Result<(u64, State)> {
         let (hint, state) = (endpoint.get(hint.word), endpoint.get(self.slot(position)));
-        Ok((hint.await?, State(state.await?)))
+        let hint = match hint.into_value() {
+            Ok(hint) => hint,
+            Err(hint) => hint.await?,
+        };
+        let state = match state.into_value() {
+            Ok(state) => state,
+            Err(state) => state.await?,
+        };
+        Ok((hint, State(state)))
     }
 
     /// Waits until a position's slot has left a state.
@@ -169,6 +220,11 @@ impl<V: Value> Queue<V> {
     /// Puts values into a spare cell.
     fn write(&self, endpoint: &Endpoint, cell: u64, values: &[V]) -> fabric::Result<()> {
         let words = self.value_words();
+        if let ([value], 1) = (values, words) {
+            let mut word = [0];
+            value.encode(&mut word);
+            return endpoint.put_value(self.cell(cell), word[0]).detach();
+        }
         let last = values.last().map_or(0, |last| V::words(last.bytes()));
         let mut buf = endpoint.buf((values.len() - 1) * words + last)?;
         buf.fill(0);

@@ -36,20 +36,38 @@ impl Spares {
         home: NodeId,
         deadline: Instant,
     ) -> Result<Spare<'a>> {
-        let claim = || {
-            self.0.iter().find_map(|place| {
-                let found = place.load();
-                let is_mine = found != 0 && place.compare_exchange(found, 0).is_ok();
-                let spare = |cell| Spare { node, endpoint, home, place, cell, is_written: false, may_land: false };
-                is_mine.then(|| spare(found - 1))
-            })
-        };
+        let claim = || self.claim_at_once(node, endpoint, home);
         let what = "another enqueue of this node to end (`enqueues_per_node` are in flight)";
         endpoint.wait_until(deadline, claim).await.waiting_for(what)
+    }
+
+    /// Claims a spare cell, if there is one.
+    #[inline]
+    pub(super) fn claim_at_once<'a>(
+        &'a self,
+        node: &'a Node,
+        endpoint: &'a Endpoint,
+        home: NodeId,
+    ) -> Option<Spare<'a>> {
+        self.0.iter().find_map(|place| {
+            let found = place.load();
+            let is_mine = found != 0 && place.compare_exchange(found, 0).is_ok();
+            let spare = |cell| Spare { node, endpoint, home, place, cell, is_written: false, may_land: false };
+            is_mine.then(|| spare(found - 1))
+        })
     }
 }
 
 impl Spare<'_> {
+    /// The compare-and-swap that was to publish the cell, in place of `from`, has found a state.
+    #[inline]
+    pub(super) fn settle(&mut self, from: State, found: State) {
+        self.may_land = false; // the compare-and-swap has flushed the put
+        if found == from {
+            self.cell = found.cell();
+        }
+    }
+
     /// Waits until nothing lands in the cell any more, and gives it back. The next call that uses it may have another
     /// endpoint, whose puts have no order with this one's. If the fence is refused until the endpoint's timeout, the
     /// cell is never used again.
@@ -84,15 +102,6 @@ pub(super) struct Filling<'a, 'b> {
     pub(super) spare: &'b mut Spare<'a>,
 }
 
-impl Filling<'_, '_> {
-    fn ended(&mut self, found: State) {
-        self.spare.may_land = false; // the compare-and-swap has flushed the put
-        if found == self.from {
-            self.spare.cell = found.cell();
-        }
-    }
-}
-
 impl Future for Filling<'_, '_> {
     /// The state that it found.
     type Output = fabric::Result<State>;
@@ -104,9 +113,9 @@ impl Future for Filling<'_, '_> {
             self.op = Some(op);
             return Poll::Pending;
         };
-        let found = found.map(State);
+        let (found, from) = (found.map(State), self.from);
         if let Ok(found) = found {
-            self.ended(found);
+            self.spare.settle(from, found);
         }
         Poll::Ready(found)
     }
@@ -117,7 +126,7 @@ impl Drop for Filling<'_, '_> {
         if let Some(op) = self.op.take()
             && let Ok(found) = self.endpoint.block_on(op)
         {
-            self.ended(State(found));
+            self.spare.settle(self.from, State(found));
         }
     }
 }
@@ -140,6 +149,11 @@ pub(super) enum Begun<F, T> {
 }
 
 impl<T, F: Future<Output = fabric::Result<T>> + Unpin> Begun<F, T> {
+    /// An operation that may be complete.
+    pub(super) fn of(op: core::result::Result<T, F>) -> Self {
+        op.map_or_else(Begun::Op, |value| Begun::Ended(Ok(value)))
+    }
+
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         // Out of its place, as in `Filling`.
         *self = match core::mem::replace(self, Begun::Over) {
@@ -168,21 +182,30 @@ impl<V: Value> Taking<'_, V> {
         ready!(self.op.poll(cx));
         let (value, found) = (self.value.end(), self.op.end());
         let (value, found) = value.zip(found).expect("polled after its end");
-        let found = State(found?);
-        // (3) Another was faster, and the cell may have been rewritten since.
-        if found != self.from {
-            return Poll::Ready(Ok((found, None)));
-        }
-        let decoded = V::decode(&value?).map(|(value, _)| Some(value));
-        Poll::Ready(match decoded {
-            Some(value) => Ok((found, value)),
-            None => Err(ErrorKind::Corrupt { what: "a value cannot be decoded".into() }.into()),
-        })
+        Poll::Ready(decide(self.from, State(found?), || value))
+    }
+}
+
+/// What a call has taken whose compare-and-swap, in place of `from`, has found a state: that, and the value if it is the
+/// expected one.
+#[inline]
+pub(super) fn decide<'a, V: Value>(
+    from: State,
+    found: State,
+    value: impl FnOnce() -> fabric::Result<Buf<'a, u64>>,
+) -> Result<(State, Option<V>)> {
+    // (3) Another was faster, and the cell may have been rewritten since.
+    if found != from {
+        return Ok((found, None));
+    }
+    match V::decode(&value()?) {
+        Some((value, _)) => Ok((found, Some(value))),
+        None => Err(ErrorKind::Corrupt { what: "a value cannot be decoded".into() }.into()),
     }
 }
 
 impl<V: Value> Future for Taking<'_, V> {
-    /// The state that it found, and the value if that was the expected one.
+    /// See [`decide`].
     type Output = Result<(State, Option<V>)>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {

@@ -112,11 +112,10 @@ impl RingReceiver {
         let words = len.div_ceil(8);
         let first = words.min((capacity - 8 - at) / 8);
         into.clear();
-        into.resize(8 * words, 0);
-        let (to_end, from_beginning) = into.as_chunks_mut::<8>().0.split_at_mut(first);
-        copy_words(shared.ring.words(at + 8, first), to_end);
+        into.reserve(8 * words);
+        append_words(shared.ring.words(at + 8, first), into);
         if words > first {
-            copy_words(shared.ring.words(0, words - first), from_beginning);
+            append_words(shared.ring.words(0, words - first), into);
         }
         into.truncate(len);
         self.position += framed_bytes(len) as u64;
@@ -163,6 +162,7 @@ impl RingReceiver {
 
     /// Reports to the writer any acknowledged space that it does not know of. The writer may wait for that space, and
     /// would wait for ever without the report.
+    #[inline]
     fn tell_again(&mut self, endpoint: &Endpoint) -> Result<()> {
         if self.told == self.dealt_with {
             return Ok(());
@@ -175,6 +175,7 @@ impl RingReceiver {
     }
 
     /// Returns the space before a position to the writer.
+    #[inline]
     fn tell_writer(&self, endpoint: &Endpoint, position: u64) -> Result<()> {
         match (&self.tail, &self.shared.tails) {
             (Tail::Local(offset), Some(tails)) => {
@@ -243,8 +244,12 @@ impl RingReceiver {
 
 /// Copies words of the ring into bytes.
 #[inline]
-fn copy_words(words: &[Word], into: &mut [[u8; 8]]) {
-    for (bytes, word) in into.iter_mut().zip(words) {
-        *bytes = word.load().to_le_bytes();
+fn append_words(words: &[Word], into: &mut Vec<u8>) {
+    let (blocks, rest) = words.as_chunks::<8>();
+    for block in blocks {
+        into.extend_from_slice(block.each_ref().map(|word| word.load().to_le_bytes()).as_flattened());
+    }
+    for word in rest {
+        into.extend_from_slice(&word.load().to_le_bytes());
     }
 }

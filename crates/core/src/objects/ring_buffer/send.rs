@@ -3,7 +3,7 @@
 use core::cell::Cell;
 use std::sync::Arc;
 
-use farfield_fabric::{self as fabric, Endpoint, Instant, NodeId, Region, RemotePtr, write_words};
+use farfield_fabric::{self as fabric, Endpoint, Instant, NodeId, Region, RemotePtr, write_bytes};
 
 use super::acknowledge::Acknowledgements;
 use super::{Shared, framed_bytes};
@@ -33,7 +33,6 @@ pub struct RingSender {
     pub(super) lowest: u64,
     pub(super) copies: Vec<RemoteCopy>,
     pub(super) has_local_readers: bool,
-    pub(super) words: Vec<u64>,
 }
 
 /// The ring on a node with readers.
@@ -179,19 +178,16 @@ impl RingSender {
 
     /// Writes a message at `at` into the local copy, from which the NIC reads: no reader needs its old contents.
     #[inline]
-    fn write_local(&mut self, message: &[u8], at: usize, framed: usize) {
-        self.words.clear();
-        self.words.push(message.len() as u64);
-        let (whole, rest) = message.as_chunks::<8>();
-        self.words.extend(whole.iter().map(|word| u64::from_le_bytes(*word)));
-        if !rest.is_empty() {
-            let mut word = [0; 8];
-            word[..rest.len()].copy_from_slice(rest);
-            self.words.push(u64::from_le_bytes(word));
+    fn write_local(&self, message: &[u8], at: usize, framed: usize) {
+        let Shared { ring, options, .. } = &*self.shared;
+        let first = framed.min(options.capacity_bytes - at);
+        let words = ring.words(at, first / 8);
+        words[0].store(message.len() as u64);
+        let (to_end, from_beginning) = message.split_at(message.len().min(first - 8));
+        write_bytes(&words[1..], to_end);
+        if framed > first {
+            write_bytes(ring.words(0, (framed - first) / 8), from_beginning);
         }
-        let first = framed.min(self.shared.options.capacity_bytes - at);
-        write_words(self.shared.ring.words(at, first / 8), &self.words[..first / 8]);
-        write_words(self.shared.ring.words(0, (framed - first) / 8), &self.words[first / 8..]);
     }
 
     /// Drops the copies on dead and departed nodes, which never return. One copy stays, to report when all are dead or
@@ -208,6 +204,7 @@ impl RingSender {
     }
 
     /// Puts the last `bytes` bytes of the sent messages, which begin at `at` in the ring, and then the head.
+    #[inline]
     fn put(&self, endpoint: &Endpoint, copy: &RemoteCopy, at: usize, bytes: usize) -> fabric::Result<()> {
         let Shared { ring, options, .. } = &*self.shared;
         let first = bytes.min(options.capacity_bytes - at);
