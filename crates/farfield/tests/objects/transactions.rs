@@ -392,7 +392,7 @@ fn transfers_cost_what_they_say() {
         (LockKind::Spin, [1, 4], [[0, 0, 2, 2], [0, 2, 0, 1], [2, 0, 2, 1]]),
         (LockKind::ALock, [4, 1], [[2, 2, 2, 4], [0, 2, 0, 1], [2, 0, 2, 1]]),
         // One on the own node, and both.
-        (LockKind::ALock, [2, 0], [[1, 1, 1, 2], [0, 1, 0, 1], [1, 1, 1, 1]]),
+        (LockKind::ALock, [2, 0], [[1, 1, 1, 2], [0, 1, 0, 1], [1, 0, 1, 1]]),
         (LockKind::ALock, [3, 0], [[0; 4]; 3]),
         (LockKind::Spin, [3, 0], [[0, 0, 2, 0], [0; 4], [0, 0, 2, 0]]),
     ] {
