@@ -69,6 +69,7 @@ pub struct Scenario {
     pub(crate) kills: Vec<&'static str>,
     pub(crate) rule: DeathRule,
     pub(crate) faults: Option<Faults>,
+    pub(crate) completes_at_once: bool,
 }
 
 impl Scenario {
@@ -93,6 +94,7 @@ impl Scenario {
             kills: Vec::new(),
             rule: DeathRule::System,
             faults: None,
+            completes_at_once: false,
         }
     }
 
@@ -255,6 +257,18 @@ impl Scenario {
     /// The seeded bugs that it is there to find, by name.
     pub fn mutants(&self) -> &[&'static str] {
         &self.kills
+    }
+
+    /// The same with operations that are complete as soon as their value is asked for
+    /// ([`Op::into_value`](farfield_core::fabric::Op::into_value)), as on shared memory.
+    #[cfg(not(test))]
+    pub(crate) fn at_once(mut self) -> Scenario {
+        self.name += "-at-once";
+        self.about += "; operations complete at once";
+        self.completes_at_once = true;
+        (self.is_small, self.is_medium) = (false, false);
+        self.kills.clear();
+        self
     }
 
     /// The same as a separate scenario, in which NICs and threads of the failing nodes may also stall.

@@ -376,6 +376,7 @@ fn events(rule: DeathRule, faults: &Faults) -> BTreeSet<Vec<String>> {
             steps_max: 10_000,
             record: false,
             seed: 1,
+            completes_at_once: false,
             death_rule: rule,
             faults: Some(faults.clone()),
         };

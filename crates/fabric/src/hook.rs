@@ -21,6 +21,7 @@ pub(crate) struct Hooks {
     pub(crate) fetch_add: fn(&AtomicU64, u64) -> Option<u64>,
     pub(crate) fence: fn() -> bool,
     pub(crate) backwards: fn(usize) -> bool,
+    pub(crate) completes_at_once: fn() -> bool,
     pub(crate) lock: fn(usize, &mut dyn FnMut() -> bool) -> bool,
     pub(crate) unlock: fn(usize),
     pub(crate) structure: fn(usize, bool),
@@ -87,6 +88,12 @@ pub(crate) fn fence() -> bool {
 #[cold]
 pub(crate) fn backwards(words: usize) -> bool {
     HOOKS.get().is_some_and(|hooks| (hooks.backwards)(words))
+}
+
+/// Whether operations are to be complete when a caller asks for their value, as on shared memory.
+#[cold]
+pub(crate) fn completes_at_once() -> bool {
+    HOOKS.get().is_some_and(|hooks| (hooks.completes_at_once)())
 }
 
 /// Takes a local lock, in the simulation's books; `try_lock` takes it really, and returns whether it could. Returns

@@ -15,7 +15,7 @@ use std::task::Poll;
 use std::time::Duration;
 
 use farfield_check::parts::{cut, word};
-use farfield_check::scenarios::with_slow;
+use farfield_check::scenarios::{with_at_once, with_slow};
 use farfield_check::{Cluster, Log, Scenario, choose, crashed};
 use farfield_core::{Endpoint, MutexArray, Result};
 use farfield_fabric::{Instant, Region, Word};
@@ -70,8 +70,37 @@ pub fn all() -> Vec<Scenario> {
     .chain(poison::scenarios())
     .chain(random::scenarios())
     .chain(refused::scenarios());
-    with_slow(all)
+    with_at_once(with_slow(all), AT_ONCE)
 }
+
+/// Those that are also searched with operations that complete at once.
+const AT_ONCE: &[&str] = &[
+    "alock/release",
+    "spin/release",
+    "mcs/release",
+    "mcs/neighbours",
+    "alock/both-queues",
+    "alock/turns",
+    "alock/window",
+    "alock/trying",
+    "alock/timeout",
+    "alock/late-victim",
+    "mcs/dropped",
+    "mcs/user-dies",
+    "mcs/seen-whole",
+    "mcs/home-cut",
+    "alock/holder-dies",
+    "alock/users-die",
+    "alock/told-once",
+    "mcs/told-once",
+    "spin/holder-dies",
+    "locks/random",
+    "locks/random-dies",
+    "mcs/refused",
+    "alock/refused",
+    "alock/holder-cut",
+    "mcs/holder-cut",
+];
 
 const OPTIONS: ALockOptions = ALockOptions { remote_budget: 2, local_budget: 2, operations_max: 32 };
 

@@ -5,7 +5,7 @@ mod random;
 use std::cell::Cell;
 use std::rc::Rc;
 
-use farfield_check::scenarios::with_slow;
+use farfield_check::scenarios::{with_at_once, with_slow};
 use farfield_check::{Faults, Scenario, crashed, was_paused};
 use farfield_fabric::{DeathRule, NodeId};
 use farfield_locks::{ALockOptions, LockKind, LockOptions};
@@ -28,8 +28,17 @@ pub fn all() -> Vec<Scenario> {
         home_dies("transactions/lock-dies", [0, 1], 1),
         poison_cleared(),
     ];
-    with_slow(single.into_iter().chain(random::scenarios()))
+    with_at_once(with_slow(single.into_iter().chain(random::scenarios())), AT_ONCE)
 }
+
+/// Those that are also searched with operations that complete at once.
+const AT_ONCE: &[&str] = &[
+    "transactions/transfers",
+    "transactions/own-cells",
+    "transactions/random",
+    "transactions/random-dies",
+    "transactions/cell-dies",
+];
 
 /// A node writes its number to every cell, some of which it names twice.
 fn own_cells() -> Scenario {

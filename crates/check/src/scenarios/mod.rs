@@ -46,8 +46,41 @@ pub fn all() -> Vec<Scenario> {
         options::scenarios(),
         random::scenarios(),
     ];
-    with_slow(scenarios.into_iter().flatten())
+    with_at_once(with_slow(scenarios.into_iter().flatten()), AT_ONCE)
 }
+
+/// Those that are also searched with operations that complete at once: of the objects that go another way then.
+const AT_ONCE: &[&str] = &[
+    "mutex/release",
+    "mutex/third-node",
+    "mutex/queue",
+    "mutex/window",
+    "mutex/trying",
+    "mutex/timeout",
+    "mutex/dropped",
+    "mutex/holder-dies",
+    "mutex/refused-anywhere",
+    "queue/producers",
+    "queue/consumers",
+    "queue/around-two",
+    "queue/freed",
+    "queue/laps",
+    "queue/spares",
+    "queue/batch-full",
+    "queue/traffic",
+    "queue/dropped-dequeue",
+    "queue/producer-dies",
+    "queue/consumer-dies",
+    "queue/refused-publication",
+    "kv/update",
+    "kv/torn",
+    "kv/traffic",
+    "kv/dies",
+    "kv/update-dies",
+    "random/two",
+    "random/three",
+    "random/dies",
+];
 
 /// Adds to scenarios with faults, but for small and medium ones, the same again with NICs and threads that stall.
 ///
@@ -66,6 +99,29 @@ pub fn with_slow(scenarios: impl IntoIterator<Item = Scenario>) -> Vec<Scenario>
         all.extend(slow);
     }
     all
+}
+
+/// Adds to the named scenarios the same again with operations that are complete as soon as their value is asked for
+/// ([`Op::into_value`](farfield_core::fabric::Op::into_value)), as on shared memory: so the ways that objects go there
+/// are searched, too.
+///
+/// ```
+/// # use farfield_check::{Scenario, scenarios::with_at_once};
+/// # let scenario = Scenario::new("doc/lock", "two never hold it", 2, |_| Ok(()));
+/// let names: Vec<String> =
+///     with_at_once(vec![scenario], &["doc/lock"]).iter().map(|scenario| scenario.name().into()).collect();
+/// assert_eq!(names, ["doc/lock", "doc/lock-at-once"]);
+/// ```
+///
+/// # Panics
+/// If there is no scenario of such a name.
+pub fn with_at_once(mut scenarios: Vec<Scenario>, names: &[&str]) -> Vec<Scenario> {
+    for name in names {
+        let scenario = scenarios.iter().find(|scenario| scenario.name() == *name);
+        let scenario = scenario.unwrap_or_else(|| panic!("no scenario is called {name}"));
+        scenarios.push(scenario.clone().at_once());
+    }
+    scenarios
 }
 
 /// Keeps something that several threads use alive until all of them have ended: closing an object takes locks, and

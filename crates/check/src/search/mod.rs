@@ -231,8 +231,8 @@ impl Finding {
 }
 
 fn run(scenario: &Scenario, chooser: Box<dyn Chooser>, record: bool) -> Outcome {
-    let Scenario { nodes, places, steps_max, rule: death_rule, faults, .. } = scenario.clone();
-    let settings = Settings { nodes, places, steps_max, record, seed: 1, death_rule, faults };
+    let Scenario { nodes, places, steps_max, rule: death_rule, faults, completes_at_once, .. } = scenario.clone();
+    let settings = Settings { nodes, places, steps_max, record, seed: 1, completes_at_once, death_rule, faults };
     let played = scenario.clone();
     sim::run(settings, chooser, move |handle| played.play(handle))
 }

@@ -19,6 +19,7 @@ pub(super) const HOOKS: &Hooks = &Hooks {
     fetch_add,
     fence,
     backwards,
+    completes_at_once: super::threads::completes_at_once,
     lock,
     unlock,
     structure,

@@ -46,6 +46,7 @@ pub(super) struct Inner {
     /// See [`Outcome::changes_rights`](super::Outcome::changes_rights).
     pub(super) changes_rights: bool,
     pub(super) death_rule: DeathRule,
+    pub(super) completes_at_once: bool,
     /// The faults, if the scenario has some.
     pub(super) faults: Option<Box<FaultState>>,
     pub(super) changed: bool,
@@ -61,7 +62,7 @@ const START_NS: u64 = 1_000_000_000;
 
 impl Inner {
     pub(super) fn new(settings: &Settings, chooser: Box<dyn Chooser>) -> Inner {
-        let Settings { nodes, steps_max, record, death_rule, .. } = *settings;
+        let Settings { nodes, steps_max, record, death_rule, completes_at_once, .. } = *settings;
         let node = |_| NodeState {
             words: RESERVED_WORDS,
             regions: Vec::new(),
@@ -110,6 +111,7 @@ impl Inner {
             open_membership: false,
             changes_rights: false,
             death_rule,
+            completes_at_once,
             faults: settings.faults.clone().map(|faults| Box::new(FaultState::new(faults, nodes))),
             changed: false,
             events: record.then(Vec::new),
