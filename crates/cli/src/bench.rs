@@ -1,10 +1,16 @@
 //! `farfield bench`: what objects and fabrics do on this machine.
 
+mod barrier;
+mod broadcast;
 mod fabric;
 mod handoff;
+mod journal;
 mod kv;
 mod locks;
-mod report;
+mod measurement;
+mod options;
+mod queue;
+mod threads;
 mod transfers;
 mod worker;
 mod workload;
@@ -26,6 +32,12 @@ enum Command {
     Locks(locks::LocksArgs),
     /// Move amounts between accounts that are spread over several processes
     Transfers(transfers::TransfersArgs),
+    /// Meet at a barrier, with all threads of several processes
+    Barrier(barrier::BarrierArgs),
+    /// Send messages from one process to all others through a ring buffer
+    Broadcast(broadcast::BroadcastArgs),
+    /// Enqueue and dequeue words, with all threads of several processes
+    Queue(queue::QueueArgs),
     /// Time waited-for 8-byte put, get, cas and faa to another process
     Fabric(fabric::FabricArgs),
 }
@@ -35,6 +47,9 @@ pub(crate) fn main(args: BenchArgs) -> Result<()> {
         Command::Kv(args) => kv::main(&args),
         Command::Locks(args) => locks::main(&args),
         Command::Transfers(args) => transfers::main(&args),
+        Command::Barrier(args) => barrier::main(&args),
+        Command::Broadcast(args) => broadcast::main(&args),
+        Command::Queue(args) => queue::main(&args),
         Command::Fabric(args) => fabric::main(&args),
     }
 }

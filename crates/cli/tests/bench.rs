@@ -9,41 +9,88 @@ fn farfield(arguments: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_farfield")).args(arguments).output().expect("the binary runs")
 }
 
+/// The lines of JSON of a run that has succeeded.
+fn measured(arguments: &[&str]) -> Vec<Value> {
+    let output = farfield(&[&["bench"], arguments, &["--json", "-"]].concat());
+    assert!(output.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
+    let text = String::from_utf8(output.stdout).expect("text");
+    text.lines().map(|line| serde_json::from_str(line).expect("a line of JSON")).collect()
+}
+
+fn number(value: &Value) -> f64 {
+    value.as_f64().unwrap_or_else(|| panic!("{value} is a number"))
+}
+
 #[test]
-fn every_workload_runs_and_reports_a_line_of_json() {
+fn every_workload_runs_and_appends_a_line_of_json() {
     let file = NamedTempFile::new().expect("a file");
     let path = file.path().to_str().expect("a plain path");
-    for workload in ["a", "b", "c", "f"] {
-        for more in [
-            &["--distribution", "uniform"][..],
-            &["--distribution", "zipfian", "--threads", "2", "--value-size", "100"],
-        ] {
-            let common = ["bench", "kv", "--workload", workload, "--keys", "500", "--seconds", "0.1", "--json", path];
-            let output = farfield(&[&common, more].concat());
-            assert!(output.status.success(), "{workload} {more:?}: {}", String::from_utf8_lossy(&output.stderr));
-        }
+    for more in [
+        &["--distribution", "uniform"][..],
+        &["--distribution", "zipfian", "--threads", "2", "--size", "100", "--window", "1"],
+    ] {
+        let common = ["bench", "kv", "--workload", "a,b,c,f", "--keys", "500", "--seconds", "0.1", "--json", path];
+        let output = farfield(&[&common, more].concat());
+        assert!(output.status.success(), "{more:?}: {}", String::from_utf8_lossy(&output.stderr));
+        let table = String::from_utf8(output.stdout).expect("text");
+        assert!(table.starts_with("kv, ") && table.contains("fabric shm, keys 500, nodes 3"), "{table}");
     }
     let text = std::fs::read_to_string(&file).expect("the file was written");
     let lines: Vec<Value> = text.lines().map(|line| serde_json::from_str(line).expect("a line of JSON")).collect();
     assert_eq!(lines.len(), 8);
     for line in lines {
-        assert!(line["throughput_ops_per_s"].as_f64().expect("a number") > 0.0, "{line}");
-        assert_eq!(line["nodes"], 3);
+        assert_eq!((&line["format"], &line["bench"], &line["system"]), (&1.into(), &"kv".into(), &"farfield".into()));
+        assert!(number(&line["throughput_ops_per_s"]) > 0.0, "{line}");
+        assert_eq!((&line["setup"]["nodes"], &line["setup"]["keys"]), (&3.into(), &500.into()));
+        assert!(number(&line["latency_ns"]["p50"]) > 0.0 && line["latency_histogram"].is_string(), "{line}");
+        assert!(line["command"].as_str().expect("text").contains("bench kv --workload"), "{line}");
         // A third of the values is on the reader's own node; reads of the others take one round trip.
-        if line["workload"] == "c" {
-            let per_operation = line["round_trips_per_op"].as_f64().expect("a number");
-            assert!((0.9..=1.0).contains(&per_operation), "{line}");
+        let per_operation = number(&line["round_trips_per_op"]);
+        match line["case"].as_str() {
+            Some("c") => assert!((0.5..=0.8).contains(&per_operation), "{line}"),
+            _ => assert!(per_operation > 0.5, "{line}"),
         }
     }
 }
 
 #[test]
-fn waited_for_operations_are_timed() {
-    let output = farfield(&["bench", "fabric", "--iterations", "1000", "--batches", "3", "--json", "-"]);
+fn batches_are_measured_apart() {
+    let lines = measured(&["kv", "--batch", "--window", "4,16", "--nodes", "2", "--keys", "500", "--seconds", "0.1"]);
+    let windows: Vec<_> = lines.iter().map(|line| (&line["case"], &line["setup"]["window"])).collect();
+    assert_eq!(windows, [(&"get_many".into(), &4.into()), (&"get_many".into(), &16.into())]);
+    assert!(lines.iter().all(|line| number(&line["operations"]) % number(&line["setup"]["window"]) == 0.0));
+}
+
+#[test]
+fn a_sweep_has_each_combination_and_repetition() {
+    let arguments = ["bench", "kv", "--nodes", "1,2", "--threads", "1,2", "--keys", "100", "--seconds", "0.05"];
+    let file = NamedTempFile::new().expect("a file");
+    let path = file.path().to_str().expect("a plain path");
+    let more = ["--repetitions", "2", "--pin", "never", "--json", path];
+    let output = farfield(&[&arguments[..], &more].concat());
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    let line: Value = serde_json::from_slice(&output.stdout).expect("a line of JSON");
-    for name in ["put_ns", "get_ns", "cas_ns", "faa_ns"] {
-        assert!(line[name].as_f64().expect("a number") > 0.0, "{line}");
+    let table = String::from_utf8(output.stdout).expect("text");
+    assert!(table.contains("; 2 repetitions") && table.contains("geo. mean  spread"), "{table}");
+    assert!(table.contains("threads on no fixed core"), "{table}");
+    let text = std::fs::read_to_string(&file).expect("the file was written");
+    let lines: Vec<Value> = text.lines().map(|line| serde_json::from_str(line).expect("a line of JSON")).collect();
+    let seen: Vec<_> = lines
+        .iter()
+        .map(|line| (&line["repetition"], &line["setup"]["nodes"], &line["setup"]["threads"]))
+        .map(|(repetition, nodes, threads)| [repetition, nodes, threads].map(|it| it.as_u64().expect("a number")))
+        .collect();
+    let round = |repetition| [[1, 1], [1, 2], [2, 1], [2, 2]].map(|[nodes, threads]| [repetition, nodes, threads]);
+    assert_eq!(seen, [round(0), round(1)].concat());
+    assert!(lines.iter().all(|line| line["pinned"] == false));
+}
+
+#[test]
+fn waited_for_operations_are_timed() {
+    let lines = measured(&["fabric", "--iterations", "1000", "--seconds", "0.1", "--repetitions", "2"]);
+    let cases: Vec<_> = lines.iter().map(|line| line["case"].as_str().expect("a name")).collect();
+    assert_eq!(cases, ["put", "get", "cas", "faa"].repeat(2));
+    for line in &lines {
+        assert!(number(&line["throughput_ops_per_s"]) > 0.0 && number(&line["figures"]["ns_per_op"]) > 0.0, "{line}");
     }
 }
 
@@ -51,7 +98,7 @@ fn waited_for_operations_are_timed() {
 fn who_is_read_no_more_ends_without_a_word() {
     let (_, nobody_reads) = std::io::pipe().expect("a pipe");
     let mut command = Command::new(env!("CARGO_BIN_EXE_farfield"));
-    command.args(["bench", "fabric", "--iterations", "100", "--batches", "1", "--json", "-"]);
+    command.args(["bench", "fabric", "--iterations", "100", "--seconds", "0.01", "--json", "-"]);
     let started = command.stdout(nobody_reads).stderr(Stdio::piped()).spawn();
     let output = started.and_then(|child| child.wait_with_output()).expect("the binary runs");
     assert_eq!((output.status.code(), String::from_utf8_lossy(&output.stderr)), (Some(141), "".into()));
@@ -64,6 +111,9 @@ fn values_that_make_no_sense_are_refused() {
         &["bench", "kv", "--seconds", "-1"],
         &["bench", "kv", "--keys", "0"],
         &["bench", "kv", "--workload", "z"],
+        &["bench", "kv", "--batch", "--workload", "a"],
+        &["bench", "kv", "--nodes", "2,x"],
+        &["bench", "kv", "--repetitions", "0"],
     ] {
         let output = farfield(arguments);
         assert!(!output.status.success(), "{arguments:?}");

@@ -1,7 +1,6 @@
 //! `farfield bench fabric`: the time of one waited-for operation to another process.
 
-use std::io;
-use std::path::PathBuf;
+use std::hint::black_box;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
@@ -13,71 +12,82 @@ use farfield::{Barrier, Endpoint, Node};
 use indicatif::ProgressBar;
 use serde::{Deserialize, Serialize};
 
+use super::journal::{Journal, median};
+use super::measurement::{Measurement, Setup};
+use super::options::{Common, Cores};
+use super::threads::ratio;
 use super::worker::{self, Workers};
-use crate::launch::FabricChoice;
-use crate::output;
 
 /// Time waited-for 8-byte put, get, cas and faa to another process, one after the other.
+///
+/// The operations run in batches: to read the clock for each would take longer than an operation on shared memory. The
+/// throughput is that of the median batch.
 #[derive(Args)]
 pub(crate) struct FabricArgs {
-    /// The fabric that connects the processes
-    #[arg(long, value_enum, default_value_t)]
-    fabric: FabricChoice,
-    /// Operations of each kind in a batch
-    #[arg(long, default_value_t = 200_000, value_parser = clap::value_parser!(u32).range(1..))]
+    /// Operations in a batch
+    #[arg(long, default_value_t = 20_000, value_parser = clap::value_parser!(u32).range(1..))]
     iterations: u32,
-    /// Batches; the medians over them are printed
-    #[arg(long, default_value_t = 15, value_parser = clap::value_parser!(u32).range(1..))]
-    batches: u32,
-    /// Append the result as a line of JSON to this file, or `-` for standard output
-    #[arg(long)]
-    json: Option<PathBuf>,
+    #[command(flatten)]
+    common: Common,
 }
 
-/// Medians in nanoseconds.
+/// One run: the task of a session's nodes.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+struct Plan {
+    iterations: u32,
+    /// Of all kinds of operation together.
+    seconds: f64,
+    cores: Cores,
+}
+
+/// The batches of one kind of operation.
 #[derive(Serialize, Deserialize)]
 struct Times {
-    fabric: String,
-    put_ns: f64,
-    get_ns: f64,
-    cas_ns: f64,
-    faa_ns: f64,
-    handoff_ns: Option<f64>,
-    /// The same by bare posting and polling, on RDMA: put, get, cas, faa.
-    bare_ns: Option<[f64; 4]>,
+    case: String,
+    seconds: f64,
+    operations: u64,
+    /// The median of the batches, for one operation.
+    median_ns: f64,
+    /// The same by bare posting and polling, on RDMA.
+    bare_ns: Option<f64>,
 }
 
 pub(crate) fn main(args: &FabricArgs) -> Result<()> {
-    if let Some(()) = worker::plan()? {
-        return serve(args);
+    if let Some(plan) = worker::plan()? {
+        return serve(&plan);
     }
-    let handoff_ns = super::handoff::handoff_ns();
-    let mut times: Option<Times> = None;
-    Workers::start(2, args.fabric, &())?.run(Duration::from_secs(120), &ProgressBar::hidden(), |_, _, more| {
-        times = Some(serde_json::from_str(more)?);
-        Ok(())
-    })?;
-    let times = Times { handoff_ns, ..times.context("no result came")? };
-    output::json(args.json.as_deref(), &mut io::stdout().lock(), &times)?;
-    eprintln!("waited-for operations of 8 bytes to another process on {}, ns", times.fabric);
-    let all = [("put", times.put_ns), ("get", times.get_ns), ("cas", times.cas_ns), ("faa", times.faa_ns)];
-    for (at, (name, ns)) in all.into_iter().enumerate() {
-        match times.bare_ns {
-            Some(bare) => {
-                eprintln!("  {name}  {ns:8.1}  bare post and poll {:8.1}  ratio {:.2}", bare[at], ns / bare[at])
-            }
-            None => eprintln!("  {name}  {ns:6.1}"),
-        }
-    }
-    if let Some(handoff) = times.handoff_ns {
-        eprintln!("  (a cache line's way to the other core: {handoff:.0})");
-    }
-    Ok(())
+    let common = &args.common;
+    let plan = Plan { iterations: args.iterations, seconds: common.seconds, cores: common.pin.cores(2)? };
+    let mut journal = Journal::new(common);
+    journal.turns(&[plan], |plan| run(plan, common))?;
+    journal.table(|_| Ok(()))
 }
 
-fn serve(args: &FabricArgs) -> Result<()> {
+fn run(plan: &Plan, common: &Common) -> Result<Vec<Measurement>> {
+    let mut measurements = Vec::new();
+    let limit = common.duration() * 2 + Duration::from_secs(120);
+    Workers::start(2, common.fabric, plan)?.run(limit, &ProgressBar::hidden(), |_, _, more| {
+        let times: Times = serde_json::from_str(more)?;
+        let setup = Setup { size: Some(8), window: Some(1), ..common.setup(2, 1) };
+        let mut one = Measurement::new("fabric", &times.case, setup);
+        one.seconds = times.seconds;
+        one.operations = times.operations;
+        one.throughput_ops_per_s = ratio(1e9, times.median_ns);
+        one.pinned = Some(plan.cores.is_pinned());
+        one.figures.insert("ns_per_op".into(), times.median_ns);
+        if let Some(bare_ns) = times.bare_ns {
+            one.figures.insert("bare_ns_per_op".into(), bare_ns);
+        }
+        measurements.push(one);
+        Ok(())
+    })?;
+    Ok(measurements)
+}
+
+fn serve(plan: &Plan) -> Result<()> {
     let node = Node::from_environment()?;
     node.wait_for_all(Duration::from_secs(30))?;
+    plan.cores.pin(node.id().index())?;
     let memory = node.alloc(GroupKey::DATA, 64)?;
     let cell = ObjectBuilder::new(&node, "bench/cell", "BenchCell").region("cell", memory).announce()?;
     cell.wait(node.timeout())?;
@@ -86,53 +96,50 @@ fn serve(args: &FabricArgs) -> Result<()> {
     if node.id().0 == 0 {
         let peer = node.others().next().context("two nodes")?;
         let word: RemotePtr<u64> = cell.remote(peer, "cell")?;
-        let bare_ns = bare(args, &node, word)?;
-        let measure = |operation: fn(&Endpoint, RemotePtr<u64>, u32) -> Result<()>| {
-            median(args, || operation(&endpoint, word, args.iterations))
-        };
-        let times = Times {
-            fabric: node.fabric().name(),
-            put_ns: measure(put)?,
-            get_ns: measure(get)?,
-            cas_ns: measure(cas)?,
-            faa_ns: measure(faa)?,
-            handoff_ns: None,
-            bare_ns,
-        };
-        worker::say("times", &times)?;
+        // The same without the fabric, where there are queue pairs.
+        let fabric: &dyn std::any::Any = &**node.transport();
+        let mut bare = fabric.downcast_ref::<VerbsFabric>().map(|fabric| fabric.bare(word)).transpose()?;
+        let share = Duration::from_secs_f64(plan.seconds / OPERATIONS.len() as f64);
+        for (case, verb, operation) in OPERATIONS {
+            let each_ns = |batches: &[f64]| median(batches.iter().copied()) * 1e9 / f64::from(plan.iterations);
+            let mut bare_ns = None;
+            if let Some(bare) = &mut bare {
+                let batches = run_batches(share, || {
+                    for value in 0..u64::from(plan.iterations) {
+                        let done = bare.run(verb, [value, value + 1]);
+                        black_box(done.map_err(|code| anyhow::anyhow!("a bare {verb:?} has failed: {code:?}"))?);
+                    }
+                    Ok(())
+                })?;
+                bare_ns = Some(each_ns(&batches));
+            }
+            let batches = run_batches(share, || operation(&endpoint, word, plan.iterations))?;
+            let operations = batches.len() as u64 * u64::from(plan.iterations);
+            let median_ns = each_ns(&batches);
+            let seconds = batches.into_iter().sum();
+            worker::say("times", &Times { case: case.into(), seconds, operations, median_ns, bare_ns })?;
+        }
     }
     worker::meet(&endpoint, &mut end)
 }
 
-/// Median over batches of the time of one of a batch's operations.
-fn median(args: &FabricArgs, mut batch: impl FnMut() -> Result<()>) -> Result<f64> {
+/// Waits for so many operations, one after the other.
+type Batch = fn(&Endpoint, RemotePtr<u64>, u32) -> Result<()>;
+
+const OPERATIONS: [(&str, Verb, Batch); 4] =
+    [("put", Verb::Put, put), ("get", Verb::Get, get), ("cas", Verb::Cas, cas), ("faa", Verb::Faa, faa)];
+
+/// The seconds of each batch, until the time is over; of one at least.
+fn run_batches(share: Duration, mut batch: impl FnMut() -> Result<()>) -> Result<Vec<f64>> {
     batch()?; // warm
+    let begin = Instant::now();
     let mut times = Vec::new();
-    for _ in 0..args.batches {
+    while times.is_empty() || begin.elapsed() < share {
         let start = Instant::now();
         batch()?;
-        times.push(start.elapsed().as_nanos() as f64 / f64::from(args.iterations));
+        times.push(start.elapsed().as_secs_f64());
     }
-    times.sort_by(f64::total_cmp);
-    Ok(times[times.len() / 2])
-}
-
-/// The same without the fabric, where there are queue pairs.
-fn bare(args: &FabricArgs, node: &Node, word: RemotePtr<u64>) -> Result<Option<[f64; 4]>> {
-    let fabric: &dyn std::any::Any = &**node.transport();
-    let Some(fabric) = fabric.downcast_ref::<VerbsFabric>() else { return Ok(None) };
-    let mut bare = fabric.bare(word)?;
-    let mut times = [0.0; 4];
-    for (time, verb) in times.iter_mut().zip([Verb::Put, Verb::Get, Verb::Cas, Verb::Faa]) {
-        *time = median(args, || {
-            for value in 0..u64::from(args.iterations) {
-                let done = bare.run(verb, [value, value + 1]);
-                std::hint::black_box(done.map_err(|code| anyhow::anyhow!("a bare {verb:?} has failed: {code:?}"))?);
-            }
-            Ok(())
-        })?;
-    }
-    Ok(Some(times))
+    Ok(times)
 }
 
 fn put(endpoint: &Endpoint, word: RemotePtr<u64>, iterations: u32) -> Result<()> {
@@ -144,7 +151,7 @@ fn put(endpoint: &Endpoint, word: RemotePtr<u64>, iterations: u32) -> Result<()>
 
 fn get(endpoint: &Endpoint, word: RemotePtr<u64>, iterations: u32) -> Result<()> {
     for _ in 0..iterations {
-        std::hint::black_box(endpoint.get(word).wait()?);
+        black_box(endpoint.get(word).wait()?);
     }
     Ok(())
 }
@@ -159,7 +166,7 @@ fn cas(endpoint: &Endpoint, word: RemotePtr<u64>, iterations: u32) -> Result<()>
 
 fn faa(endpoint: &Endpoint, word: RemotePtr<u64>, iterations: u32) -> Result<()> {
     for _ in 0..iterations {
-        std::hint::black_box(endpoint.faa(word, 1).wait()?);
+        black_box(endpoint.faa(word, 1).wait()?);
     }
     Ok(())
 }

@@ -1,72 +1,146 @@
 //! `farfield bench kv`: YCSB workloads on a [`KvStore`] spread over several processes.
 
+mod measure;
+
 use std::collections::HashMap;
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail, ensure};
-use clap::Args;
+use anyhow::{Context, Result, bail};
+use clap::{Args, ValueEnum};
 use farfield::{Barrier, ByteString, Endpoint, KvOptions, KvStore, Node, Value};
+use serde::{Deserialize, Serialize};
 
-use super::report::{Report, Setup, ThreadResult, publish};
+use super::journal::Journal;
+use super::measurement::{Measurement, Setup};
+use super::options::{Common, Cores, Sizes, once_each};
+use super::threads::ThreadResult;
 use super::worker::{self, Workers, say};
-use super::workload::{Distribution, KeyChooser, Keyspace, Operation, Operations, Workload};
-use crate::launch::FabricChoice;
+use super::workload::{Distribution, KeyChooser, Keyspace, Operations, Workload};
 use crate::output;
 
+const HELP: &str = "\
+The store is loaded first (LOCO's 10 MB keyspace, filled to 80 %, unless --keys says otherwise). Then every thread keeps
+a window of calls in flight for the given time: when a call ends, of whatever kind it is, the next one begins. A window
+is not a batch. Each repetition loads a store of its own.
+
+One call in 16 is timed, from its issue to its own completion, and has its round trips counted. Reading the clock for
+each would take a tenth of the time of a get on shared memory. The largest time is that of the timed calls. Operations
+and bytes are those of all calls.
+
+With --batch each thread makes one call of get_many after the other, each for a window of keys. An operation is then a
+key, and its time is that of its batch; all batches are timed.
+
+Examples:
+  farfield bench kv --workload a,b,c,f --window 1,32,128 --repetitions 5
+  farfield bench kv --batch --nodes 2,3,4 --json results.jsonl";
+
 /// Serve YCSB workloads from a key-value store spread over several processes.
-///
-/// The store is loaded first (LOCO's 10 MB keyspace, filled to 80 %, unless --keys says otherwise), then every thread
-/// issues operations for the given time, a window of them at once: the look-ups of a window are gathered into one read.
 #[derive(Args, Clone)]
+#[command(
+    after_long_help = HELP,
+    mut_arg("nodes", |arg| arg.default_value("3")),
+    mut_arg("seconds", |arg| arg.default_value("5")),
+)]
 pub(crate) struct KvArgs {
-    /// Processes, each a node of the session
-    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u16).range(1..=64))]
-    nodes: u16,
-    /// The fabric that connects the processes
-    #[arg(long, value_enum, default_value_t)]
-    fabric: FabricChoice,
-    /// Threads of each process
-    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=64))]
-    threads: u16,
-    /// The mix of operations
-    #[arg(long, value_enum, default_value = "a")]
-    workload: Workload,
-    /// How keys are chosen
-    #[arg(long, value_enum, default_value = "uniform")]
-    distribution: Distribution,
-    /// Operations outstanding for each thread
-    #[arg(long, default_value_t = 32, value_parser = clap::value_parser!(u16).range(1..=1024))]
-    window: u16,
+    #[command(flatten)]
+    sizes: Sizes,
+    /// The mix of operations, or several for a run with each
+    #[arg(long, value_enum, value_delimiter = ',', default_value = "a", conflicts_with = "batch")]
+    workload: Vec<Workload>,
+    /// Measure get_many, each for a window of keys, instead of a workload
+    #[arg(long)]
+    batch: bool,
+    /// How keys are chosen, or several ways for a run with each
+    #[arg(long, value_enum, value_delimiter = ',', default_value = "uniform")]
+    distribution: Vec<Distribution>,
+    /// Calls that each thread keeps in flight, or several numbers for a run with each
+    #[arg(
+        long,
+        value_name = "CALLS",
+        value_delimiter = ',',
+        default_value = "32",
+        value_parser = clap::value_parser!(u16).range(1..=1024),
+    )]
+    window: Vec<u16>,
     /// Keys loaded before the run [default: 500000, LOCO's 10 MB keyspace filled to 80 %]
     #[arg(long, value_parser = clap::value_parser!(u64).range(1..=1_000_000_000))]
     keys: Option<u64>,
-    /// Bytes of a value
-    #[arg(long, default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..=65536))]
-    value_size: u32,
-    /// How long to measure
-    #[arg(long, default_value_t = 5.0)]
+    /// Bytes of a value, or several numbers for a run with each
+    #[arg(
+        long,
+        value_name = "BYTES",
+        alias = "value-size",
+        value_delimiter = ',',
+        default_value = "8",
+        value_parser = clap::value_parser!(u32).range(1..=65536),
+    )]
+    size: Vec<u32>,
+    #[command(flatten)]
+    common: Common,
+}
+
+/// One run: the task of a session's nodes.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+struct Plan {
+    nodes: u16,
+    /// Of each node.
+    threads: u16,
+    /// None: get_many, for a window of keys.
+    workload: Option<Workload>,
+    distribution: Distribution,
+    window: u16,
+    /// Of a value, in bytes.
+    size: u32,
+    keys: Option<u64>,
     seconds: f64,
-    /// Append the result as a line of JSON to this file, or `-` for standard output
-    #[arg(long)]
-    json: Option<PathBuf>,
+    cores: Cores,
 }
 
 pub(crate) fn main(args: &KvArgs) -> Result<()> {
-    ensure!(args.seconds > 0.0 && args.seconds <= 86_400.0, "--seconds: between 0 and a day");
-    if let Some(()) = worker::plan()? {
-        return if args.value_size == 8 { serve::<u64>(args) } else { serve::<ByteString>(args) };
+    if let Some(plan) = worker::plan::<Plan>()? {
+        return if plan.size == 8 { serve::<u64>(&plan) } else { serve::<ByteString>(&plan) };
     }
-    let keyspace = Keyspace::choose(args.keys);
-    let handoff_ns = super::handoff::handoff_ns();
-    let duration = Duration::from_secs_f64(args.seconds);
+    let plans = args.plans()?;
+    let mut journal = Journal::new(&args.common);
+    journal.turns(&plans, |plan| Ok(vec![run(plan, &args.common)?]))?;
+    journal.table(|_| Ok(()))
+}
+
+impl KvArgs {
+    /// Each combination of what was given.
+    fn plans(&self) -> Result<Vec<Plan>> {
+        let workloads = if self.batch { vec![None] } else { self.workload.iter().copied().map(Some).collect() };
+        let mut plans = Vec::new();
+        for workload in once_each(workloads) {
+            for distribution in once_each(self.distribution.iter().copied()) {
+                for size in once_each(self.size.iter().copied()) {
+                    for (nodes, threads) in self.sizes.pairs() {
+                        for window in once_each(self.window.iter().copied()) {
+                            let cores = self.common.pin.cores(usize::from(nodes) * usize::from(threads))?;
+                            let (keys, seconds) = (self.keys, self.common.seconds);
+                            let plan =
+                                Plan { nodes, threads, workload, distribution, window, size, keys, seconds, cores };
+                            plans.push(plan);
+                        }
+                    }
+                }
+            }
+        }
+        Ok(plans)
+    }
+}
+
+/// Starts the nodes, and collects their results.
+fn run(plan: &Plan, common: &Common) -> Result<Measurement> {
+    let keyspace = Keyspace::choose(plan.keys);
+    let duration = common.duration();
     let (loading, bar) = (output::counting("loading keys", keyspace.keys), output::progress("measuring", duration));
     let mut results: Vec<ThreadResult> = Vec::new();
     let mut loaded: HashMap<usize, u64> = HashMap::new();
     // The operations' own deadlines bound the loading; this limit is for unforeseen cases.
     let limit = duration + Duration::from_secs(120) + Duration::from_micros(50 * keyspace.keys);
-    Workers::start(args.nodes, args.fabric, &())?.run(limit, &bar, |node, word, more| {
+    Workers::start(plan.nodes, common.fabric, plan)?.run(limit, &bar, |node, word, more| {
         match word {
             "loaded" => {
                 loaded.insert(node, serde_json::from_str(more)?);
@@ -79,17 +153,22 @@ pub(crate) fn main(args: &KvArgs) -> Result<()> {
         Ok(())
     })?;
     let setup = Setup {
-        fabric: args.fabric.name().into(),
-        nodes: u32::from(args.nodes),
-        threads: u32::from(args.threads),
-        workload: args.workload,
-        distribution: args.distribution,
-        window: u32::from(args.window),
-        keys: keyspace.keys,
-        value_size: args.value_size,
+        window: Some(plan.window.into()),
+        size: Some(plan.size.into()),
+        keys: Some(keyspace.keys),
+        distribution: Some(name(plan.distribution)),
+        ..common.setup(plan.nodes, plan.threads)
     };
-    let report = Report::merge(setup, &results, handoff_ns)?;
-    publish(&[&report], args.json.as_deref(), |out| out.write_all(report.table().as_bytes()))
+    let case = plan.workload.map_or("get_many".into(), name);
+    let mut measurement = Measurement::new("kv", &case, setup);
+    measurement.take(&results, usize::from(plan.nodes) * usize::from(plan.threads))?;
+    measurement.pinned = Some(plan.cores.is_pinned());
+    Ok(measurement)
+}
+
+/// A choice as it is spelled on the command line.
+fn name(choice: impl ValueEnum) -> String {
+    choice.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default()
 }
 
 /// A value that a benchmark can generate.
@@ -110,27 +189,39 @@ impl Sample for ByteString {
 }
 
 /// One node of the benchmark.
-fn serve<V: Sample>(args: &KvArgs) -> Result<()> {
+fn serve<V: Sample>(plan: &Plan) -> Result<()> {
     let node = Node::from_environment()?;
     node.wait_for_all(Duration::from_secs(30))?;
-    let keyspace = Keyspace::choose(args.keys);
+    let keyspace = Keyspace::choose(plan.keys);
     let share = keyspace.slots.div_ceil(node.nodes() as u64) as usize + 64;
-    let options =
-        KvOptions { slots_per_node: share, value_bytes_max: args.value_size as usize, ..KvOptions::default() };
+    let options = KvOptions { slots_per_node: share, value_bytes_max: plan.size as usize, ..KvOptions::default() };
     let kv = Arc::new(KvStore::<u64, V>::open(&node, "kv", options)?);
-    let phases = Arc::new(Barrier::open(&node, "phases", usize::from(args.threads))?);
+    let phases = Arc::new(Barrier::open(&node, "phases", usize::from(plan.threads))?);
     let mut threads = Vec::new();
-    let chooser = KeyChooser::new(args.distribution, keyspace.keys);
-    for thread in 0..args.threads {
-        let (args, kv, node) = (args.clone(), Arc::clone(&kv), node.clone());
+    let chooser = KeyChooser::new(plan.distribution, keyspace.keys);
+    for thread in 0..plan.threads {
+        let (plan, kv, node) = (plan.clone(), Arc::clone(&kv), node.clone());
         let (mut phase, chooser, endpoint) = (phases.thread()?, chooser.clone(), node.endpoint()?);
         threads.push(move || {
-            let global = u64::from(node.id().0) * u64::from(args.threads) + u64::from(thread);
-            load(&args, &kv, &endpoint, global, keyspace.keys)?;
+            let global = u64::from(node.id().0) * u64::from(plan.threads) + u64::from(thread);
+            plan.cores.pin(global as usize)?;
+            load(&plan, &kv, &endpoint, global, keyspace.keys)?;
             worker::meet(&endpoint, &mut phase)?;
             say("running", &())?;
-            let operations = Operations::new(args.workload, chooser, 42, global);
-            let result = measure(&args, &kv, &endpoint, operations, u32::from(node.id().0))?;
+            let operations = Operations::new(plan.workload.unwrap_or(Workload::C), chooser, 42, global);
+            let measurer = measure::Measurer {
+                kv: &kv,
+                endpoint: &endpoint,
+                window: plan.window.into(),
+                size: plan.size,
+                duration: Duration::from_secs_f64(plan.seconds),
+                first_content: global << 48,
+            };
+            let result = match plan.workload {
+                None => measurer.get_many(operations)?,
+                Some(Workload::C) => measurer.reads(operations)?,
+                Some(_) => measurer.mix(operations)?,
+            };
             say("result", &result)?;
             // Each node stays until the others have finished reading its memory.
             worker::meet(&endpoint, &mut phase)
@@ -140,98 +231,18 @@ fn serve<V: Sample>(args: &KvArgs) -> Result<()> {
 }
 
 /// Inserts this thread's share of the keys.
-fn load<V: Sample>(args: &KvArgs, kv: &KvStore<u64, V>, endpoint: &Endpoint, thread: u64, keys: u64) -> Result<()> {
-    let threads = u64::from(args.nodes) * u64::from(args.threads);
+fn load<V: Sample>(plan: &Plan, kv: &KvStore<u64, V>, endpoint: &Endpoint, thread: u64, keys: u64) -> Result<()> {
+    let threads = u64::from(plan.nodes) * u64::from(plan.threads);
     let mine = (0..keys).filter(|key| key % threads == thread);
     let mut failed = Ok(());
     let mut done = 0u64;
-    let insert = |key: u64| async move { kv.insert(endpoint, &key, &V::sample(args.value_size, key)).await };
+    let insert = |key: u64| async move { kv.insert(endpoint, &key, &V::sample(plan.size, key)).await };
     endpoint.run_window(128, mine.map(insert), |inserted| {
         failed = std::mem::replace(&mut failed, Ok(())).and(inserted.map(|_| ()));
         done += 1;
-        if done.is_multiple_of(10_000) && thread.is_multiple_of(u64::from(args.threads)) {
-            let _ = say("loaded", &(done * u64::from(args.threads)));
+        if done.is_multiple_of(10_000) && thread.is_multiple_of(u64::from(plan.threads)) {
+            let _ = say("loaded", &(done * u64::from(plan.threads)));
         }
     });
     failed.context("loading the keys")
-}
-
-/// Issues operations, a window of them at a time, until the time is over.
-fn measure<V: Sample>(
-    args: &KvArgs,
-    kv: &KvStore<u64, V>,
-    endpoint: &Endpoint,
-    mut operations: Operations,
-    node: u32,
-) -> Result<ThreadResult> {
-    let mut result = ThreadResult::new(node);
-    let window = usize::from(args.window);
-    let (mut reads, mut writes) = (Vec::with_capacity(window), Vec::with_capacity(window));
-    let mut values = Vec::with_capacity(window);
-    let start = endpoint.now();
-    let end = start + Duration::from_secs_f64(args.seconds);
-    let mut now = start;
-    let mut content = u64::from(node) << 48;
-    while now < end {
-        reads.clear();
-        writes.clear();
-        for _ in 0..window {
-            match operations.draw() {
-                Operation::Read(key) => reads.push(key),
-                write => writes.push(write),
-            }
-        }
-        let issued = now;
-        // The window's reads are gathered into one; its writes run interleaved.
-        if !reads.is_empty() {
-            let (read, cost) = endpoint.block_on(endpoint.counted(kv.get_many(endpoint, &reads, &mut values)));
-            read?;
-            ensure!(values.iter().all(|value| matches!(value, Ok(Some(_)))), "a key that was loaded is not there");
-            result.reads += reads.len() as u64;
-            result.round_trips += cost.round_trips * reads.len() as u64;
-            result.fabric_ops += cost.posted();
-            result.bytes += cost.bytes;
-            now = endpoint.now();
-            let latency = (now - issued).as_nanos() as u64;
-            result.latencies.record(latency, reads.len() as u64);
-        }
-        if !writes.is_empty() {
-            content += 1;
-            let write = |operation: &Operation| {
-                let operation = *operation;
-                async move {
-                    let value = V::sample(args.value_size, content);
-                    let (done, cost) = match operation {
-                        Operation::Update(key) => endpoint.counted(kv.update(endpoint, &key, &value)).await,
-                        Operation::ReadModifyWrite(key) | Operation::Read(key) => {
-                            let modify = kv.modify(endpoint, &key, |old| old.map(|_| value));
-                            let (old, cost) = endpoint.counted(modify).await;
-                            (old.map(|old| old.is_some()), cost)
-                        }
-                    };
-                    (operation, done, cost, endpoint.now())
-                }
-            };
-            let mut failed = Ok(());
-            endpoint.run_window(window, writes.iter().map(write), |(operation, done, cost, at)| {
-                match done {
-                    Ok(true) => {}
-                    Ok(false) => failed = Err(anyhow::anyhow!("a key that was loaded is not there")),
-                    Err(error) => failed = Err(error.into()),
-                }
-                match operation {
-                    Operation::Update(_) => result.updates += 1,
-                    _ => result.read_modify_writes += 1,
-                }
-                result.round_trips += cost.round_trips;
-                result.fabric_ops += cost.posted();
-                result.bytes += cost.bytes;
-                result.latencies.record((at - issued).as_nanos() as u64, 1);
-                now = at;
-            });
-            failed?;
-        }
-    }
-    result.seconds = (now - start).as_secs_f64();
-    Ok(result)
 }

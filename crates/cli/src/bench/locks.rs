@@ -11,16 +11,16 @@ mod study;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use anyhow::{Result, ensure};
+use anyhow::Result;
 use clap::Args;
 use farfield::LockKind;
 use farfield::mutants::{self, Mutant};
 
 use self::plan::{Plan, Variant};
-use self::report::Results;
-use super::report::publish;
+use self::report::{Report, Results};
+use super::journal::Journal;
+use super::options::{Common, Sizes, once_each};
 use super::worker::{self, Workers};
-use crate::launch::FabricChoice;
 use crate::output;
 
 const HELP: &str = "\
@@ -28,18 +28,20 @@ Each thread of each process repeats: draw a lock, take it, add one to the counte
 is on the thread's own node with the probability of --locality, otherwise on another node; all locks there are equally
 likely. The counter is on its lock's node and is accessed by plain loads and stores there, and by a get and a put from
 elsewhere. Times run from the end of one turn to the end of the next, so they include drawing the lock and the counter,
-for all kinds alike. Operations are counted for lock and unlock alone.
+for all kinds alike. Operations are counted for lock and unlock alone. With fewer locks than nodes some nodes have no lock
+of their own, and take those of others; with --locks 1 all threads of all nodes contend for one.
 
 Every run checks exclusion: at the end the sum of the counters has to equal the number of acquisitions, or the run
 fails.
 
-The kinds take turns in each round, so that a disturbance of the machine affects all of them. Throughputs and ratios are
-medians over the rounds; times and counts are those of all rounds together.
+The kinds take turns in each repetition (round), so that a disturbance of the machine affects all of them. Throughputs
+and ratios are medians over the rounds; times and counts are those of all rounds together.
 
 With --fabric shm there is no NIC: an operation on the own node is a processor's, and is counted as loopback all the
 same. Use --fabric verbs to see what loopback costs.
 
 Examples:
+  farfield bench locks --locks 1 --nodes 2,4 --threads 1 --repetitions 5
   farfield bench locks --kind spin,mutex --locks 20,100,1000 --locality 85,90,95,100 --nodes 3 --threads 4
   farfield bench locks --budgets
   farfield bench locks --loopback --threads 8 --svg loopback.svg --fabric verbs";
@@ -49,12 +51,17 @@ Examples:
 /// Measures how many are taken in a second, how long it takes, how evenly threads get on, and which operations it
 /// costs.
 #[derive(Args, Clone)]
-#[command(after_long_help = HELP)]
+#[command(
+    after_long_help = HELP,
+    mut_arg("threads", |arg| arg.default_value("2")),
+    mut_arg("seconds", |arg| arg.default_value("0.5")),
+    mut_arg("repetitions", |arg| arg.default_value("3").visible_alias("rounds")),
+)]
 pub(crate) struct LocksArgs {
     /// The kinds of lock to compare [default: all]
     #[arg(long, value_name = "KIND", value_delimiter = ',')]
     kind: Vec<LockKind>,
-    /// Number of locks: fewer locks mean more contention [default: 100]
+    /// Number of locks: fewer locks mean more contention, and 1 is a single lock for all [default: 100]
     #[arg(
         long,
         value_name = "COUNT",
@@ -65,24 +72,10 @@ pub(crate) struct LocksArgs {
     /// Percentage of acquisitions of locks on the thread's own node [default: 90]
     #[arg(long, value_name = "PERCENT", value_delimiter = ',', value_parser = clap::value_parser!(u8).range(0..=100))]
     locality: Vec<u8>,
-    /// Processes, each a node of the session; all locks of a single one are its own
-    #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u16).range(1..=64))]
-    nodes: u16,
-    /// The fabric that connects the processes
-    #[arg(long, value_enum, default_value_t)]
-    fabric: FabricChoice,
-    /// Threads of each process
-    #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u16).range(1..=64))]
-    threads: u16,
-    /// Seconds for each kind, number of locks and locality, all rounds together
-    #[arg(long, default_value_t = 1.5, allow_negative_numbers = true)]
-    seconds: f64,
-    /// Number of parts of each measurement: the kinds take turns between them
-    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u16).range(1..=1000))]
-    rounds: u16,
-    /// Append the result of each measurement as a line of JSON to this file, or `-` for standard output
-    #[arg(long)]
-    json: Option<PathBuf>,
+    #[command(flatten)]
+    sizes: Sizes,
+    #[command(flatten)]
+    common: Common,
     /// Compare remote budgets of 5, 10 and 20 of ALock with a local budget of 5 [default: --locality 85,90,95]
     #[arg(long, conflicts_with_all = ["kind", "loopback"])]
     budgets: bool,
@@ -106,7 +99,6 @@ pub(crate) fn main(args: &LocksArgs) -> Result<()> {
         return serve::main(&plan, args.mutant);
     }
     mutants::enable(args.mutant)?;
-    ensure!(args.seconds > 0.0 && args.seconds <= 86_400.0, "--seconds: between 0 and a day");
     match args {
         LocksArgs { budgets: true, .. } => study::budgets(args),
         LocksArgs { loopback: true, .. } => study::loopback(args),
@@ -114,48 +106,57 @@ pub(crate) fn main(args: &LocksArgs) -> Result<()> {
     }
 }
 
-/// Measures kinds of locks beside each other.
+/// Measures kinds of locks beside each other, by each number of nodes and threads.
 fn compare(args: &LocksArgs) -> Result<()> {
     let kinds = if args.kind.is_empty() { LockKind::ALL.to_vec() } else { args.kind.clone() };
-    let plan = args.plan(kinds.into_iter().map(Variant::of), &[90])?;
-    let handoff_ns = super::handoff::handoff_ns();
-    let reports = run(&plan, args.fabric)?.reports(&plan, args.fabric, handoff_ns)?;
-    publish(&reports, args.json.as_deref(), |out| report::write_tables(&plan, &reports, out))
+    let mut journal = Journal::new(&args.common);
+    for (nodes, threads) in args.sizes.pairs() {
+        let plan = args.plan(nodes, threads, kinds.iter().copied().map(Variant::of), &[90])?;
+        let reports = run(&plan, &args.common, &mut journal)?;
+        journal.text(|out| report::write_tables(&plan, &reports, out))?;
+    }
+    journal.text(|out| journal.write_machine(out))
 }
 
 impl LocksArgs {
     /// The measurements of some kinds of locks, at these localities if none are given.
-    fn plan(&self, variants: impl Iterator<Item = Variant>, localities: &[u8]) -> Result<Plan> {
-        let locks = if self.locks.is_empty() { vec![100] } else { self.locks.clone() };
+    fn plan(
+        &self,
+        nodes: u16,
+        threads: u16,
+        variants: impl Iterator<Item = Variant>,
+        localities: &[u8],
+    ) -> Result<Plan> {
+        let locks = if self.locks.is_empty() { &[100][..] } else { &self.locks };
         let localities = if self.locality.is_empty() { localities } else { &self.locality };
-        let plan = Plan {
-            nodes: self.nodes,
-            threads: self.threads,
-            rounds: self.rounds,
-            slice_seconds: self.seconds / f64::from(self.rounds),
-            variants: plan::once_each(variants),
-            locks: plan::once_each(locks.into_iter()),
-            localities: plan::once_each(localities.iter().copied()),
+        Ok(Plan {
+            nodes,
+            threads,
+            rounds: self.common.repetitions,
+            slice_seconds: self.common.seconds,
+            variants: once_each(variants),
+            locks: once_each(locks.iter().copied()),
+            localities: once_each(localities.iter().copied()),
+            cores: self.common.pin.cores(usize::from(nodes) * usize::from(threads))?,
             unlocked: self.unlocked,
-        };
-        if let Some(few) = plan.locks.iter().find(|locks| **locks < u32::from(plan.nodes)) {
-            anyhow::bail!(
-                "--locks {few}: {} nodes need {} locks at least, so that each has one of its own",
-                plan.nodes,
-                plan.nodes
-            );
-        }
-        Ok(plan)
+        })
     }
 }
 
-/// Starts the nodes, and collects their measurements.
-fn run(plan: &Plan, fabric: FabricChoice) -> Result<Results> {
+/// Starts the nodes, and collects their measurements: a report for each case, and a line for each round of it.
+fn run(plan: &Plan, common: &Common, journal: &mut Journal<'_>) -> Result<Vec<Report>> {
     let duration = plan.duration();
     let mut results = Results::default();
     // Each measurement ends when the last thread has got its lock, which may take as long as a call may wait.
     let limit = duration * 2 + Duration::from_secs(180);
     let bar = output::progress("measuring", duration);
-    Workers::start(plan.nodes, fabric, plan)?.run(limit, &bar, |node, word, more| results.take(node, word, more))?;
-    Ok(results)
+    Workers::start(plan.nodes, common.fabric, plan)?
+        .run(limit, &bar, |node, word, more| results.take(node, word, more))?;
+    let reports = results.reports(plan, common.fabric)?;
+    for round in 0..plan.rounds {
+        for case in plan.cases() {
+            journal.add(round, results.measurement(plan, case, round, common)?)?;
+        }
+    }
+    Ok(reports)
 }

@@ -4,7 +4,6 @@
 mod report;
 mod serve;
 
-use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
@@ -12,11 +11,11 @@ use clap::Args;
 use farfield::LockKind;
 use serde::{Deserialize, Serialize};
 
-use self::report::{Report, Results};
-use super::report::publish;
+use self::report::Results;
+use super::journal::Journal;
+use super::options::{Common, Cores, Sizes, once_each};
 use super::worker::{self, Workers};
 use crate::doctor;
-use crate::launch::FabricChoice;
 use crate::output::{self, grouped};
 
 const HELP: &str = "\
@@ -28,7 +27,7 @@ they include the drawing.
 Every run checks the sum: at the end all accounts together have to hold what they held at the start, or the run fails.
 
 Examples:
-  farfield bench transfers --nodes 3 --threads 2
+  farfield bench transfers --nodes 2,3,4 --threads 2 --repetitions 5
   farfield bench transfers --accounts 1000 --locks 10 --kind alock,mutex --json -";
 
 /// The initial amount of every account.
@@ -43,7 +42,11 @@ const ACCOUNT_BYTES: u64 = 8;
 ///
 /// Measures how many transfers are done in a second, how long one takes, and which operations it costs.
 #[derive(Args, Clone)]
-#[command(after_long_help = HELP)]
+#[command(
+    after_long_help = HELP,
+    mut_arg("threads", |arg| arg.default_value("2")),
+    mut_arg("seconds", |arg| arg.default_value("2")),
+)]
 pub(crate) struct TransfersArgs {
     /// How many accounts there are, of 8 bytes each [default: 100 million, or as many as fit into half of the free
     /// memory]
@@ -52,24 +55,13 @@ pub(crate) struct TransfersArgs {
     /// How many locks there are for each thread of all nodes
     #[arg(long, value_name = "COUNT", default_value_t = 341, value_parser = clap::value_parser!(u32).range(1..=341))]
     locks: u32,
-    /// The kinds of lock to compare, one after the other [default: all]
+    /// The kinds of lock to compare, in turns [default: all]
     #[arg(long, value_name = "KIND", value_delimiter = ',')]
     kind: Vec<LockKind>,
-    /// Processes, each a node of the session
-    #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u16).range(1..=64))]
-    nodes: u16,
-    /// The fabric that connects the processes
-    #[arg(long, value_enum, default_value_t)]
-    fabric: FabricChoice,
-    /// Threads of each process
-    #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u16).range(1..=64))]
-    threads: u16,
-    /// How long to measure each kind
-    #[arg(long, default_value_t = 2.0, allow_negative_numbers = true)]
-    seconds: f64,
-    /// Append the result of each kind as a line of JSON to this file, or `-` for standard output
-    #[arg(long)]
-    json: Option<PathBuf>,
+    #[command(flatten)]
+    sizes: Sizes,
+    #[command(flatten)]
+    common: Common,
     /// Take one from an account at the end, to see that it is found
     #[arg(long, hide = true)]
     steal: bool,
@@ -86,6 +78,7 @@ struct Plan {
     /// Of all threads together.
     locks: usize,
     seconds: f64,
+    cores: Cores,
     steal: bool,
 }
 
@@ -93,23 +86,33 @@ pub(crate) fn main(args: &TransfersArgs) -> Result<()> {
     if let Some(plan) = worker::plan()? {
         return serve::main(&plan);
     }
-    ensure!(args.seconds > 0.0 && args.seconds <= 86_400.0, "--seconds: between 0 and a day");
     let accounts = accounts(args.accounts, doctor::free_memory())?;
     let kinds = if args.kind.is_empty() { LockKind::ALL } else { &args.kind[..] };
-    let mut reports: Vec<Report> = Vec::new();
-    for kind in kinds {
-        let plan = Plan {
-            nodes: args.nodes,
-            threads: args.threads,
-            kind: kind.name().into(),
-            accounts,
-            locks: args.locks as usize * usize::from(args.threads) * usize::from(args.nodes),
-            seconds: args.seconds,
-            steal: args.steal,
-        };
-        reports.push(run(&plan, args.fabric)?.report(&plan, args)?);
+    let mut plans = Vec::new();
+    for (nodes, threads) in args.sizes.pairs() {
+        for kind in once_each(kinds) {
+            let all = usize::from(nodes) * usize::from(threads);
+            plans.push(Plan {
+                nodes,
+                threads,
+                kind: kind.name().into(),
+                accounts,
+                locks: args.locks as usize * all,
+                seconds: args.common.seconds,
+                cores: args.common.pin.cores(all)?,
+                steal: args.steal,
+            });
+        }
     }
-    publish(&reports, args.json.as_deref(), |out| report::write_table(&reports, out))
+    let mut journal = Journal::new(&args.common);
+    journal.turns(&plans, |plan| Ok(vec![run(plan, &args.common)?.measurement(plan, &args.common)?]))?;
+    journal.table(|out| {
+        writeln!(
+            out,
+            "nothing was lost or made: all accounts together hold {}, as at first",
+            grouped(accounts * AMOUNT)
+        )
+    })
 }
 
 /// How many accounts there are, where so many bytes are free, if that is known.
@@ -130,13 +133,13 @@ fn accounts(asked: Option<u64>, free_bytes: Option<u64>) -> Result<u64> {
 }
 
 /// Starts the nodes, and collects their measurements.
-fn run(plan: &Plan, fabric: FabricChoice) -> Result<Results> {
+fn run(plan: &Plan, common: &Common) -> Result<Results> {
     let duration = Duration::from_secs_f64(plan.seconds);
     let mut results = Results::default();
     // The last transfer may take as long as a call may wait, and so many accounts are first set and then added up.
     let limit = duration * 2 + Duration::from_secs(180 + plan.accounts / 1_000_000);
     let bar = output::progress(&plan.kind, duration);
-    Workers::start(plan.nodes, fabric, plan)?.run(limit, &bar, |_, word, more| results.take(word, more))?;
+    Workers::start(plan.nodes, common.fabric, plan)?.run(limit, &bar, |_, word, more| results.take(word, more))?;
     Ok(results)
 }
 

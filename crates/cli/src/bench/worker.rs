@@ -1,8 +1,9 @@
 //! The processes of a benchmark: one for each node, started from this binary, talking to it by lines of text.
 
 use std::io::{BufRead, BufReader, Write};
+use std::os::unix::process::ExitStatusExt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
@@ -111,7 +112,13 @@ impl Workers {
         let mut running: Option<Instant> = None;
         while self.open > 0 {
             if start.elapsed() > limit {
-                bail!("the benchmark has not ended within {limit:?}: its processes are stopped now");
+                let running = self.children.iter_mut().enumerate();
+                let running = running.filter_map(|(node, child)| matches!(child.try_wait(), Ok(None)).then_some(node));
+                let nodes: Vec<String> = running.map(|node| node.to_string()).collect();
+                bail!(
+                    "the benchmark has not ended within {limit:?}: it stops the nodes that still run, {}",
+                    nodes.join(", ")
+                );
             }
             if let Some(since) = running {
                 bar.set_position(since.elapsed().as_millis() as u64);
@@ -135,10 +142,18 @@ impl Workers {
     fn ended(&mut self, node: usize) -> Result<()> {
         let status = self.children[node].wait().with_context(|| format!("waiting for node {node}"))?;
         if !status.success() {
+            let (node, status) = self.killed().unwrap_or((node, status));
             bail!("node {node} failed: {status}; what it said is above");
         }
         self.open -= 1;
         Ok(())
+    }
+
+    /// A node that a signal has ended, which is why another one may have failed before it was seen.
+    fn killed(&mut self) -> Option<(usize, ExitStatus)> {
+        let ended = self.children.iter_mut().enumerate();
+        let mut ended = ended.filter_map(|(node, child)| Some((node, child.try_wait().ok()??)));
+        ended.find(|(_, status)| status.signal().is_some())
     }
 }
 

@@ -6,6 +6,8 @@ use anyhow::Result;
 use farfield::{ALockOptions, LockKind, LockOptions};
 use serde::{Deserialize, Serialize};
 
+use crate::bench::options::Cores;
+
 /// The measurements of a session: each kind for each number of locks and each locality.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub(super) struct Plan {
@@ -19,6 +21,7 @@ pub(super) struct Plan {
     pub(super) locks: Vec<u32>,
     /// In percent.
     pub(super) localities: Vec<u8>,
+    pub(super) cores: Cores,
     /// No locks are taken, so that the check of exclusion has something to find.
     pub(super) unlocked: bool,
 }
@@ -117,17 +120,6 @@ fn options(kind: LockKind, remote_budget: u32, local_budget: u32) -> LockOptions
     LockOptions { kind, alock: ALockOptions { remote_budget, local_budget, ..ALockOptions::default() } }
 }
 
-/// Each of these once, in their order.
-pub(super) fn once_each<T: PartialEq>(all: impl Iterator<Item = T>) -> Vec<T> {
-    let mut once = Vec::new();
-    for one in all {
-        if !once.contains(&one) {
-            once.push(one);
-        }
-    }
-    once
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -141,6 +133,7 @@ mod tests {
             variants: LockKind::ALL.iter().copied().map(Variant::of).collect(),
             locks: vec![20, 100],
             localities: vec![90, 100],
+            cores: Cores::default(),
             unlocked: false,
         }
     }
@@ -176,10 +169,5 @@ mod tests {
         let plan = Plan { variants: vec![Variant { kind: "spin".into(), budgets }], ..plan() };
         assert_eq!(serde_json::from_str::<Plan>(&serde_json::to_string(&plan).unwrap()).unwrap(), plan);
         assert_eq!(plan.variants[0].name(), "spin 10/5");
-    }
-
-    #[test]
-    fn what_is_said_twice_is_measured_once() {
-        assert_eq!(once_each([3, 1, 3, 2, 1].into_iter()), [3, 1, 2]);
     }
 }

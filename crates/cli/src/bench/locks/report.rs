@@ -8,7 +8,10 @@ use farfield::fabric::Counts;
 use serde::{Deserialize, Serialize};
 
 use super::plan::{Budgets, Case, Plan};
-use crate::bench::report::{Fairness, Latencies, Percentiles, ratio};
+use crate::bench::journal::median;
+use crate::bench::measurement::{Latencies, Measurement, Percentiles, Setup};
+use crate::bench::options::Common;
+use crate::bench::threads::{fairness, ratio};
 use crate::launch::FabricChoice;
 use crate::output::grouped;
 
@@ -34,6 +37,7 @@ pub(super) struct Tally {
     pub(super) remote_ops: u64,
     pub(super) loopback_ops: u64,
     pub(super) round_trips: u64,
+    pub(super) bytes: u64,
     pub(super) latencies: Latencies,
 }
 
@@ -62,10 +66,9 @@ pub(super) struct Results {
     empty_turn_ns: Option<u64>,
 }
 
-/// One measurement: a line of JSON.
-#[derive(Clone, Debug, Serialize)]
+/// One case, all rounds together: rows of the tables.
+#[derive(Clone, Debug)]
 pub(super) struct Report {
-    bench: &'static str,
     fabric: &'static str,
     nodes: u16,
     /// Of each node.
@@ -78,31 +81,23 @@ pub(super) struct Report {
     rounds: u16,
     /// Of all rounds together: the longest of a thread in each.
     seconds: f64,
-    acquisitions: u64,
-    /// The sum of the counters that the locks protect. It must be the same as `acquisitions`, or there is no report.
-    counted: u64,
     /// The median over the rounds, and all of them.
     pub(super) throughput_per_s: f64,
     pub(super) throughput_of_rounds: Vec<f64>,
     own_locks: Option<Side>,
     other_locks: Option<Side>,
-    fairness: Fairness,
-    /// Threads that have posted operations to their own node, each through a queue pair of its own where there are any.
-    threads_in_loopback: usize,
+    fairness: f64,
     /// Queue pairs of all nodes together, those of all kinds in this run.
     queue_pairs: Pairs,
     /// This throughput by that of each other kind of the run: the median over the rounds.
     against: BTreeMap<String, f64>,
     /// The cost of measuring: the median time of an iteration without a lock.
     empty_turn_ns: Option<u64>,
-    /// The time in which this machine passes a cache line from one core to another.
-    handoff_ns: Option<f64>,
 }
 
 /// Acquisitions of one sort, on average.
-#[derive(Clone, Copy, Debug, Serialize)]
+#[derive(Clone, Copy, Debug)]
 struct Side {
-    acquisitions: u64,
     latency_ns: Percentiles,
     remote_ops: f64,
     loopback_ops: f64,
@@ -112,7 +107,7 @@ struct Side {
 impl Tally {
     /// None yet.
     pub(super) fn new() -> Tally {
-        Tally { acquisitions: 0, remote_ops: 0, loopback_ops: 0, round_trips: 0, latencies: Latencies::new() }
+        Tally { acquisitions: 0, remote_ops: 0, loopback_ops: 0, round_trips: 0, bytes: 0, latencies: Latencies::new() }
     }
 
     /// Adds an acquisition with its latency and cost.
@@ -122,22 +117,29 @@ impl Tally {
         self.remote_ops += cost.posted() - cost.loopback;
         self.loopback_ops += cost.loopback;
         self.round_trips += cost.round_trips;
+        self.bytes += cost.bytes;
         self.latencies.record(latency_ns, 1);
     }
 
-    /// Those of several threads and rounds together; none, if there are none.
-    fn merge<'a>(all: impl Iterator<Item = &'a Tally>) -> Result<Option<Side>> {
+    /// Those of several threads and rounds together.
+    fn sum<'a>(all: impl Iterator<Item = &'a Tally>) -> Result<Tally> {
         let mut sum = Tally::new();
         for tally in all {
             sum.acquisitions += tally.acquisitions;
             sum.remote_ops += tally.remote_ops;
             sum.loopback_ops += tally.loopback_ops;
             sum.round_trips += tally.round_trips;
+            sum.bytes += tally.bytes;
             sum.latencies.merge(&tally.latencies)?;
         }
+        Ok(sum)
+    }
+
+    /// Averages of several threads and rounds together; none, if there are none.
+    fn merge<'a>(all: impl Iterator<Item = &'a Tally>) -> Result<Option<Side>> {
+        let sum = Tally::sum(all)?;
         let each = |count: u64| ratio(count as f64, sum.acquisitions as f64);
         Ok((sum.acquisitions > 0).then(|| Side {
-            acquisitions: sum.acquisitions,
             latency_ns: sum.latencies.percentiles(),
             remote_ops: each(sum.remote_ops),
             loopback_ops: each(sum.loopback_ops),
@@ -174,11 +176,10 @@ impl Results {
         Ok(())
     }
 
-    /// A report of each measurement, if the run is whole and exclusion has held in all of it.
-    pub(super) fn reports(&self, plan: &Plan, fabric: FabricChoice, handoff_ns: Option<f64>) -> Result<Vec<Report>> {
-        let cases = plan.cases();
+    /// A report of each case, if the run is whole and exclusion has held in all of it.
+    pub(super) fn reports(&self, plan: &Plan, fabric: FabricChoice) -> Result<Vec<Report>> {
         let mut reports =
-            cases.iter().map(|case| self.report(plan, *case, fabric, handoff_ns)).collect::<Result<Vec<_>>>()?;
+            plan.cases().iter().map(|case| self.report(plan, *case, fabric)).collect::<Result<Vec<_>>>()?;
         for compared in reports.chunks_mut(plan.variants.len()) {
             let rounds: Vec<(String, Vec<f64>)> =
                 compared.iter().map(|report| (report.name(), report.throughput_of_rounds.clone())).collect();
@@ -190,11 +191,59 @@ impl Results {
         Ok(reports)
     }
 
-    fn report(&self, plan: &Plan, case: Case, fabric: FabricChoice, handoff_ns: Option<f64>) -> Result<Report> {
+    /// One round of a case. [`Results::reports`] has checked that it is there.
+    pub(super) fn measurement(&self, plan: &Plan, case: Case, round: u16, common: &Common) -> Result<Measurement> {
         let variant = &plan.variants[case.variant];
-        let threads: Vec<_> = self.threads.iter().filter(|(_, result)| result.case == case.number).collect();
+        let is_apart = case.locks < u32::from(plan.nodes);
+        let setup = Setup {
+            locks: Some(case.locks.into()),
+            local_percent: (!is_apart).then(|| locality(plan, case).into()),
+            remote_budget: variant.budgets.map(|budgets| budgets.remote),
+            local_budget: variant.budgets.map(|budgets| budgets.local),
+            ..common.setup(plan.nodes, plan.threads)
+        };
+        let mut one = Measurement::new("locks", &variant.kind, setup);
+        let results = || self.of(case).map(|(_, result)| result).filter(|result| result.round == round);
+        let own = Tally::sum(results().map(|result| &result.own))?;
+        let others = Tally::sum(results().map(|result| &result.others))?;
+        let all = Tally::sum([&own, &others].into_iter())?;
+        let each = |count: u64| ratio(count as f64, all.acquisitions as f64);
+        one.operations = all.acquisitions;
+        one.seconds = results().map(|result| result.seconds).fold(0.0, f64::max);
+        one.throughput_ops_per_s = ratio(all.acquisitions as f64, one.seconds);
+        one.round_trips_per_op = Some(each(all.round_trips));
+        one.fabric_ops_per_op = Some(each(all.remote_ops + all.loopback_ops));
+        one.bytes_per_op = Some(each(all.bytes));
+        one.fairness = Some(fairness(results().map(ThreadResult::acquisitions)));
+        one.pinned = Some(plan.cores.is_pinned());
+        one.set_latencies(all.latencies);
+        for (side, tally) in [("own", &own), ("others", &others)] {
+            if tally.acquisitions > 0 {
+                let each = |count: u64| ratio(count as f64, tally.acquisitions as f64);
+                let mut figure = |name: &str, value| one.figures.insert(format!("{side}_{name}"), value);
+                figure("acquisitions", tally.acquisitions as f64);
+                figure("remote_ops", each(tally.remote_ops));
+                figure("loopback_ops", each(tally.loopback_ops));
+                figure("round_trips", each(tally.round_trips));
+                figure("p50_ns", tally.latencies.percentiles().p50 as f64);
+            }
+        }
+        if let Some(empty_ns) = self.empty_turn_ns {
+            one.figures.insert("empty_turn_ns".into(), empty_ns as f64);
+        }
+        Ok(one)
+    }
+
+    /// The results of a case, with their nodes.
+    fn of(&self, case: Case) -> impl Iterator<Item = &(usize, ThreadResult)> {
+        self.threads.iter().filter(move |(_, result)| result.case == case.number)
+    }
+
+    fn report(&self, plan: &Plan, case: Case, fabric: FabricChoice) -> Result<Report> {
+        let variant = &plan.variants[case.variant];
+        let threads: Vec<_> = self.of(case).collect();
         let per_round = usize::from(plan.nodes) * usize::from(plan.threads);
-        let (mut seconds, mut counted, mut throughputs) = (0.0, 0, Vec::new());
+        let (mut seconds, mut throughputs) = (0.0, Vec::new());
         for round in 0..plan.rounds {
             let results = || threads.iter().map(|(_, result)| result).filter(|result| result.round == round);
             let sums = || self.sums.iter().filter(|sum| (sum.case, sum.round) == (case.number, round));
@@ -220,40 +269,36 @@ impl Results {
             let longest = results().map(|result| result.seconds).fold(0.0, f64::max);
             throughputs.push(ratio(acquisitions as f64, longest));
             seconds += longest;
-            counted += sum;
         }
         let mut of_threads = BTreeMap::new();
         for (node, result) in &threads {
-            let (acquisitions, loopback) = of_threads.entry((node, result.thread)).or_insert((0, 0));
-            *acquisitions += result.acquisitions();
-            *loopback += result.own.loopback_ops + result.others.loopback_ops;
+            *of_threads.entry((node, result.thread)).or_insert(0) += result.acquisitions();
         }
-        let acquisitions = || of_threads.values().map(|(acquisitions, _)| *acquisitions);
         Ok(Report {
-            bench: "locks",
             fabric: fabric.name(),
             nodes: plan.nodes,
             threads: plan.threads,
             kind: variant.kind.clone(),
             budgets: variant.budgets,
             locks: case.locks,
-            locality_percent: if plan.nodes == 1 { 100 } else { case.locality },
+            locality_percent: locality(plan, case),
             rounds: plan.rounds,
             seconds,
-            acquisitions: acquisitions().sum(),
-            counted,
             throughput_per_s: median(throughputs.iter().copied()),
             throughput_of_rounds: throughputs,
             own_locks: Tally::merge(threads.iter().map(|(_, result)| &result.own))?,
             other_locks: Tally::merge(threads.iter().map(|(_, result)| &result.others))?,
-            fairness: Fairness::of(acquisitions()),
-            threads_in_loopback: of_threads.values().filter(|(_, loopback)| *loopback > 0).count(),
+            fairness: fairness(of_threads.values().copied()),
             queue_pairs: self.pairs,
             against: BTreeMap::new(),
             empty_turn_ns: self.empty_turn_ns,
-            handoff_ns,
         })
     }
+}
+
+/// The share of acquisitions of the own node's locks, in percent. A single node has all of them.
+fn locality(plan: &Plan, case: Case) -> u8 {
+    if plan.nodes == 1 { 100 } else { case.locality }
 }
 
 impl Report {
@@ -265,16 +310,6 @@ impl Report {
     /// The speed-up over another lock with these throughputs in the same rounds.
     pub(super) fn speed_up(&self, rounds: &[f64]) -> f64 {
         median(self.throughput_of_rounds.iter().zip(rounds).map(|(own, other)| ratio(*own, *other)))
-    }
-}
-
-/// The median of some numbers: the middle one, or the mean of the two in the middle.
-pub(super) fn median(numbers: impl Iterator<Item = f64>) -> f64 {
-    let mut numbers: Vec<f64> = numbers.collect();
-    numbers.sort_by(f64::total_cmp);
-    match numbers.len() {
-        0 => 0.0,
-        count => (numbers[(count - 1) / 2] + numbers[count / 2]) / 2.0,
     }
 }
 
@@ -291,9 +326,6 @@ pub(super) fn write_tables(plan: &Plan, reports: &[Report], out: &mut dyn Write)
             "a turn without a lock takes {empty_ns} ns: so much of the times is drawing, counting and the clock"
         )?;
     }
-    if let Some(handoff_ns) = first.handoff_ns {
-        writeln!(out, "cache line hand-off {handoff_ns:.0} ns")?;
-    }
     let Pairs { own, reached } = first.queue_pairs;
     if own + reached > 0 {
         writeln!(out, "queue pairs of all nodes: {own} of their own threads, {reached} by which they are reached")?;
@@ -303,22 +335,24 @@ pub(super) fn write_tables(plan: &Plan, reports: &[Report], out: &mut dyn Write)
 
 fn write_table(compared: &[Report], out: &mut dyn Write) -> io::Result<()> {
     let Report { fabric, nodes, threads, locks, locality_percent, rounds, .. } = &compared[0];
-    writeln!(
-        out,
-        "{} locks, {locality_percent} % of the acquisitions on the own node; {fabric}, {nodes} nodes x {threads} \
-         threads, {rounds} rounds of {:.2} s",
-        grouped(u64::from(*locks)),
-        compared[0].seconds / f64::from(*rounds)
-    )?;
+    match locks {
+        1 => write!(out, "a single lock, on node 0")?,
+        locks if *locks < u32::from(*nodes) => write!(out, "{locks} locks, which are not on all nodes")?,
+        locks => {
+            let locks = grouped(u64::from(*locks));
+            write!(out, "{locks} locks, {locality_percent} % of the acquisitions on the own node")?;
+        }
+    }
+    let seconds = compared[0].seconds / f64::from(*rounds);
+    writeln!(out, "; {fabric}, {nodes} nodes x {threads} threads, {rounds} rounds of {seconds:.2} s")?;
     let width = compared.iter().map(|report| report.name().len()).max().unwrap_or(0).max(8);
     writeln!(out, "  {:width$}  {:>12}  {:>24}  {:>21}", "", "taken/s", "between rounds", "threads: fewest/most")?;
     for report in compared {
         let rates = || report.throughput_of_rounds.iter().copied();
         let (least, most) = (rates().fold(f64::INFINITY, f64::min), rates().fold(0.0, f64::max));
         let range = format!("{} - {}", grouped(least as u64), grouped(most as u64));
-        let Fairness { ratio, .. } = report.fairness;
         let rate = grouped(report.throughput_per_s as u64);
-        writeln!(out, "  {:width$}  {rate:>12}  {range:>24}  {ratio:>21.2}", report.name())?;
+        writeln!(out, "  {:width$}  {rate:>12}  {range:>24}  {:>21.2}", report.name(), report.fairness)?;
     }
     for (title, side) in
         [("own node's", (|r: &Report| r.own_locks) as fn(&Report) -> Option<Side>), ("others'", |r| r.other_locks)]
@@ -329,7 +363,7 @@ fn write_table(compared: &[Report], out: &mut dyn Write) -> io::Result<()> {
         writeln!(
             out,
             "  {title:width$} {}   {:>10} {:>8} {:>11}",
-            Percentiles::TITLES,
+            Percentiles::TITLES.map(|title| format!("{title:>9}")).join(" "),
             "remote ops",
             "loopback",
             "round trips"
@@ -340,7 +374,7 @@ fn write_table(compared: &[Report], out: &mut dyn Write) -> io::Result<()> {
                 out,
                 "  {:width$} {}   {:>10.2} {:>8.2} {:>11.2}",
                 report.name(),
-                side.latency_ns.columns(),
+                side.latency_ns.columns().map(|time| format!("{time:>9}")).join(" "),
                 side.remote_ops,
                 side.loopback_ops,
                 side.round_trips
@@ -360,6 +394,7 @@ mod tests {
 
     use super::super::plan::Variant;
     use super::*;
+    use crate::bench::options::Cores;
 
     fn plan() -> Plan {
         Plan {
@@ -370,6 +405,7 @@ mod tests {
             variants: [LockKind::Spin, LockKind::Mutex].map(Variant::of).into(),
             locks: vec![20],
             localities: vec![90],
+            cores: Cores::default(),
             unlocked: false,
         }
     }
@@ -397,17 +433,23 @@ mod tests {
 
     #[test]
     fn threads_and_rounds_are_put_together() {
-        let reports = results().reports(&plan(), FabricChoice::Shm, None).unwrap();
+        let reports = results().reports(&plan(), FabricChoice::Shm).unwrap();
         let [spin, mutex] = &reports[..] else { panic!("a report for each kind") };
-        assert_eq!((spin.acquisitions, spin.counted, spin.throughput_per_s), (400, 400, 200.0));
-        assert_eq!((mutex.acquisitions, mutex.throughput_per_s), (150, 75.0));
+        assert_eq!((spin.throughput_per_s, mutex.throughput_per_s), (200.0, 75.0));
         let (own, others) = (spin.own_locks.unwrap(), spin.other_locks.unwrap());
         assert_eq!((own.remote_ops, own.loopback_ops, own.round_trips), (0.0, 2.0, 0.0));
         assert_eq!((others.remote_ops, others.loopback_ops, others.round_trips), (3.0, 0.0, 2.0));
         assert_eq!((own.latency_ns.p50, others.latency_ns.p50), (100, 1000));
         assert!(mutex.other_locks.is_none());
         assert_eq!((spin.against["mutex"], mutex.against["spin"]), (3.0, 0.375));
-        assert_eq!((spin.fairness.fewest, spin.fairness.ratio, spin.threads_in_loopback), (200, 1.0, 2));
+        assert_eq!(spin.fairness, 1.0);
+        let common = crate::bench::options::tests::common();
+        let cases = plan().cases();
+        let one = results().measurement(&plan(), cases[0], 1, &common).unwrap();
+        assert_eq!((one.case.as_str(), one.operations, one.throughput_ops_per_s), ("spin", 200, 200.0));
+        assert_eq!((one.fabric_ops_per_op, one.fairness), (Some(2.2), Some(1.0)));
+        assert_eq!((one.figures["own_loopback_ops"], one.figures["others_remote_ops"]), (2.0, 3.0));
+        assert_eq!((one.setup.locks, one.setup.local_percent), (Some(20), Some(90)));
         let mut table = Vec::new();
         write_tables(&plan(), &reports, &mut table).unwrap();
         assert!(String::from_utf8(table).unwrap().contains("3.00 x mutex"));
@@ -417,7 +459,7 @@ mod tests {
     fn a_lost_addition_fails_the_run() {
         let mut results = results();
         results.sums[4].added -= 1;
-        let error = results.reports(&plan(), FabricChoice::Shm, None).unwrap_err().to_string();
+        let error = results.reports(&plan(), FabricChoice::Shm).unwrap_err().to_string();
         assert!(error.starts_with("exclusion is broken: the 20 locks of kind mutex were taken 100 times"), "{error}");
     }
 
@@ -425,14 +467,7 @@ mod tests {
     fn a_run_that_is_not_whole_is_none() {
         let mut results = results();
         results.threads.pop();
-        let error = results.reports(&plan(), FabricChoice::Shm, None).unwrap_err().to_string();
+        let error = results.reports(&plan(), FabricChoice::Shm).unwrap_err().to_string();
         assert!(error.contains("incomplete"), "{error}");
-    }
-
-    #[test]
-    fn medians_lie_in_the_middle() {
-        assert_eq!(median([3.0, 1.0, 2.0].into_iter()), 2.0);
-        assert_eq!(median([4.0, 1.0].into_iter()), 2.5);
-        assert_eq!(median(std::iter::empty()), 0.0);
     }
 }

@@ -60,6 +60,7 @@ struct Worker {
 impl Worker {
     fn main(mut self) -> Result<()> {
         let global = u64::from(self.node.id().0) * u64::from(self.plan.threads) + u64::from(self.thread);
+        self.plan.cores.pin(global as usize)?;
         let mut rng = SmallRng::seed_from_u64(global);
         let mut sums = vec![0; self.tables.len()];
         if global == 0 {

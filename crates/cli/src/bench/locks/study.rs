@@ -9,8 +9,8 @@ use farfield::LockKind;
 use super::plan::{Budgets, Variant};
 use super::report::{self, Report};
 use super::{LocksArgs, plot, run};
-use crate::bench::handoff;
-use crate::bench::report::publish;
+use crate::bench::journal::Journal;
+use crate::bench::options::once_each;
 use crate::output::grouped;
 
 /// The kind with budgets.
@@ -25,13 +25,16 @@ pub(super) fn budgets(args: &LocksArgs) -> Result<()> {
         "--budgets: this version has no locks of the kind {ALOCK}, and no other kind has budgets"
     );
     let variant = |remote| Variant { kind: ALOCK.into(), budgets: Some(Budgets { remote, local: LOCAL_BUDGET }) };
-    let plan = args.plan(REMOTE_BUDGETS.into_iter().map(variant), &[85, 90, 95])?;
-    let handoff_ns = handoff::handoff_ns();
-    let reports = run(&plan, args.fabric)?.reports(&plan, args.fabric, handoff_ns)?;
-    publish(&reports, args.json.as_deref(), |out| {
-        report::write_tables(&plan, &reports, out)?;
-        write_budgets(&reports, out)
-    })
+    let mut journal = Journal::new(&args.common);
+    for (nodes, threads) in args.sizes.pairs() {
+        let plan = args.plan(nodes, threads, REMOTE_BUDGETS.into_iter().map(variant), &[85, 90, 95])?;
+        let reports = run(&plan, &args.common, &mut journal)?;
+        journal.text(|out| {
+            report::write_tables(&plan, &reports, out)?;
+            write_budgets(&reports, out)
+        })?;
+    }
+    journal.text(|out| journal.write_machine(out))
 }
 
 /// How much faster each remote budget is than the first, for each number of locks.
@@ -45,7 +48,7 @@ fn write_budgets(reports: &[Report], out: &mut dyn Write) -> io::Result<()> {
         write!(out, " {:>8}", format!("{locality} %"))?;
     }
     writeln!(out, " {:>8}", "mean")?;
-    let counts = super::plan::once_each(reports.iter().map(|report| report.locks));
+    let counts = once_each(reports.iter().map(|report| report.locks));
     for (locks, at) in counts.iter().flat_map(|locks| (0..REMOTE_BUDGETS.len()).map(move |at| (*locks, at))) {
         let compared = reports.chunks(REMOTE_BUDGETS.len()).filter(|compared| compared[0].locks == locks);
         let speed_ups: Vec<f64> =
@@ -59,26 +62,32 @@ fn write_budgets(reports: &[Report], out: &mut dyn Write) -> io::Result<()> {
 
 /// The spinlock through loopback, and ALock beside it, by more and more threads (Fig. 1).
 pub(super) fn loopback(args: &LocksArgs) -> Result<()> {
-    let handoff_ns = handoff::handoff_ns();
     let kinds = match &args.kind[..] {
         [] => LockKind::ALL.iter().copied().filter(|kind| ["spin", ALOCK].contains(&kind.name())).collect(),
         given => given.to_vec(),
     };
+    let mut journal = Journal::new(&args.common);
     let mut points = Vec::new();
-    for threads in doubling(args.threads) {
+    let steps = match &args.sizes.threads[..] {
+        [last] => doubling(*last),
+        given => once_each(given.iter().copied()),
+    };
+    for threads in steps {
         let locks = if args.locks.is_empty() { vec![1000] } else { args.locks.clone() };
-        let point = LocksArgs { threads, nodes: 1, locks, locality: vec![100], ..args.clone() };
-        let plan = point.plan(kinds.iter().copied().map(Variant::of), &[100])?;
-        points.push((threads, run(&plan, args.fabric)?.reports(&plan, args.fabric, handoff_ns)?));
+        let point = LocksArgs { locks, locality: vec![100], ..args.clone() };
+        let plan = point.plan(1, threads, kinds.iter().copied().map(Variant::of), &[100])?;
+        points.push((threads, run(&plan, &args.common, &mut journal)?));
     }
-    let reports: Vec<Report> = points.iter().flat_map(|(_, reports)| reports.clone()).collect();
-    publish(&reports, args.json.as_deref(), |out| write_loopback(args, &points, out))?;
+    journal.text(|out| {
+        write_loopback(args, &points, out)?;
+        journal.write_machine(out)
+    })?;
     let Some(file) = &args.svg else { return Ok(()) };
     let lines = points[0].1.iter().enumerate().map(|(at, first)| plot::Line {
         name: label(first, &points[0].1),
         points: points.iter().map(|(threads, of)| (f64::from(*threads), of[at].throughput_per_s)).collect(),
     });
-    let title = format!("locks of the own node on {}: acquisitions in a second", args.fabric.name());
+    let title = format!("locks of the own node on {}: acquisitions in a second", args.common.fabric.name());
     let picture = plot::svg(&title, "threads", &lines.collect::<Vec<_>>());
     std::fs::write(file, picture).with_context(|| format!("--svg {}", file.display()))
 }
@@ -107,7 +116,7 @@ fn write_loopback(args: &LocksArgs, points: &[(u16, Vec<Report>)], out: &mut dyn
     writeln!(
         out,
         "one node on {}, all locks its own: taken/s, and by how much more than by one thread",
-        args.fabric.name()
+        args.common.fabric.name()
     )?;
     write!(out, "  threads")?;
     names.iter().try_for_each(|name| write!(out, "  {name:>width$}       "))?;

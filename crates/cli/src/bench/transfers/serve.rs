@@ -59,6 +59,7 @@ struct Worker {
 
 impl Worker {
     fn main(mut self) -> Result<()> {
+        self.plan.cores.pin(self.number as usize)?;
         self.meet()?;
         if self.number == 0 {
             say("running", &())?;
@@ -106,7 +107,7 @@ impl Worker {
             }
             (now, before) = (ended, after);
         }
-        result.seconds = (now - start).as_secs_f64();
+        result.done.seconds = (now - start).as_secs_f64();
         Ok(result)
     }
 

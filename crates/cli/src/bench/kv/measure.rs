@@ -1,0 +1,146 @@
+//! The calls of one thread, and their times.
+
+use core::cell::Cell;
+use core::future::Future;
+use std::time::Duration;
+
+use anyhow::{Result, ensure};
+use farfield::fabric::Instant;
+use farfield::{Endpoint, KvStore};
+
+use super::Sample;
+use crate::bench::threads::ThreadResult;
+use crate::bench::workload::{Operation, Operations};
+
+/// One call in so many is timed, and has its round trips counted. To read the clock twice for each call would take a
+/// fifth of the time of a get from shared memory.
+const TIMED: u32 = 16;
+
+/// One thread that calls a store.
+pub(super) struct Measurer<'a, V: Sample> {
+    pub(super) kv: &'a KvStore<u64, V>,
+    pub(super) endpoint: &'a Endpoint,
+    /// Calls in flight.
+    pub(super) window: usize,
+    /// Of a value, in bytes.
+    pub(super) size: u32,
+    pub(super) duration: Duration,
+    /// What the first written value contains; each further one contains one more.
+    pub(super) first_content: u64,
+}
+
+/// A call that has ended.
+struct Ended {
+    /// Whether the key was there.
+    found: farfield::Result<bool>,
+    /// When it was issued, and the round trips that it has taken, if it is one of those that are timed.
+    timed: Option<(Instant, u64)>,
+}
+
+impl<V: Sample> Measurer<'_, V> {
+    /// Gets: those of workload c. Their futures are small, and those of other calls are not.
+    pub(super) fn reads(&self, mut operations: Operations) -> Result<ThreadResult> {
+        let Self { kv, endpoint, .. } = *self;
+        self.slide(|issued| {
+            let (Operation::Read(key) | Operation::Update(key) | Operation::ReadModifyWrite(key)) = operations.draw();
+            async move {
+                let before = issued.map(|issued| (issued, endpoint.counts().round_trips));
+                let found = kv.get(endpoint, &key).await.map(|value| value.is_some());
+                Ended { found, timed: before.map(|(issued, trips)| (issued, endpoint.counts().round_trips - trips)) }
+            }
+        })
+    }
+
+    /// Gets, updates and read-modify-writes, as they are drawn.
+    pub(super) fn mix(&self, mut operations: Operations) -> Result<ThreadResult> {
+        let Self { kv, endpoint, size, mut first_content, .. } = *self;
+        self.slide(|issued| {
+            let operation = operations.draw();
+            first_content += 1;
+            let content = first_content;
+            async move {
+                let before = issued.map(|issued| (issued, endpoint.counts().round_trips));
+                let found = match operation {
+                    Operation::Read(key) => kv.get(endpoint, &key).await.map(|value| value.is_some()),
+                    Operation::Update(key) => kv.update(endpoint, &key, &V::sample(size, content)).await,
+                    Operation::ReadModifyWrite(key) => {
+                        let modify = kv.modify(endpoint, &key, |old| old.map(|_| V::sample(size, content)));
+                        modify.await.map(|old| old.is_some())
+                    }
+                };
+                Ended { found, timed: before.map(|(issued, trips)| (issued, endpoint.counts().round_trips - trips)) }
+            }
+        })
+    }
+
+    /// Keeps a window of calls in flight until the time is over: each begins when another has ended. A call gets its
+    /// time of issue if it is timed. Only timed calls read the clock. So a few more calls begin after the time is over,
+    /// until a timed one ends. All that have begun are waited for and counted, and the run lasts until they have ended.
+    fn slide<F: Future<Output = Ended>>(&self, mut call: impl FnMut(Option<Instant>) -> F) -> Result<ThreadResult> {
+        let endpoint = self.endpoint;
+        let mut result = ThreadResult::new();
+        let mut failed = Ok(());
+        let (is_over, mut number) = (Cell::new(false), 0u32);
+        let before = endpoint.counts();
+        let start = endpoint.now();
+        let end = start + self.duration;
+        // An iterator is asked for the next call when it is issued; the first ones, when the window is filled.
+        let calls = core::iter::from_fn(|| {
+            if is_over.get() {
+                return None;
+            }
+            number = number.wrapping_add(1);
+            Some(call(number.is_multiple_of(TIMED).then(|| endpoint.now())))
+        });
+        endpoint.run_window(self.window, calls, |ended| {
+            result.operations += 1;
+            if let Some((issued, round_trips)) = ended.timed {
+                let now = endpoint.now();
+                result.latencies.record((now - issued).as_nanos() as u64, 1);
+                result.round_trips += round_trips;
+                result.counted += 1;
+                is_over.set(is_over.get() || now >= end);
+            }
+            if !matches!(ended.found, Ok(true)) {
+                failed = Err(ended.found);
+                is_over.set(true);
+            }
+        });
+        result.seconds = (endpoint.now() - start).as_secs_f64();
+        result.add_cost(endpoint.counts() - before);
+        match failed {
+            Ok(()) => Ok(result),
+            Err(Ok(_)) => Err(anyhow::anyhow!("a key that was loaded is not there")),
+            Err(Err(error)) => Err(error.into()),
+        }
+    }
+
+    /// One call of get_many after the other, each for a window of keys.
+    pub(super) fn get_many(&self, mut operations: Operations) -> Result<ThreadResult> {
+        let Self { kv, endpoint, window, .. } = *self;
+        let (mut keys, mut values) = (Vec::with_capacity(window), Vec::with_capacity(window));
+        let mut result = ThreadResult::new();
+        let start = endpoint.now();
+        let (end, mut now) = (start + self.duration, start);
+        while now < end {
+            keys.clear();
+            keys.extend((0..window).map(|_| {
+                let (Operation::Read(key) | Operation::Update(key) | Operation::ReadModifyWrite(key)) =
+                    operations.draw();
+                key
+            }));
+            let issued = now;
+            let (read, cost) = endpoint.block_on(endpoint.counted(kv.get_many(endpoint, &keys, &mut values)));
+            read?;
+            ensure!(values.iter().all(|value| matches!(value, Ok(Some(_)))), "a key that was loaded is not there");
+            now = endpoint.now();
+            result.operations += window as u64;
+            result.add_cost(cost);
+            result.round_trips += cost.round_trips * window as u64;
+            result.counted += window as u64;
+            result.latencies.record((now - issued).as_nanos() as u64, window as u64);
+        }
+        result.seconds = (now - start).as_secs_f64();
+        Ok(result)
+    }
+}

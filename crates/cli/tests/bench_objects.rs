@@ -1,0 +1,143 @@
+//! `farfield bench barrier`, `broadcast` and `queue`, end to end: real processes, small runs.
+
+use std::process::{Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+fn bench(arguments: &[&str]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_farfield"));
+    command.arg("bench").args(arguments).output().expect("the binary runs")
+}
+
+fn said(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+/// The lines of JSON of a run that has succeeded, and its table.
+fn measured(arguments: &[&str]) -> (Vec<Value>, String) {
+    let output = bench(&[arguments, &["--json", "-"]].concat());
+    assert!(output.status.success(), "{arguments:?}: {}", said(&output));
+    let text = String::from_utf8(output.stdout.clone()).expect("text");
+    (text.lines().map(|line| serde_json::from_str(line).expect("a line of JSON")).collect(), said(&output))
+}
+
+fn number(value: &Value) -> f64 {
+    value.as_f64().unwrap_or_else(|| panic!("{value} is a number"))
+}
+
+fn each_is_whole(lines: &[Value], bench: &str) {
+    for line in lines {
+        assert_eq!((&line["bench"], &line["system"]), (&bench.into(), &"farfield".into()), "{line}");
+        assert!(number(&line["operations"]) > 0.0 && number(&line["throughput_ops_per_s"]) > 0.0, "{line}");
+        for percentile in ["p50", "p90", "p99", "p99_9", "max"] {
+            assert!(number(&line["latency_ns"][percentile]) > 0.0, "{line}");
+        }
+        assert!(line["latency_histogram"].is_string() && number(&line["machine"]["cores"]) > 0.0, "{line}");
+        assert!(line["command"].as_str().expect("text").contains(&format!("bench {bench}")), "{line}");
+    }
+}
+
+#[test]
+fn threads_meet_with_a_fence_and_without() {
+    let (lines, table) = measured(&["barrier", "--nodes", "2", "--threads", "1,2", "--seconds", "0.1"]);
+    each_is_whole(&lines, "barrier");
+    let cases: Vec<_> = lines.iter().map(|line| (&line["case"], &line["setup"]["threads"])).collect();
+    let (fenced, unfenced) = (Value::from("fenced"), Value::from("unfenced"));
+    let threads = [Value::from(1), Value::from(2)];
+    let expected = [(&fenced, &threads[0]), (&fenced, &threads[1]), (&unfenced, &threads[0]), (&unfenced, &threads[1])];
+    assert_eq!(cases, expected);
+    assert!(table.contains("unfenced") && table.contains("threads"), "{table}");
+    for line in &lines {
+        // One put to the other node, for each arrival; a few more tell when it is over.
+        let operations = number(&line["fabric_ops_per_op"]);
+        assert!((1.0..1.1).contains(&operations), "{line}");
+    }
+}
+
+#[test]
+fn a_fence_makes_earlier_puts_visible() {
+    let (lines, _) = measured(&["barrier", "--nodes", "2", "--puts", "2", "--seconds", "0.1"]);
+    each_is_whole(&lines, "barrier");
+    let trips: Vec<f64> = lines.iter().map(|line| number(&line["round_trips_per_op"])).collect();
+    assert!(trips[0] > 0.9 && trips[1] < 0.1, "{trips:?}: a fence is a round trip");
+    assert!(lines.iter().all(|line| line["setup"]["puts"] == 2));
+}
+
+#[test]
+fn messages_reach_all_readers_whole() {
+    let (lines, table) =
+        measured(&["broadcast", "--nodes", "2,3", "--size", "8,4096", "--window", "1,16", "--seconds", "0.05"]);
+    each_is_whole(&lines, "broadcast");
+    assert_eq!(lines.len(), 8);
+    for line in &lines {
+        let bytes = number(&line["throughput_ops_per_s"]) * number(&line["setup"]["size"]);
+        assert!((number(&line["figures"]["bytes_per_s"]) / bytes - 1.0).abs() < 1e-6, "{line}");
+        // Two puts to each reader, and its acknowledgement.
+        let readers = number(&line["setup"]["nodes"]) - 1.0;
+        assert!(number(&line["fabric_ops_per_op"]) >= 2.9 * readers, "{line}");
+    }
+    assert!(table.contains("bytes per s") && table.contains("window"), "{table}");
+}
+
+#[test]
+fn several_threads_of_a_node_read() {
+    let (lines, _) = measured(&["broadcast", "--threads", "2", "--window", "8", "--size", "100", "--seconds", "0.05"]);
+    each_is_whole(&lines, "broadcast");
+}
+
+#[test]
+fn values_come_out_once_and_in_order() {
+    let (lines, table) = measured(&["queue", "--nodes", "1,2", "--threads", "2", "--seconds", "0.1"]);
+    each_is_whole(&lines, "queue");
+    assert_eq!(lines.len(), 2);
+    assert!(lines.iter().all(|line| (0.0..=1.0).contains(&number(&line["fairness"]))));
+    assert!(table.contains("all values came out once, and in order"), "{table}");
+}
+
+/// The processes that a process has started.
+fn children(id: u32) -> Vec<String> {
+    let list = std::fs::read_to_string(format!("/proc/{id}/task/{id}/children")).unwrap_or_default();
+    list.split_whitespace().map(str::to_owned).collect()
+}
+
+#[test]
+fn a_node_that_dies_ends_the_run_and_is_named() {
+    for name in ["barrier", "broadcast", "queue"] {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_farfield"));
+        command.args(["bench", name, "--seconds", "60"]).stdout(Stdio::null()).stderr(Stdio::piped());
+        let run = command.spawn().expect("the binary runs");
+        let start = Instant::now();
+        let nodes = loop {
+            let nodes = children(run.id());
+            if nodes.len() == 2 {
+                break nodes;
+            }
+            assert!(start.elapsed() < Duration::from_secs(30), "no nodes were started");
+            std::thread::sleep(Duration::from_millis(10));
+        };
+        std::thread::sleep(Duration::from_millis(500));
+        let killed = Command::new("kill").args(["-KILL", &nodes[1]]).status().expect("there is kill");
+        assert!(killed.success());
+        let output = run.wait_with_output().expect("it ends");
+        assert!(!output.status.success() && start.elapsed() < Duration::from_secs(50), "{name}");
+        assert!(said(&output).contains("node 1 failed: signal: 9"), "{name}: {}", said(&output));
+    }
+}
+
+#[test]
+fn values_that_make_no_sense_are_refused() {
+    for (arguments, why) in [
+        (&["broadcast", "--nodes", "1"][..], "--nodes"),
+        (&["broadcast", "--size", "7"], "8..="),
+        (&["broadcast", "--window", "0"], "--window"),
+        (&["barrier", "--fence", "some"], "--fence"),
+        (&["queue", "--capacity", "0"], "--capacity"),
+        (&["queue", "--seconds", "0"], "between 0 and a day"),
+        (&["queue", "--pin", "often"], "--pin"),
+    ] {
+        let output = bench(arguments);
+        assert!(!output.status.success(), "{arguments:?}");
+        assert!(said(&output).contains(why), "{arguments:?}: {}", said(&output));
+    }
+}
