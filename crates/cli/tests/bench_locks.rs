@@ -171,7 +171,7 @@ fn values_that_make_no_sense_are_refused() {
         (&["--locality", "101"], "0..=100"),
         (&["--threads", "0"], "--threads"),
         (&["--nodes", "0"], "--nodes"),
-        (&["--rounds", "0"], "--rounds"),
+        (&["--rounds", "0"], "--repetitions"),
         (&["--seconds", "0"], "--seconds"),
         (&["--seconds", "-1"], "--seconds"),
         (&["--kind", "spin,padlock"], "unknown kind of lock `padlock`: "),
