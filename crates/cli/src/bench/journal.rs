@@ -173,14 +173,19 @@ fn write_table(all: &[Measurement], out: &mut dyn Write) -> io::Result<()> {
     let cells: Vec<Vec<String>> = std::iter::once(titles(&rows, &varied))
         .chain(rows.iter().zip(&setups).map(|(row, setup)| row.cells(&rows, setup, &varied)))
         .collect();
+    // A column in which nothing applies is left out.
+    let columns = (0..cells[0].len()).filter(|column| cells[1..].iter().any(|row| row[*column] != NONE));
     let width = |column: usize| cells.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
-    let widths: Vec<usize> = (0..cells[0].len()).map(width).collect();
+    let columns: Vec<(usize, usize)> = columns.map(|column| (column, width(column))).collect();
     for row in &cells {
-        let line: Vec<String> = row.iter().zip(&widths).map(|(cell, width)| format!("{cell:>width$}")).collect();
+        let line: Vec<String> = columns.iter().map(|(column, width)| format!("{:>width$}", row[*column])).collect();
         writeln!(out, "  {}", line.join("  ").trim_end())?;
     }
     Ok(())
 }
+
+/// The cell of what does not apply.
+const NONE: &str = "-";
 
 /// The figures that any of the rows has.
 fn figures<'a>(rows: &[Row<'a>]) -> Vec<&'a str> {
@@ -225,12 +230,12 @@ impl Row<'_> {
         }
         match self.percentiles() {
             Some(percentiles) => cells.extend(percentiles.columns()),
-            None => cells.extend(Percentiles::TITLES.map(|_| "-".to_owned())),
+            None => cells.extend(Percentiles::TITLES.map(|_| NONE.to_owned())),
         }
-        let cost = |value: Option<f64>, digits: usize| value.map_or("-".into(), |value| format!("{value:.digits$}"));
+        let cost = |value: Option<f64>, digits: usize| value.map_or(NONE.into(), |value| format!("{value:.digits$}"));
         cells.extend(COSTS.map(|(_, of, digits)| cost(self.mean(of), digits)));
         let figure = |name: &str| self.mean(|one| one.figures.get(name).copied());
-        cells.extend(figures(rows).into_iter().map(|name| figure(name).map_or("-".into(), number)));
+        cells.extend(figures(rows).into_iter().map(|name| figure(name).map_or(NONE.into(), number)));
         cells
     }
 }
@@ -266,7 +271,8 @@ mod tests {
         assert!(table.starts_with("kv, fabric shm\n"), "{table}");
         assert_eq!(lines[1][..3], ["case", "nodes", "ops/s"], "{table}");
         assert_eq!(lines[2][..3], ["a", "2", "1,234"], "{table}");
-        assert_eq!(lines[2][8], "1.25", "{table}");
+        assert_eq!(lines[1][3..], ["round", "trips", "bytes", "per", "s"], "no column is empty: {table}");
+        assert_eq!(lines[2][3..], ["1.25", "-"], "{table}");
         assert_eq!(lines[3].last(), Some(&"2,000,000"), "{table}");
     }
 
