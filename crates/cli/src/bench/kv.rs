@@ -24,9 +24,9 @@ The store is loaded first (LOCO's 10 MB keyspace, filled to 80 %, unless --keys 
 a window of calls in flight for the given time: when a call ends, of whatever kind it is, the next one begins. A window
 is not a batch. Each repetition loads a store of its own.
 
-One call in 16 is timed, from its issue to its own completion, and has its round trips counted. Reading the clock for
-each would take a tenth of the time of a get on shared memory. The largest time is that of the timed calls. Operations
-and bytes are those of all calls.
+One call in 16 is timed, from its issue to its own completion, and has its round trips counted: to read the clock twice
+for each call would slow down gets from shared memory. The largest time is that of the timed calls. Operations and bytes
+are those of all calls.
 
 With --batch each thread makes one call of get_many after the other, each for a window of keys. An operation is then a
 key, and its time is that of its batch; all batches are timed.

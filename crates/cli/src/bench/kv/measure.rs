@@ -12,8 +12,8 @@ use super::Sample;
 use crate::bench::threads::ThreadResult;
 use crate::bench::workload::{Operation, Operations};
 
-/// One call in so many is timed, and has its round trips counted. To read the clock twice for each call would take a
-/// fifth of the time of a get from shared memory.
+/// One call in so many is timed, and has its round trips counted. To read the clock twice for each call would slow down
+/// gets from shared memory.
 const TIMED: u32 = 16;
 
 /// One thread that calls a store.
