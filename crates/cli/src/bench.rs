@@ -9,6 +9,7 @@ mod kv;
 mod locks;
 mod measurement;
 mod options;
+mod peer;
 mod queue;
 mod threads;
 mod transfers;

@@ -95,6 +95,25 @@ fn waited_for_operations_are_timed() {
 }
 
 #[test]
+fn peers_that_are_missing_are_left_out() {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_farfield"));
+    command.args("bench fabric --iterations 1000 --seconds 0.1 --peer mpi,redis,ucx --json -".split(' '));
+    let output = command.env("PATH", "/nowhere").output().expect("the binary runs");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{said}");
+    for peer in ["mpi", "redis", "ucx"] {
+        let missing = said.lines().find(|line| line.contains(&format!("no comparison with {peer}: ")));
+        let is_helpful = |line: &str| line.contains("is not in PATH") && line.contains("apt-get install");
+        assert!(missing.is_some_and(is_helpful), "{said}");
+    }
+    let lines: Vec<Value> = String::from_utf8_lossy(&output.stdout)
+        .lines()
+        .map(|line| serde_json::from_str(line).expect("a line of JSON"))
+        .collect();
+    assert!(lines.len() == 4 && lines.iter().all(|line| line["system"] == "farfield"), "{lines:?}");
+}
+
+#[test]
 fn who_is_read_no_more_ends_without_a_word() {
     let (_, nobody_reads) = std::io::pipe().expect("a pipe");
     let mut command = Command::new(env!("CARGO_BIN_EXE_farfield"));

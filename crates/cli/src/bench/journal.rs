@@ -8,6 +8,7 @@ use serde_json::Value;
 use super::handoff;
 use super::measurement::{Latencies, Measurement, Percentiles};
 use super::options::Common;
+use super::peer::{Comparison, Peers};
 use super::threads::ratio;
 use crate::output::{self, grouped};
 
@@ -28,11 +29,14 @@ impl<'a> Journal<'a> {
     }
 
     /// Runs each of these as often as there are repetitions, in turns, so that a disturbance of the machine affects all
-    /// alike. A run gives a measurement, or several.
+    /// alike. A run gives a measurement, or several. After each, the peers that were asked for do the same work.
     pub(crate) fn turns<P>(&mut self, points: &[P], mut run: impl FnMut(&P) -> Result<Vec<Measurement>>) -> Result<()> {
+        let mut peers = Peers::find(&self.common.peer)?;
         for repetition in 0..self.common.repetitions {
             for point in points {
-                for measurement in run(point)? {
+                let ours = run(point)?;
+                let theirs = peers.measure(&ours, self.common.seconds);
+                for measurement in ours.into_iter().chain(theirs) {
                     self.add(repetition, measurement)?;
                 }
             }
@@ -49,11 +53,15 @@ impl<'a> Journal<'a> {
         Ok(())
     }
 
-    /// Writes the table, and what a benchmark has to add to it.
+    /// Writes the table, the ratios to the peers, and what a benchmark has to add to it.
     pub(crate) fn table(&self, more: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> Result<()> {
         self.text(|out| {
-            write_table(&self.all, out)?;
+            let (ours, theirs): (Vec<&Measurement>, Vec<_>) = self.all.iter().partition(|one| one.is_ours());
+            write_table(&ours, out)?;
             more(out)?;
+            if !theirs.is_empty() {
+                Comparison::of(&self.all).write(out)?;
+            }
             self.write_machine(out)
         })
     }
@@ -150,8 +158,8 @@ fn asked(measurement: &Measurement) -> Vec<(String, String)> {
 }
 
 /// A row for each case and setup. What is the same in all stands above them.
-fn write_table(all: &[Measurement], out: &mut dyn Write) -> io::Result<()> {
-    let mut rows: Vec<Row<'_>> = Vec::new();
+fn write_table<'a>(all: &[&'a Measurement], out: &mut dyn Write) -> io::Result<()> {
+    let mut rows: Vec<Row<'a>> = Vec::new();
     for one in all {
         match rows.iter_mut().find(|row| row.is_of(one)) {
             Some(row) => row.0.push(one),
@@ -257,7 +265,7 @@ mod tests {
 
     fn table(all: &[Measurement]) -> String {
         let mut out = Vec::new();
-        write_table(all, &mut out).expect("a vector takes everything");
+        write_table(&all.iter().collect::<Vec<_>>(), &mut out).expect("a vector takes everything");
         String::from_utf8(out).expect("text")
     }
 

@@ -135,14 +135,22 @@ pub(crate) struct Percentiles {
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Latencies(Histogram<u64>);
 
+/// Farfield's own name among the systems.
+const OURS: &str = "farfield";
+
 impl Measurement {
+    /// Whether it is Farfield's, and not a peer's.
+    pub(crate) fn is_ours(&self) -> bool {
+        self.system == OURS
+    }
+
     /// A measurement of Farfield on this machine, by this command, that ends now. Its numbers are still zero.
     pub(crate) fn new(bench: &str, case: &str, setup: Setup) -> Measurement {
         Measurement {
             format: FORMAT,
             bench: bench.into(),
             case: case.into(),
-            system: "farfield".into(),
+            system: OURS.into(),
             system_version: env!("CARGO_PKG_VERSION").into(),
             setup,
             repetition: 0,

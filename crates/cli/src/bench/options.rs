@@ -9,6 +9,7 @@ use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use serde::{Deserialize, Serialize};
 
 use super::measurement::Setup;
+use super::peer::Peer;
 use crate::launch::FabricChoice;
 
 /// The options of a measurement.
@@ -27,6 +28,10 @@ pub(crate) struct Common {
     /// Keep each thread on one core
     #[arg(long, value_enum, value_name = "WHEN", default_value_t, num_args = 0..=1, default_missing_value = "always")]
     pub(crate) pin: Pin,
+    /// Let another system do the same work, in turns with Farfield, and print the ratios: one, or several with commas
+    /// between them
+    #[arg(long, value_enum, value_name = "SYSTEM", value_delimiter = ',')]
+    pub(crate) peer: Vec<Peer>,
     /// Append each repetition of each case as a line of JSON to this file, or `-` for standard output
     #[arg(long, value_name = "FILE")]
     pub(crate) json: Option<PathBuf>,
@@ -147,7 +152,7 @@ pub(super) mod tests {
 
     /// The defaults.
     pub(in crate::bench) fn common() -> Common {
-        Common { fabric: FabricChoice::Shm, seconds: 1.0, repetitions: 1, pin: Pin::Auto, json: None }
+        Common { fabric: FabricChoice::Shm, seconds: 1.0, repetitions: 1, pin: Pin::Auto, peer: Vec::new(), json: None }
     }
 
     #[test]
