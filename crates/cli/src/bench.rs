@@ -7,7 +7,7 @@ mod handoff;
 mod journal;
 mod kv;
 mod locks;
-mod measurement;
+pub(crate) mod measurement;
 mod options;
 mod peer;
 mod queue;

@@ -1,6 +1,6 @@
-//! The command line of Farfield: starts the nodes of a session on this host (`run`), measures (`bench`), searches for
-//! failing executions (`check`), enumerates the outcomes of litmus tests and runs them (`litmus`), kills nodes at work
-//! (`chaos`), and reports what this machine supports and lacks (`doctor`).
+//! The command line of Farfield: starts the nodes of a session on this host (`run`), measures (`bench`), makes a page of
+//! what was measured (`report`), searches for failing executions (`check`), enumerates the outcomes of litmus tests and
+//! runs them (`litmus`), kills nodes at work (`chaos`), and reports what this machine supports and lacks (`doctor`).
 //!
 //! The program `farfield` is [`main`] with no [`Parts`]. A crate with an object of its own builds a program with its
 //! scenarios, mutants and chaos loads in it:
@@ -29,6 +29,7 @@ mod launch;
 mod litmus;
 mod output;
 mod parts;
+mod report;
 mod run;
 
 use std::io::Write;
@@ -53,6 +54,8 @@ enum Command {
     Run(run::RunArgs),
     /// Measure objects and fabrics
     Bench(bench::BenchArgs),
+    /// Make a page with pictures and tables of what `bench --json` has measured
+    Report(report::ReportArgs),
     /// Model-check the objects: search simulated executions for a failure, or replay one
     Check(check::CheckArgs),
     /// Kill, stop and restart nodes under load, and verify everything that they observed
@@ -86,6 +89,7 @@ pub fn main(parts: Parts) -> ExitCode {
         Command::Bench(args) => {
             output::unless_unread(output::log().and_then(|()| bench::main(args)).map(|()| ExitCode::SUCCESS))
         }
+        Command::Report(args) => output::unless_unread(report::main(&args)),
         Command::Check(args) => check::main(args),
         Command::Litmus(args) => output::unless_unread(litmus::main(&args)),
         Command::Doctor(args) => doctor::main(&args),
