@@ -393,6 +393,10 @@ struct Layout<'a> {
     after_death: (usize, u64),
 }
 
+/// The words of a cache line: records of all kinds of lock have one of their own, so that none suffers from its
+/// neighbours' contention.
+const WORDS_OF_LINE: usize = 8;
+
 impl Spread {
     fn open(node: &Node, layout: Layout<'_>) -> Result<Spread> {
         let Layout {

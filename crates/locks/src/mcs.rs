@@ -33,7 +33,7 @@ use super::descriptor::{self, Descriptors, Id};
 use super::entry::Begun;
 use super::grant::{Grant, Wait};
 use super::queue::{Head, Queue, Spared, Words};
-use super::{ALockOptions, Layout, LockArray, LockGuard, Spread, WaitLimit, in_order};
+use super::{ALockOptions, Layout, LockArray, LockGuard, Spread, WORDS_OF_LINE, WaitLimit, in_order};
 use farfield_core::Node;
 use farfield_core::Result;
 use farfield_core::toolkit::ErrorContext;
@@ -42,7 +42,6 @@ use farfield_core::toolkit::release::{fence_at_once, fence_holder, release_later
 
 const TAIL: usize = 0;
 const CLAIMS: usize = 1;
-const WORDS: usize = 2;
 
 /// An array of queue locks, spread over the nodes that open it, in order.
 ///
@@ -130,7 +129,7 @@ impl McsLockArray {
             path,
             kind: "McsLockArray",
             count,
-            words_each: WORDS,
+            words_each: WORDS_OF_LINE,
             homes: in_order(participants),
             participants: in_order(participants),
             group: GroupKey::DATA,

@@ -29,7 +29,7 @@ use core::time::Duration;
 
 use farfield_fabric::{self as fabric, Endpoint, GroupKey, Instant, NodeId, Op, RemotePtr};
 
-use super::{Layout, LockArray, LockGuard, Spread, WaitLimit, in_order};
+use super::{Layout, LockArray, LockGuard, Spread, WORDS_OF_LINE, WaitLimit, in_order};
 use farfield_core::toolkit::CancelGuard;
 use farfield_core::toolkit::ErrorContext;
 use farfield_core::toolkit::Regions;
@@ -123,7 +123,7 @@ impl SpinLockArray {
             path,
             kind: "SpinLockArray",
             count,
-            words_each: 1,
+            words_each: WORDS_OF_LINE,
             homes: in_order(participants),
             participants: in_order(participants),
             group: GroupKey::DATA,

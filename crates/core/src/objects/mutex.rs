@@ -99,8 +99,10 @@ pub struct MutexArray {
     object: Object,
     /// What this node adds to a word while it holds the lock.
     me: u64,
-    /// The word of lock `i` is at `bases[i mod nodes]` plus `i / nodes` words.
+    /// The word of lock `i` is at `bases[i mod nodes]` plus `i / nodes` records.
     bases: Vec<RemotePtr<u64>>,
+    /// The distance from one record to the next: each has a cache line of its own, or they are packed.
+    words_each: usize,
     /// The word of each lock when this node last saw it: the guess for the first compare-and-swap.
     seen: Box<[Word]>,
     /// Free locks that were not available without waiting.
@@ -119,8 +121,12 @@ enum Next {
     Wait(Instant),
 }
 
+/// The words of a cache line.
+const WORDS_OF_LINE: usize = 8;
+
 impl MutexArray {
-    /// Opens `count` locks and waits for all nodes to do so.
+    /// Opens `count` locks and waits for all nodes to do so. Each takes a cache line of its home, so that those who wait
+    /// for one do not slow down the others.
     ///
     /// ```
     /// # fn main() -> farfield::Result<()> {
@@ -154,11 +160,13 @@ impl MutexArray {
     /// As `open`, or this node is not among them.
     pub fn open_among(node: &Node, path: &str, participants: &[NodeId], count: usize) -> Result<MutexArray> {
         let members: Vec<NodeId> = Participants::new(participants).iter().collect();
-        MutexArray::open_on(node, path, count, members.clone(), members, node.is_reopening(path))
+        let is_poisoned = node.is_reopening(path);
+        MutexArray::open_on(node, path, count, WORDS_OF_LINE, members.clone(), members, is_poisoned)
     }
 
     /// [`MutexArray::open_among`] for an object that starts anew when it is reopened ([`Node::reopen`]): no lock is
-    /// poisoned then, as there is nothing that a dead holder may have left half-written.
+    /// poisoned then, as there is nothing that a dead holder may have left half-written. The locks take a word each: an
+    /// object may have many thousands of them.
     ///
     /// ```
     /// # fn main() -> farfield::Result<()> {
@@ -177,22 +185,25 @@ impl MutexArray {
     /// As `open_among`.
     pub fn open_unmarked(node: &Node, path: &str, participants: &[NodeId], count: usize) -> Result<MutexArray> {
         let members: Vec<NodeId> = Participants::new(participants).iter().collect();
-        MutexArray::open_on(node, path, count, members.clone(), members, false)
+        MutexArray::open_on(node, path, count, 1, members.clone(), members, false)
     }
 
     fn open_on(
         node: &Node,
         path: &str,
         count: usize,
+        words_each: usize,
         homes: Vec<NodeId>,
         participants: Vec<NodeId>,
         is_poisoned: bool,
     ) -> Result<MutexArray> {
-        let bytes = count.div_ceil(homes.len().max(1)).max(1) * 8;
+        let words = count.div_ceil(homes.len().max(1)).max(1) * words_each;
+        let bytes = words * 8;
         let mut regions = Regions::new(node);
         if homes.contains(&node.id()) {
-            let first = if is_poisoned { DIED } else { 0 };
-            regions.alloc_words("tickets", GroupKey::DATA, bytes / 8, &[first]).of(path)?;
+            let mut record = vec![0; words_each];
+            record[0] = if is_poisoned { DIED } else { 0 };
+            regions.alloc_words("tickets", GroupKey::DATA, words, &record).of(path)?;
         }
         let homes_too = homes.clone();
         let expect =
@@ -203,7 +214,7 @@ impl MutexArray {
         let bases = homes.into_iter().map(|home| object.remote(home, "tickets")).collect::<Result<_>>()?;
         let seen = std::iter::repeat_with(Word::default).take(count).collect();
         let (me, refused, passed_over) = (u64::from(node.id().0) + 1, LocalMutex::default(), LocalMutex::default());
-        Ok(MutexArray { object, me, bases, seen, refused, passed_over })
+        Ok(MutexArray { object, me, bases, words_each, seen, refused, passed_over })
     }
 
     /// The number of locks.
@@ -252,7 +263,7 @@ impl MutexArray {
     #[inline]
     fn word(&self, index: usize) -> RemotePtr<u64> {
         assert!(index < self.seen.len(), "lock {index} of {}", self.seen.len());
-        self.bases[index % self.bases.len()].at(index / self.bases.len())
+        self.bases[index % self.bases.len()].at(index / self.bases.len() * self.words_each)
     }
 
     /// Takes lock `index`, waiting as long as the endpoint's timeout.

@@ -36,7 +36,7 @@ impl Mutex {
     /// # Errors
     /// A node that is missing, dead or departed, or that opens it differently; no memory.
     pub fn open(node: &Node, path: &str, home: NodeId) -> Result<Mutex> {
-        MutexArray::open_on(node, path, 1, vec![home], node.members_for(path), node.is_reopening(path)).map(Mutex)
+        MutexArray::open_on(node, path, 1, 1, vec![home], node.members_for(path), node.is_reopening(path)).map(Mutex)
     }
 
     /// Takes the lock, waiting as long as the endpoint's timeout.
