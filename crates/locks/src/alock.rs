@@ -374,8 +374,8 @@ impl LockArray for ALockArray {
             let (entry, entering) = match self.queue.enters(endpoint, record, index)? {
                 Ok(head) => match names_victim(endpoint, record) {
                     Ok(Ok(look)) if look.has_won() && look.is_repaired() => {
-                        let budget = self.options.remote_budget;
-                        return Ok(Some(self.guard(endpoint, Held::Remote(head), budget, false)));
+                        let held = Held::Remote(head);
+                        return Ok(Some(self.guard(endpoint, held, self.options.remote_budget, false)));
                     }
                     look => {
                         let entry = self.queue.at_head(endpoint, head, Grant::new(0, false));
@@ -387,8 +387,7 @@ impl LockArray for ALockArray {
             };
             return endpoint.boxed(self.lock_remote(endpoint, entry, entering, Wait::new(limit))).await;
         };
-        let head = local.enters_at_once(endpoint, index, self.spread.offset(index));
-        match head {
+        match local.enters_at_once(endpoint, index, self.spread.offset(index)) {
             Some(head) if local.competes(head) => Ok(Some(self.won_local(endpoint, local, head))),
             head => {
                 let head = head.map(|head| local.at_head(endpoint, head, Grant::new(0, false)));
@@ -425,8 +424,7 @@ impl Look {
     }
 
     fn deaths(&self) -> u64 {
-        let Look([_, _, claims, burials, _]) = *self;
-        deaths_told(claims) + burials
+        deaths_told(self.0[2]) + self.0[3]
     }
 
     fn is_repaired(&self) -> bool {

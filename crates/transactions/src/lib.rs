@@ -97,10 +97,8 @@ include!(concat!(env!("OUT_DIR"), "/seeded.rs"));
 
 use farfield_fabric::{self as fabric, Endpoint, GroupKey, Instant, NodeId, Op, Region, RemotePtr, Word};
 
-use farfield_core::Node;
-use farfield_core::toolkit::ErrorContext;
-use farfield_core::toolkit::{Object, ObjectBuilder, Participants, RefusedPause, Regions};
-use farfield_core::{Error, ErrorKind, Result};
+use farfield_core::toolkit::{ErrorContext, Object, ObjectBuilder, Participants, RefusedPause, Regions};
+use farfield_core::{Error, ErrorKind, Node, Result};
 use farfield_locks::{LockArray, LockGuard, LockTable, TableGuard, WaitLimit};
 use smallvec::SmallVec;
 
@@ -486,11 +484,7 @@ impl Transaction<'_> {
         let released = self.release().await;
         while let Some(put) = puts.pop() {
             // It was posted before the releases, so no wait is left.
-            let put = match put.into_value() {
-                Ok(()) => Ok(()),
-                Err(put) => put.await,
-            };
-            written = written.and(put.of(all.object.path()));
+            written = written.and(put.await.of(all.object.path()));
         }
         written.and(released)
     }

@@ -125,8 +125,7 @@ enum Next {
 const WORDS_OF_LINE: usize = 8;
 
 impl MutexArray {
-    /// Opens `count` locks and waits for all nodes to do so. Each takes a cache line of its home, so that those who wait
-    /// for one do not slow down the others.
+    /// Opens `count` locks, each on a cache line of its own, and waits for all nodes to do so.
     ///
     /// ```
     /// # fn main() -> farfield::Result<()> {

@@ -19,7 +19,7 @@ pub(super) const HOOKS: &Hooks = &Hooks {
     fetch_add,
     fence,
     backwards,
-    completes_at_once: super::threads::completes_at_once,
+    completes_at_once,
     lock,
     unlock,
     structure,
@@ -208,6 +208,11 @@ fn fence() -> bool {
 /// Whether the words of a larger value are accessed backwards, as the search chooses.
 fn backwards(words: usize) -> bool {
     words > 1 && super::threads::choose(2) == 1
+}
+
+/// Whether this simulation completes operations at once ([`Settings::completes_at_once`](super::Settings)).
+fn completes_at_once() -> bool {
+    with_world(|world| !world.is_torn_down() && world.inner.borrow().completes_at_once) == Some(true)
 }
 
 /// Takes a local lock, in the simulation's books; `try_lock` takes it really.

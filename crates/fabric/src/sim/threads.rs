@@ -350,8 +350,7 @@ pub struct Settings {
     pub record: bool,
     /// The seed that nodes get.
     pub seed: u64,
-    /// Whether [`Op::into_value`](crate::Op::into_value) waits for the value, so that callers go the ways that they go on
-    /// shared memory, where every operation is complete when it is posted.
+    /// Whether [`Op::into_value`](crate::Op::into_value) waits: on shared memory every operation is complete at once.
     pub completes_at_once: bool,
     /// The rule that decides deaths.
     pub death_rule: DeathRule,
@@ -568,11 +567,6 @@ pub fn choose(options: usize) -> usize {
         (options > 1 && !world.teardown.get()).then(|| inner.value(current, options))
     });
     chosen.flatten().unwrap_or(0)
-}
-
-/// Whether this simulation completes operations at once ([`Settings::completes_at_once`]).
-pub(super) fn completes_at_once() -> bool {
-    with_world(|world| !world.teardown.get() && world.inner.borrow().completes_at_once) == Some(true)
 }
 
 /// Whether a node has crashed in this execution.
