@@ -5,7 +5,9 @@
 //!      │ tail     │  the last entry of the queue; 0: nobody has the lock; 1: nobody has, and what it protects may be half-written
 //! +8   ├──────────┤
 //!      │ claims   │  how often the head was claimed from the dead
-//! +16  └──────────┘
+//! +16  ├──────────┤
+//!      │          │  padding, so that two locks never share a line
+//! +64  └──────────┘
 //! ```
 //!
 //! A rival of ALock in its evaluation (section 6), with the same queue as ALock's remote cohort. Each operation waits

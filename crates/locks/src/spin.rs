@@ -1,4 +1,4 @@
-//! A spinlock: one word, taken by a remote compare-and-swap that is tried again and again.
+//! A spinlock: one word on a cache line of its own, taken by a remote compare-and-swap that is tried again and again.
 //!
 //! ```text
 //! 63                                                13   12       11            0

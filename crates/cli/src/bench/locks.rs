@@ -102,23 +102,42 @@ pub(crate) fn main(args: &LocksArgs) -> Result<()> {
     match args {
         LocksArgs { budgets: true, .. } => study::budgets(args),
         LocksArgs { loopback: true, .. } => study::loopback(args),
+        _ if !args.common.peer.is_empty() => beside_peers(args),
         _ => compare(args),
     }
 }
 
 /// Measures kinds of locks beside each other, by each number of nodes and threads.
 fn compare(args: &LocksArgs) -> Result<()> {
-    let kinds = if args.kind.is_empty() { LockKind::ALL.to_vec() } else { args.kind.clone() };
     let mut journal = Journal::new(&args.common);
     for (nodes, threads) in args.sizes.pairs() {
-        let plan = args.plan(nodes, threads, kinds.iter().copied().map(Variant::of), &[90])?;
+        let plan = args.plan(nodes, threads, args.kinds(), &[90])?;
         let reports = run(&plan, &args.common, &mut journal)?;
         journal.text(|out| report::write_tables(&plan, &reports, out))?;
     }
     journal.text(|out| journal.write_machine(out))
 }
 
+/// The same in turns with the peers, each turn a session of its own.
+fn beside_peers(args: &LocksArgs) -> Result<()> {
+    let plan = |(nodes, threads)| Ok(Plan { rounds: 1, ..args.plan(nodes, threads, args.kinds(), &[90])? });
+    let plans: Vec<Plan> = args.sizes.pairs().into_iter().map(plan).collect::<Result<_>>()?;
+    let mut journal = Journal::new(&args.common);
+    journal.turns(&plans, |plan| {
+        let results = measure(plan, &args.common)?;
+        results.reports(plan, args.common.fabric)?; // they check exclusion
+        plan.cases().into_iter().map(|case| results.measurement(plan, case, 0, &args.common)).collect()
+    })?;
+    journal.table(|_| Ok(()))
+}
+
 impl LocksArgs {
+    /// The kinds of locks to compare.
+    fn kinds(&self) -> impl Iterator<Item = Variant> {
+        let kinds = if self.kind.is_empty() { LockKind::ALL.to_vec() } else { self.kind.clone() };
+        kinds.into_iter().map(Variant::of)
+    }
+
     /// The measurements of some kinds of locks, at these localities if none are given.
     fn plan(
         &self,
@@ -143,15 +162,9 @@ impl LocksArgs {
     }
 }
 
-/// Starts the nodes, and collects their measurements: a report for each case, and a line for each round of it.
+/// Measures a plan: a report for each case, and a line for each round of it.
 fn run(plan: &Plan, common: &Common, journal: &mut Journal<'_>) -> Result<Vec<Report>> {
-    let duration = plan.duration();
-    let mut results = Results::default();
-    // Each measurement ends when the last thread has got its lock, which may take as long as a call may wait.
-    let limit = duration * 2 + Duration::from_secs(180);
-    let bar = output::progress("measuring", duration);
-    Workers::start(plan.nodes, common.fabric, plan)?
-        .run(limit, &bar, |node, word, more| results.take(node, word, more))?;
+    let results = measure(plan, common)?;
     let reports = results.reports(plan, common.fabric)?;
     for round in 0..plan.rounds {
         for case in plan.cases() {
@@ -159,4 +172,16 @@ fn run(plan: &Plan, common: &Common, journal: &mut Journal<'_>) -> Result<Vec<Re
         }
     }
     Ok(reports)
+}
+
+/// Starts the nodes, and collects what their threads have measured.
+fn measure(plan: &Plan, common: &Common) -> Result<Results> {
+    let duration = plan.duration();
+    let mut results = Results::default();
+    // Each measurement ends when the last thread has got its lock, which may take as long as a call may wait.
+    let limit = duration * 2 + Duration::from_secs(180);
+    let bar = output::progress("measuring", duration);
+    Workers::start(plan.nodes, common.fabric, plan)?
+        .run(limit, &bar, |node, word, more| results.take(node, word, more))?;
+    Ok(results)
 }

@@ -11,9 +11,13 @@ mod work;
 
 use std::fmt;
 use std::io::Write;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::{Context, Result, ensure};
 use clap::ValueEnum;
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::flag;
 use tempfile::TempDir;
 
 pub(crate) use self::compare::Comparison;
@@ -53,7 +57,10 @@ impl fmt::Display for Peer {
 /// The peers of a run. Their programs are removed when it is dropped.
 pub(crate) struct Peers {
     found: Vec<(Peer, Tools)>,
-    directory: TempDir,
+    /// For their programs. None if no peer was found.
+    directory: Option<TempDir>,
+    /// Whether a signal has asked this process to end.
+    interrupted: Arc<AtomicBool>,
     /// Peers with nothing comparable to a case, of which the user knows.
     told: Vec<(Peer, String)>,
 }
@@ -62,9 +69,7 @@ impl Peers {
     /// Finds the tools of the peers that were asked for. If some are missing, it says how to install them, and the run
     /// goes on without that peer.
     pub(crate) fn find(asked: &[Peer]) -> Result<Peers> {
-        let directory = tempfile::Builder::new().prefix("farfield-peers-").tempdir();
-        let directory = directory.context("a directory for the peers' programs")?;
-        let mut peers = Peers { found: Vec::new(), directory, told: Vec::new() };
+        let mut peers = Peers { found: Vec::new(), directory: None, interrupted: Arc::default(), told: Vec::new() };
         for peer in asked {
             if peers.found.iter().any(|(found, _)| found == peer) {
                 continue;
@@ -74,18 +79,32 @@ impl Peers {
                 Err(missing) => warn(format_args!("no comparison with {peer}: {missing}")),
             }
         }
+        if !peers.found.is_empty() {
+            let directory = tempfile::Builder::new().prefix("farfield-peers-").tempdir();
+            peers.directory = Some(directory.context("a directory for the peers' programs")?);
+            // A peer is in a process group of its own, which the terminal does not interrupt: it is ended here.
+            for signal in [SIGINT, SIGTERM, SIGHUP] {
+                flag::register(signal, Arc::clone(&peers.interrupted)).context("cannot handle signals")?;
+            }
+        }
         Ok(peers)
     }
 
     /// Lets each peer do, for so many seconds, the work that these measurements of Farfield come from. A peer that has
     /// nothing comparable gives none. A peer that fails gives none either: the error is shown, and it is left out from
     /// then on.
-    pub(crate) fn measure(&mut self, ours: &[Measurement], seconds: f64) -> Vec<Measurement> {
+    ///
+    /// # Errors
+    /// A signal has asked this process to end.
+    pub(crate) fn measure(&mut self, ours: &[Measurement], seconds: f64) -> Result<Vec<Measurement>> {
         let mut all = Vec::new();
-        let directory = self.directory.path();
-        let told = &mut self.told;
+        let Some(directory) = self.directory.as_ref().map(TempDir::path) else { return Ok(all) };
+        let (told, interrupted) = (&mut self.told, &*self.interrupted);
         self.found.retain_mut(|(peer, tools)| {
-            let mut run = |work: &Work| tools.run(work, directory);
+            if interrupted.load(Ordering::Relaxed) {
+                return true;
+            }
+            let mut run = |work: &Work| tools.run(work, directory, interrupted);
             match theirs(*peer, ours, seconds, &mut run) {
                 Ok(measurements) => {
                     let what = ours.first().map_or(String::new(), |one| format!("{} {}", one.bench, one.case));
@@ -96,6 +115,7 @@ impl Peers {
                     }
                     all.extend(measurements);
                 }
+                Err(_) if interrupted.load(Ordering::Relaxed) => {}
                 Err(error) => {
                     warn(format_args!("{peer} failed, and is left out from now on: {error:#}"));
                     return false;
@@ -103,7 +123,8 @@ impl Peers {
             }
             true
         });
-        all
+        ensure!(!interrupted.load(Ordering::Relaxed), "interrupted");
+        Ok(all)
     }
 }
 

@@ -2,14 +2,14 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::group::{Case, Results};
+use super::group::{Case, Results, median};
 use super::{FARFIELD, words};
 
 /// Farfield's throughput by a peer's.
 pub(super) struct Ratio<'a> {
     pub(super) own: &'a Case,
     pub(super) peer: &'a Case,
-    /// Of the medians: above 1 Farfield is faster.
+    /// The median of the turns' ratios, or that of the medians if the repetitions do not pair: above 1 Farfield is faster.
     pub(super) ratio: f64,
     /// The extremes over the repetitions.
     pub(super) min: f64,
@@ -55,7 +55,6 @@ pub(super) fn ratios<'a>(results: &'a Results, bench: &'a str) -> Vec<Ratio<'a>>
 }
 
 fn compare<'a>(own: &'a Case, peer: &'a Case) -> Ratio<'a> {
-    let ratio = own.throughput.median / peer.throughput.median;
     // Repetitions of one turn stand beside each other: what disturbs the machine then affects both.
     let mut beside: BTreeMap<u32, Vec<f64>> = BTreeMap::new();
     for (repetition, throughput) in &peer.repetitions {
@@ -67,11 +66,14 @@ fn compare<'a>(own: &'a Case, peer: &'a Case) -> Ratio<'a> {
         turns.extend(peers.filter(|peer| *peer > 0.0).map(|peer| throughput / peer));
     }
     let is_paired = turns.len() == own.repetitions.len() && turns.len() == peer.repetitions.len();
-    let (min, max) = if is_paired {
-        (turns.iter().copied().fold(ratio, f64::min), turns.iter().copied().fold(ratio, f64::max))
-    } else {
-        let least = if peer.throughput.min > 0.0 { peer.throughput.min } else { peer.throughput.median };
-        (own.throughput.min / peer.throughput.max, own.throughput.max / least)
+    turns.sort_by(f64::total_cmp);
+    let (ratio, min, max) = match &turns[..] {
+        [first, ..] if is_paired => (median(&turns), *first, turns[turns.len() - 1]),
+        _ => {
+            let least = if peer.throughput.min > 0.0 { peer.throughput.min } else { peer.throughput.median };
+            let ratio = own.throughput.median / peer.throughput.median;
+            (ratio, own.throughput.min / peer.throughput.max, own.throughput.max / least)
+        }
     };
     Ratio { own, peer, ratio, min, max }
 }

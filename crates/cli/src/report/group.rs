@@ -53,7 +53,7 @@ pub(super) struct Spread {
 }
 
 /// Fields of a setup that say how work was done, and not what.
-pub(super) const HOW: [&str; 2] = ["fabric", "pinned"];
+pub(super) const HOW: [&str; 1] = ["pinned"];
 
 /// All cases.
 #[derive(Debug)]
@@ -80,7 +80,7 @@ impl Spread {
 }
 
 /// Of numbers in order, of which there are some.
-fn median(sorted: &[f64]) -> f64 {
+pub(super) fn median(sorted: &[f64]) -> f64 {
     let half = sorted.len() / 2;
     if sorted.len() % 2 == 1 { sorted[half] } else { (sorted[half - 1] + sorted[half]) / 2.0 }
 }

@@ -115,7 +115,7 @@ mod tests {
         let mut value = serde_json::to_value(samples::measurement("locks", "alock", "farfield", 1e6)).expect("JSON");
         value["colour"] = "green".into();
         value["pinned"] = true.into();
-        value["figures"] = serde_json::json!({ "loopback_per_op": 1.5, "name": "none" });
+        value["figures"] = serde_json::json!({ "loopback_per_op": 1.5 });
         value["setup"]["budgets"] = serde_json::json!({ "remote": 5, "local": null });
         let row = row(&value.to_string()).expect("a measurement");
         assert_eq!(row.setup["budgets.remote"], "5");

@@ -41,10 +41,10 @@ impl<V: Sample> Measurer<'_, V> {
     /// Gets: those of workload c. Their futures are small, and those of other calls are not.
     pub(super) fn reads(&self, mut operations: Operations) -> Result<ThreadResult> {
         let Self { kv, endpoint, .. } = *self;
-        self.slide(|issued| {
+        self.slide(|is_timed| {
             let (Operation::Read(key) | Operation::Update(key) | Operation::ReadModifyWrite(key)) = operations.draw();
             async move {
-                let before = issued.map(|issued| (issued, endpoint.counts().round_trips));
+                let before = is_timed.then(|| (endpoint.now(), endpoint.counts().round_trips));
                 let found = kv.get(endpoint, &key).await.map(|value| value.is_some());
                 Ended { found, timed: before.map(|(issued, trips)| (issued, endpoint.counts().round_trips - trips)) }
             }
@@ -54,12 +54,12 @@ impl<V: Sample> Measurer<'_, V> {
     /// Gets, updates and read-modify-writes, as they are drawn.
     pub(super) fn mix(&self, mut operations: Operations) -> Result<ThreadResult> {
         let Self { kv, endpoint, size, mut first_content, .. } = *self;
-        self.slide(|issued| {
+        self.slide(|is_timed| {
             let operation = operations.draw();
             first_content += 1;
             let content = first_content;
             async move {
-                let before = issued.map(|issued| (issued, endpoint.counts().round_trips));
+                let before = is_timed.then(|| (endpoint.now(), endpoint.counts().round_trips));
                 let found = match operation {
                     Operation::Read(key) => kv.get(endpoint, &key).await.map(|value| value.is_some()),
                     Operation::Update(key) => kv.update(endpoint, &key, &V::sample(size, content)).await,
@@ -73,10 +73,10 @@ impl<V: Sample> Measurer<'_, V> {
         })
     }
 
-    /// Keeps a window of calls in flight until the time is over: each begins when another has ended. A call gets its
-    /// time of issue if it is timed. Only timed calls read the clock. So a few more calls begin after the time is over,
+    /// Keeps a window of calls in flight until the time is over: each begins when another has ended. A call is told
+    /// whether it is timed, from when it is first polled. Only timed calls read the clock. So a few more calls begin after the time is over,
     /// until a timed one ends. All that have begun are waited for and counted, and the run lasts until they have ended.
-    fn slide<F: Future<Output = Ended>>(&self, mut call: impl FnMut(Option<Instant>) -> F) -> Result<ThreadResult> {
+    fn slide<F: Future<Output = Ended>>(&self, mut call: impl FnMut(bool) -> F) -> Result<ThreadResult> {
         let endpoint = self.endpoint;
         let mut result = ThreadResult::new();
         let mut failed = Ok(());
@@ -90,7 +90,7 @@ impl<V: Sample> Measurer<'_, V> {
                 return None;
             }
             number = number.wrapping_add(1);
-            Some(call(number.is_multiple_of(TIMED).then(|| endpoint.now())))
+            Some(call(number.is_multiple_of(TIMED)))
         });
         endpoint.run_window(self.window, calls, |ended| {
             result.operations += 1;

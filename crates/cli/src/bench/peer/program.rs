@@ -4,6 +4,7 @@ use std::fs::File;
 use std::io::{Read, Seek};
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, ExitStatus};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -62,7 +63,8 @@ impl Line {
         }
         one.fairness = self.fairness;
         one.handoff_ns = ours.handoff_ns;
-        one.pinned = ours.pinned;
+        // `mpirun` pins its processes as it is told to; the other programs pin none.
+        one.pinned = if self.system == "mpi" { ours.pinned } else { Some(false) };
         if ours.figures.contains_key("ns_per_op") && self.throughput_ops_per_s > 0.0 {
             one.figures.insert("ns_per_op".into(), 1e9 / self.throughput_ops_per_s);
         }
@@ -95,13 +97,13 @@ struct Group {
 }
 
 /// Runs a program to its end, or to the limit.
-pub(super) fn run(command: &mut Command, limit: Duration) -> Result<Vec<Line>> {
+pub(super) fn run(command: &mut Command, limit: Duration, interrupted: &AtomicBool) -> Result<Vec<Line>> {
     // Files, not pipes: nobody has to read while it runs.
     let scratch = || tempfile::tempfile().context("a file for its output");
     let (mut out, mut err) = (scratch()?, scratch()?);
     command.process_group(0).stdout(out.try_clone()?).stderr(err.try_clone()?);
     let mut group = Group { leader: command.spawn().context("starting it")?, has_ended: false };
-    let status = group.wait(limit)?;
+    let status = group.wait(limit, interrupted)?;
     drop(group);
     let said = text(&mut err)?;
     let said = said.trim().get(..SAID_MAX).unwrap_or(said.trim());
@@ -121,12 +123,15 @@ fn text(file: &mut File) -> Result<String> {
 
 impl Group {
     /// The status of the leader, if it ends within the limit.
-    fn wait(&mut self, limit: Duration) -> Result<Option<ExitStatus>> {
+    fn wait(&mut self, limit: Duration, interrupted: &AtomicBool) -> Result<Option<ExitStatus>> {
         let start = Instant::now();
         loop {
             if let Some(status) = self.leader.try_wait().context("waiting for it")? {
                 self.has_ended = true;
                 return Ok(Some(status));
+            }
+            if interrupted.load(Ordering::Relaxed) {
+                bail!("interrupted");
             }
             if start.elapsed() > limit {
                 return Ok(None);
@@ -144,7 +149,7 @@ impl Drop for Group {
         // The leader is not reaped yet, so that its number is not another group's.
         let group = Pid::from_child(&self.leader);
         let _ = kill_process_group(group, Signal::TERM);
-        if !matches!(self.wait(GRACE), Ok(Some(_))) {
+        if !matches!(self.wait(GRACE, &AtomicBool::new(false)), Ok(Some(_))) {
             let _ = kill_process_group(group, Signal::KILL);
             let _ = self.leader.wait();
         }

@@ -59,7 +59,8 @@ fn what_is_no_result_is_an_error() {
 fn a_program_is_stopped_at_its_limit_and_failures_are_told() {
     let run = |script: &str, limit: f64| {
         let mut command = Command::new("sh");
-        program::run(command.args(["-c", script]), Duration::from_secs_f64(limit)).expect_err("no result").to_string()
+        let limit = Duration::from_secs_f64(limit);
+        program::run(command.args(["-c", script]), limit, &AtomicBool::new(false)).expect_err("no result").to_string()
     };
     let start = Instant::now();
     // The shell has a child of its own, which the whole group's end takes along.
@@ -165,7 +166,7 @@ fn run(peer: Peer, measured: &[Measurement]) -> Vec<Measurement> {
         eprintln!("skipped: {peer} is not installed");
         return Vec::new();
     }
-    let all = peers.measure(measured, 0.2);
+    let all = peers.measure(measured, 0.2).expect("nothing interrupts it");
     assert_eq!(all.len(), measured.len(), "{peer} has failed; what it said is above");
     for (one, of_ours) in all.iter().zip(measured) {
         assert_eq!((&one.bench, &one.case, &one.setup), (&of_ours.bench, &of_ours.case, &of_ours.setup));

@@ -4,6 +4,7 @@ use std::ffi::OsString;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
@@ -108,13 +109,13 @@ impl Tools {
     }
 
     /// Runs the program of a work.
-    pub(super) fn run(&mut self, work: &Work, directory: &Path) -> Result<Said> {
+    pub(super) fn run(&mut self, work: &Work, directory: &Path, interrupted: &AtomicBool) -> Result<Said> {
         let built = self.build(work.program, directory)?;
         let (program, arguments) = self.command(work, built, directory);
         let mut command = Command::new(&program);
         command.args(&arguments).stdin(Stdio::null());
         let whole = Duration::try_from_secs_f64(work.seconds + work.preparation_s).context("--seconds")?;
-        let lines: Vec<Line> = program::run(&mut command, whole * 2 + SPARE)
+        let lines: Vec<Line> = program::run(&mut command, whole * 2 + SPARE, interrupted)
             .with_context(|| format!("{} with {} processes", work.program.name, work.processes))?;
         // Paths say nothing to a reader on another machine.
         let name = |path: &OsString| {

@@ -59,15 +59,19 @@ impl<K: Key, V: Value> KvStore<K, V> {
     pub(super) async fn lock<'a>(&'a self, endpoint: &'a Endpoint, key: &K) -> Result<Locked<'a>> {
         let stripe = self.stripe(key);
         let home = self.home_of_stripe(stripe);
+        // The first wait sets the deadline of all.
+        let mut until = None;
         if let Some(entered) = self.deaths.enter(home) {
-            match self.locks.lock(endpoint, stripe).await {
+            let deadline = || *until.get_or_insert_with(|| endpoint.deadline());
+            match self.locks.lock_until(endpoint, stripe, deadline).await {
                 Ok(guard) if !guard.is_poisoned() => return Ok(Locked { guard, entered, stripe }),
                 Ok(_) => {}
                 Err(error) if self.is_lost_with(&error, home) => {}
                 Err(error) => return Err(error),
             }
         }
-        endpoint.boxed(self.lock_after_death(endpoint, stripe, endpoint.deadline())).await
+        let deadline = until.unwrap_or_else(|| endpoint.deadline());
+        endpoint.boxed(self.lock_after_death(endpoint, stripe, deadline)).await
     }
 
     /// Takes the lock of a stripe at its present home, and repairs the keys that it protects.

@@ -242,7 +242,7 @@ impl RingReceiver {
     }
 }
 
-/// Copies words of the ring into bytes.
+/// Appends words of the ring to bytes.
 #[inline]
 fn append_words(words: &[Word], into: &mut Vec<u8>) {
     let (blocks, rest) = words.as_chunks::<8>();
