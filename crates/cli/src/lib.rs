@@ -31,6 +31,7 @@ mod output;
 mod parts;
 mod report;
 mod run;
+mod spread;
 
 use std::io::Write;
 use std::process::ExitCode;
@@ -54,7 +55,7 @@ enum Command {
     Run(run::RunArgs),
     /// Measure objects and fabrics
     Bench(bench::BenchArgs),
-    /// Make a page with pictures and tables of what `bench --json` has measured
+    /// Make a page with pictures and tables of measurements by `bench --json`
     Report(report::ReportArgs),
     /// Model-check the objects: search simulated executions for a failure, or replay one
     Check(check::CheckArgs),

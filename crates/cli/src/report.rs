@@ -1,4 +1,4 @@
-//! `farfield report`: a page with pictures and tables of what `farfield bench --json` has measured.
+//! `farfield report`: a page with pictures and tables of measurements by `farfield bench --json`.
 
 mod compare;
 mod figures;
@@ -44,7 +44,7 @@ Examples:
   farfield report results.jsonl -o report.html
   farfield report monday.jsonl tuesday.jsonl -o report.html --svg pictures";
 
-/// Make a page with pictures and tables of what `bench --json` has measured.
+/// Make a page with pictures and tables of measurements by `bench --json`.
 #[derive(Args)]
 #[command(after_long_help = HELP)]
 pub(crate) struct ReportArgs {

@@ -101,6 +101,11 @@ fn children(id: u32) -> Vec<String> {
     list.split_whitespace().map(str::to_owned).collect()
 }
 
+/// How many threads a process has.
+fn threads(id: &str) -> usize {
+    std::fs::read_dir(format!("/proc/{id}/task")).map_or(0, Iterator::count)
+}
+
 #[test]
 fn a_node_that_dies_ends_the_run_and_is_named() {
     for name in ["barrier", "broadcast", "queue"] {
@@ -110,13 +115,13 @@ fn a_node_that_dies_ends_the_run_and_is_named() {
         let start = Instant::now();
         let nodes = loop {
             let nodes = children(run.id());
-            if nodes.len() == 2 {
+            // A node that has joined the session has a service thread.
+            if nodes.len() == 2 && nodes.iter().all(|node| threads(node) > 1) {
                 break nodes;
             }
-            assert!(start.elapsed() < Duration::from_secs(30), "no nodes were started");
-            std::thread::sleep(Duration::from_millis(10));
+            assert!(start.elapsed() < Duration::from_secs(30), "no nodes have joined");
+            std::thread::sleep(Duration::from_millis(10)); // between looks
         };
-        std::thread::sleep(Duration::from_millis(500));
         let killed = Command::new("kill").args(["-KILL", &nodes[1]]).status().expect("there is kill");
         assert!(killed.success());
         let output = run.wait_with_output().expect("it ends");

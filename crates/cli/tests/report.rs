@@ -37,7 +37,7 @@ fn the_page_is_whole_and_needs_nothing_else() {
     assert!(!page.contains("http") && !page.contains("<script") && !page.contains("url("), "it needs the network");
     assert!(!page.contains("NaN") && !page.contains("inf "), "a number is none");
 
-    // It is HTML and XML at once, so that a parser of XML finds what is not closed.
+    // It is HTML and XML at once, so that a parser of XML finds a tag that is not closed.
     let options = ParsingOptions { allow_dtd: true, ..ParsingOptions::default() };
     let parsed = Document::parse_with_options(&page, options).expect("well-formed");
     let root = parsed.root_element();
@@ -48,7 +48,7 @@ fn the_page_is_whole_and_needs_nothing_else() {
         assert!(with_id(link.trim_start_matches('#')).is_some(), "{link} leads nowhere");
     }
 
-    // Every picture has a name, says what it shows, and says how it was measured.
+    // Every picture has a name, a description and its commands.
     let figures: Vec<_> = root.descendants().filter(|part| part.has_tag_name("figure")).collect();
     assert!(figures.len() > 30, "{}", figures.len());
     for figure in &figures {
@@ -83,7 +83,7 @@ fn the_page_is_whole_and_needs_nothing_else() {
     }
     assert_eq!(fs::read_dir(&pictures).expect("the directory").count(), figures.len());
 
-    // What is lost is named; what was not measured is named with its command.
+    // Losses are named; a figure that was not measured is named with its command.
     let peers = text(with_id("peers").expect("the section"));
     assert!(
         peers.contains("Farfield loses 2 of 2 comparisons") && peers.contains("transfer, 2 nodes / MPI"),
@@ -128,7 +128,7 @@ fn what_cannot_be_reported_is_refused() {
     assert!(!page.exists(), "no page was written");
     assert!(!report(&[]).status.success(), "a file is needed");
 
-    // What a later version adds is no obstacle, and one measurement is enough.
+    // Fields of a later version are no obstacle, and one measurement is enough.
     let more =
         good.replacen('{', "{\"added\":[1,{\"later\":true}],", 1).replacen("\"setup\":{", "\"setup\":{\"new\":7,", 1);
     let output = report(&[&file("more.jsonl", &more), "-o", page_name]);

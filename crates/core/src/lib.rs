@@ -39,3 +39,4 @@ pub use objects::queue::{Queue, QueueOptions};
 pub use objects::ring_buffer::{Acknowledgements, RingBuffer, RingOptions, RingReceiver, RingSender};
 pub use objects::shared_var::SharedVar;
 pub use objects::sst::Sst;
+pub use objects::wait_limit::WaitLimit;

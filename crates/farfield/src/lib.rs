@@ -129,7 +129,7 @@ pub use farfield_locks as locks;
 #[cfg(feature = "locks")]
 pub use farfield_locks::{
     ALock, ALockArray, ALockGuard, ALockOptions, LockArray, LockGuard, LockKind, LockOptions, LockTable, McsGuard,
-    McsLockArray, SpinGuard, SpinLockArray, TableGuard, WaitLimit,
+    McsLockArray, SpinGuard, SpinLockArray, TableGuard,
 };
 /// Transactions under locks.
 #[cfg(feature = "transactions")]

@@ -66,7 +66,7 @@ impl Queue {
     }
 
     /// Leaves the head: grants the lock to the operation behind, or tries to empty the queue. The caller has made its
-    /// writes visible, except the spared ones. Returns what [`Entry::leave`] has to do. Nothing if it has left at once, as
+    /// writes visible, except the spared ones. Returns the entry for [`Entry::leave`]. Nothing if it has left at once, as
     /// on shared memory, or if its grant was refused: then the service thread repeats it.
     ///
     /// # Errors

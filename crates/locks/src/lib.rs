@@ -20,6 +20,7 @@ use farfield_fabric::{Endpoint, GroupKey, Instant, NodeId, Region, RemotePtr, me
 
 use farfield_core::Node;
 use farfield_core::Result;
+pub use farfield_core::WaitLimit;
 use farfield_core::toolkit::ErrorContext;
 use farfield_core::toolkit::{Object, ObjectBuilder, Participants, Regions};
 use farfield_core::{Guard, MutexArray};
@@ -204,43 +205,6 @@ pub trait LockArray {
 
 /// The reason why an operation that waits has the lock at its end.
 const WAITS: &str = "an operation that waits ends with the lock or an error";
-
-/// How long an operation waits for a lock.
-///
-/// ```
-/// # use farfield::{Endpoint, LockArray, Result, WaitLimit};
-/// # use std::time::Duration;
-/// async fn work(ep: &Endpoint, locks: &impl LockArray, is_urgent: bool) -> Result<()> {
-///     let mut limit = if is_urgent { WaitLimit::Now } else { WaitLimit::Deadline(ep.now() + Duration::from_secs(1)) };
-///     let Some(guard) = locks.acquire(ep, 0, &mut limit).await? else { return Ok(()) };
-///     // …
-///     # drop(guard);
-///     # Ok(())
-/// }
-/// ```
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum WaitLimit {
-    /// As long as the endpoint's timeout. The clock is read only when an operation has to wait; that makes a `Deadline` of
-    /// it.
-    Timeout,
-    /// Until then.
-    Deadline(Instant),
-    /// Not at all.
-    Now,
-}
-
-impl WaitLimit {
-    /// The deadline of an operation that waits at the time `now`.
-    pub(crate) fn until(&mut self, endpoint: &Endpoint, now: Instant) -> Instant {
-        if *self == WaitLimit::Timeout {
-            *self = WaitLimit::Deadline(now + endpoint.timeout());
-        }
-        match *self {
-            WaitLimit::Deadline(deadline) => deadline,
-            _ => Instant { ns: 0 },
-        }
-    }
-}
 
 /// Holds a lock until it is dropped or unlocked.
 ///

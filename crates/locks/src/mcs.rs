@@ -219,7 +219,7 @@ impl<'a> McsGuard<'a> {
         self.locks.queue.spared(self.held.as_ref().expect("it is held"))
     }
 
-    /// Takes the operation out of the guard, with what it grants to the next one.
+    /// Takes the operation out of the guard, with its grant for the next one.
     #[inline]
     fn take(&mut self) -> (Head, Grant) {
         (self.held.take().expect("it is held"), Grant::new(0, self.is_poisoned && !self.is_repaired))

@@ -79,7 +79,7 @@ const AT_ONCE: &[&str] = &[
     "alock/release", "spin/release", "mcs/release", "mcs/neighbours", "alock/both-queues", "alock/turns",
     "alock/window", "alock/trying", "alock/timeout", "alock/late-victim", "mcs/dropped", "mcs/user-dies",
     "mcs/seen-whole", "mcs/home-cut", "alock/holder-dies", "alock/users-die", "alock/told-once", "mcs/told-once",
-    "spin/holder-dies", "mcs/refused", "alock/refused", "alock/holder-cut",
+    "spin/holder-dies", "locks/random", "locks/random-dies", "mcs/refused", "alock/refused", "alock/holder-cut",
     "mcs/holder-cut",
 ];
 

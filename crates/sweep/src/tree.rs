@@ -85,6 +85,18 @@ fn tracked(root: &Path) -> Result<Vec<String>> {
     Ok(files.lines().filter(|file| root.join(file).exists()).map(String::from).collect())
 }
 
+/// Makes `to` a link to what `from` is a link to.
+fn link_alike(from: &Path, to: &Path) -> Result<()> {
+    let target = std::fs::read_link(from)?;
+    if std::fs::read_link(to).ok().as_ref() != Some(&target) {
+        if to.exists() {
+            std::fs::remove_file(to)?;
+        }
+        std::os::unix::fs::symlink(&target, to).with_context(|| format!("linking {}", to.display()))?;
+    }
+    Ok(())
+}
+
 /// A copy of the workspace.
 pub(crate) struct Tree {
     root: PathBuf,
@@ -122,6 +134,10 @@ impl Tree {
         for file in tracked(&self.root)? {
             let (from, to) = (self.root.join(&file), self.folder.join(&file));
             std::fs::create_dir_all(to.parent().expect("a file is in a folder"))?;
+            if from.is_symlink() {
+                link_alike(&from, &to)?;
+                continue;
+            }
             let of_file: Vec<(u32, &Mistake)> =
                 sites.iter().filter(|(_, site)| site.file == file).map(|(id, site)| (*id, &site.mistake)).collect();
             let bytes = std::fs::read(&from)?;
@@ -317,5 +333,20 @@ mod tests {
         let known = equivalents(&root).unwrap();
         let stale: Vec<&String> = known.keys().filter(|name| !names.contains(*name)).collect();
         assert!(stale.is_empty(), "no such mistakes: {stale:#?}");
+    }
+
+    #[test]
+    fn a_copy_has_all_that_git_knows_links_too() {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+        let scratch = tempfile::tempdir().unwrap();
+        let tree = Tree::new(&root, scratch.path(), Profile::BuiltSoon);
+        for _again in 0..2 {
+            tree.write(&[]).unwrap();
+        }
+        for file in tracked(&root).unwrap() {
+            let (known, copy) = (root.join(&file), tree.folder.join(&file));
+            assert!(copy.exists(), "{file} is not in the copy, or leads nowhere");
+            assert_eq!(known.is_symlink(), copy.is_symlink(), "{file}");
+        }
     }
 }

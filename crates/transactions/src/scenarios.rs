@@ -32,7 +32,13 @@ pub fn all() -> Vec<Scenario> {
 }
 
 /// Those that are also searched with operations that complete at once.
-const AT_ONCE: &[&str] = &["transactions/transfers", "transactions/own-cells", "transactions/cell-dies"];
+const AT_ONCE: &[&str] = &[
+    "transactions/transfers",
+    "transactions/own-cells",
+    "transactions/random",
+    "transactions/random-dies",
+    "transactions/cell-dies",
+];
 
 /// A node writes its number to every cell, some of which it names twice.
 fn own_cells() -> Scenario {

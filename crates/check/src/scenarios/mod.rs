@@ -53,8 +53,13 @@ pub fn all() -> Vec<Scenario> {
 const AT_ONCE: &[&str] = &[
     "mutex/release",
     "mutex/third-node",
+    "mutex/queue",
     "mutex/window",
+    "mutex/trying",
+    "mutex/timeout",
+    "mutex/dropped",
     "mutex/holder-dies",
+    "mutex/refused-anywhere",
     "queue/producers",
     "queue/consumers",
     "queue/around-two",
@@ -69,7 +74,12 @@ const AT_ONCE: &[&str] = &[
     "queue/refused-publication",
     "kv/update",
     "kv/torn",
+    "kv/traffic",
+    "kv/dies",
     "kv/update-dies",
+    "random/two",
+    "random/three",
+    "random/dies",
 ];
 
 /// Adds to scenarios with faults, but for small and medium ones, the same again with NICs and threads that stall.

@@ -3,6 +3,7 @@
 use super::layout::{Kind, Layout};
 use super::story::{Hint, Story, op_of};
 use super::{Timeline, What, svg};
+use html_escape::encode_quoted_attribute as escape;
 use std::fmt::Write;
 
 const STYLE: &str = include_str!("page.css");
@@ -237,20 +238,4 @@ pub(super) fn words(timeline: &Timeline, story: &Story, rank: usize) -> String {
 /// A value as a person reads it: small numbers in decimal, others in hexadecimal.
 pub(crate) fn number(value: u64) -> String {
     if value < 10_000_000 { value.to_string() } else { format!("0x{value:x}") }
-}
-
-/// A text for HTML, between tags or in an attribute.
-pub(super) fn escape(text: &str) -> String {
-    let mut out = String::with_capacity(text.len());
-    for c in text.chars() {
-        match c {
-            '&' => out += "&amp;",
-            '<' => out += "&lt;",
-            '>' => out += "&gt;",
-            '"' => out += "&quot;",
-            '\'' => out += "&#39;",
-            c => out.push(c),
-        }
-    }
-    out
 }

@@ -2,7 +2,9 @@
 //! columns, so that the script can stretch it; `data-e`, `data-o` and `data-c` name the event, operation and cell.
 
 use super::layout::{COLUMN_PX, END_PX, Kind, LABEL_CHARS_MAX, Label, Layout, Strip, fit};
-use super::page::{escape, number};
+use html_escape::encode_quoted_attribute as escape;
+
+use super::page::number;
 use super::story::{Hint, Op, SpanKind, Story, is_background, op_of};
 use super::{Timeline, What};
 use std::fmt::Write;

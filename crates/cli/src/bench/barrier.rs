@@ -44,7 +44,7 @@ pub(crate) struct BarrierArgs {
     common: Common,
 }
 
-/// What a wait fences.
+/// The scope of a wait's fence.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum, Serialize, Deserialize)]
 enum Fence {
     /// The puts to all nodes

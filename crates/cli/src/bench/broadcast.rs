@@ -174,7 +174,7 @@ fn serve(plan: &Plan) -> Result<()> {
     worker::run_threads(threads)
 }
 
-/// Measures between two meetings of all threads, and says what the result is.
+/// Measures between two meetings of all threads, and reports the result.
 fn measured(
     endpoint: &Endpoint,
     phase: &mut BarrierThread,
@@ -192,7 +192,7 @@ fn measured(
     worker::meet(endpoint, phase)
 }
 
-/// Room for twice the window: the window limits what is in flight, never the ring.
+/// Room for twice the window: the window limits the messages in flight, never the ring.
 fn capacity_bytes(plan: &Plan) -> usize {
     let framed = plan.size.next_multiple_of(8) as usize + 8;
     (2 * usize::from(plan.window) * framed).max(4096)

@@ -12,11 +12,12 @@ use farfield::{Barrier, Endpoint, Node};
 use indicatif::ProgressBar;
 use serde::{Deserialize, Serialize};
 
-use super::journal::{Journal, median};
+use super::journal::Journal;
 use super::measurement::{Measurement, Setup};
 use super::options::{Common, Cores};
 use super::threads::ratio;
 use super::worker::{self, Workers};
+use crate::spread::median;
 
 /// Time waited-for 8-byte put, get, cas and faa to another process, one after the other.
 ///

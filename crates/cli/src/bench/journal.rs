@@ -6,11 +6,12 @@ use anyhow::{Context, Result};
 use serde_json::Value;
 
 use super::handoff;
-use super::measurement::{Latencies, Measurement, Percentiles};
+use super::measurement::{Latencies, Measurement, Percentiles, Setup};
 use super::options::Common;
 use super::peer::{Comparison, Peers};
 use super::threads::ratio;
 use crate::output::{self, grouped};
+use crate::spread::{Spread, median};
 
 /// Collects the measurements of a run.
 pub(crate) struct Journal<'a> {
@@ -53,7 +54,7 @@ impl<'a> Journal<'a> {
         Ok(())
     }
 
-    /// Writes the table, the ratios to the peers, and what a benchmark has to add to it.
+    /// Writes the table, a benchmark's own lines, and the ratios to the peers.
     pub(crate) fn table(&self, more: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> Result<()> {
         self.text(|out| {
             let (ours, theirs): (Vec<&Measurement>, Vec<_>) = self.all.iter().partition(|one| one.is_ours());
@@ -73,7 +74,7 @@ impl<'a> Journal<'a> {
         written.context("writing the table")
     }
 
-    /// What was measured on, and what was done with the threads.
+    /// The machine of the run, and the pinning of its threads.
     pub(crate) fn write_machine(&self, out: &mut dyn Write) -> io::Result<()> {
         let Some(first) = self.all.first() else { return Ok(()) };
         let machine = &first.machine;
@@ -124,31 +125,9 @@ impl Row<'_> {
     }
 }
 
-/// The median of some numbers: the middle one, or the mean of the two in the middle.
-pub(crate) fn median(numbers: impl Iterator<Item = f64>) -> f64 {
-    let mut numbers: Vec<f64> = numbers.collect();
-    numbers.sort_by(f64::total_cmp);
-    match numbers.len() {
-        0 => 0.0,
-        count => (numbers[(count - 1) / 2] + numbers[count / 2]) / 2.0,
-    }
-}
-
-/// The geometric mean of some numbers; zero if one is.
-fn geometric_mean(numbers: impl Iterator<Item = f64> + Clone) -> f64 {
-    let count = numbers.clone().count();
-    if count == 0 { 0.0 } else { (numbers.map(f64::ln).sum::<f64>() / count as f64).exp() }
-}
-
-/// The distance from the least to the most, as a share of the median.
-fn spread(numbers: impl Iterator<Item = f64> + Clone) -> f64 {
-    let (least, most) = (numbers.clone().fold(f64::INFINITY, f64::min), numbers.clone().fold(0.0, f64::max));
-    ratio(most - least, median(numbers))
-}
-
-/// What was asked for, by name.
-fn asked(measurement: &Measurement) -> Vec<(String, String)> {
-    let Ok(Value::Object(fields)) = serde_json::to_value(&measurement.setup) else { return Vec::new() };
+/// The fields of a setup, by name.
+pub(super) fn asked(setup: &Setup) -> Vec<(String, String)> {
+    let Ok(Value::Object(fields)) = serde_json::to_value(setup) else { return Vec::new() };
     let text = |value: &Value| match value {
         Value::Number(number) => number.as_u64().map_or_else(|| number.to_string(), grouped),
         Value::String(text) => text.clone(),
@@ -157,7 +136,7 @@ fn asked(measurement: &Measurement) -> Vec<(String, String)> {
     fields.iter().map(|(name, value)| (name.replace('_', " "), text(value))).collect()
 }
 
-/// A row for each case and setup. What is the same in all stands above them.
+/// A row for each case and setup, below the fields that are the same in all.
 fn write_table<'a>(all: &[&'a Measurement], out: &mut dyn Write) -> io::Result<()> {
     let mut rows: Vec<Row<'a>> = Vec::new();
     for one in all {
@@ -167,7 +146,7 @@ fn write_table<'a>(all: &[&'a Measurement], out: &mut dyn Write) -> io::Result<(
         }
     }
     let Some(first) = rows.first() else { return Ok(()) };
-    let setups: Vec<_> = rows.iter().map(|row| asked(row.first())).collect();
+    let setups: Vec<_> = rows.iter().map(|row| asked(&row.first().setup)).collect();
     let is_common = |field: &(String, String)| setups.iter().all(|setup| setup.contains(field));
     let common: Vec<_> = setups[0].iter().filter(|field| is_common(field)).collect();
     write!(out, "{}", first.first().bench)?;
@@ -192,7 +171,7 @@ fn write_table<'a>(all: &[&'a Measurement], out: &mut dyn Write) -> io::Result<(
     Ok(())
 }
 
-/// The cell of what does not apply.
+/// The cell of a figure that does not apply.
 const NONE: &str = "-";
 
 /// The figures that any of the rows has.
@@ -232,9 +211,9 @@ impl Row<'_> {
         cells.extend(varied.iter().map(|name| value(name).to_owned()));
         cells.push(number(median(self.throughputs())));
         if rows[0].0.len() > 1 {
-            let all: Vec<f64> = self.throughputs().collect();
-            cells.push(number(geometric_mean(all.iter().copied())));
-            cells.push(format!("{:.0} %", 100.0 * spread(all.iter().copied())));
+            let of = Spread::of(self.throughputs()).expect("a row has measurements");
+            cells.push(number(of.geometric_mean));
+            cells.push(format!("{:.0} %", 100.0 * ratio(of.max - of.min, of.median)));
         }
         match self.percentiles() {
             Some(percentiles) => cells.extend(percentiles.columns()),
@@ -249,13 +228,12 @@ impl Row<'_> {
 }
 
 /// A number in as many digits as it needs.
-fn number(value: f64) -> String {
+pub(super) fn number(value: f64) -> String {
     if value >= 100.0 { grouped(value.round() as u64) } else { format!("{value:.2}") }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::measurement::Setup;
     use super::*;
 
     fn one(case: &str, nodes: u32, throughput: f64) -> Measurement {
@@ -291,12 +269,5 @@ mod tests {
         assert!(table.starts_with("kv, fabric shm, nodes 2; 2 repetitions\n"), "{table}");
         assert_eq!(lines[2][..5], ["a", "250", "200", "120", "%"], "{table}");
         assert_eq!(lines[3][..5], ["c", "5.00", "5.00", "0", "%"], "{table}");
-    }
-
-    #[test]
-    fn medians_lie_in_the_middle() {
-        assert_eq!(median([3.0, 1.0, 2.0].into_iter()), 2.0);
-        assert_eq!(median([4.0, 1.0].into_iter()), 2.5);
-        assert_eq!(median(std::iter::empty()), 0.0);
     }
 }

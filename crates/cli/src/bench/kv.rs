@@ -108,7 +108,7 @@ pub(crate) fn main(args: &KvArgs) -> Result<()> {
 }
 
 impl KvArgs {
-    /// Each combination of what was given.
+    /// Each combination of the given values.
     fn plans(&self) -> Result<Vec<Plan>> {
         let workloads = if self.batch { vec![None] } else { self.workload.iter().copied().map(Some).collect() };
         let mut plans = Vec::new();

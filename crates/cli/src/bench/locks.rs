@@ -174,7 +174,7 @@ fn run(plan: &Plan, common: &Common, journal: &mut Journal<'_>) -> Result<Vec<Re
     Ok(reports)
 }
 
-/// Starts the nodes, and collects what their threads have measured.
+/// Starts the nodes, and collects the measurements of their threads.
 fn measure(plan: &Plan, common: &Common) -> Result<Results> {
     let duration = plan.duration();
     let mut results = Results::default();

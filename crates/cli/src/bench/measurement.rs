@@ -21,7 +21,7 @@ pub(crate) struct Measurement {
     pub(crate) format: u32,
     /// The benchmark: `kv`, `locks`, `transfers`, `fabric`, `barrier`, `broadcast` or `queue`.
     pub(crate) bench: String,
-    /// What it measured: the workload of `kv`, the kind of `locks`, the operation of `fabric`, and so on.
+    /// The measured case: the workload of `kv`, the kind of `locks`, the operation of `fabric`, and so on.
     pub(crate) case: String,
     /// `farfield`, or the name of another system.
     pub(crate) system: String,
@@ -63,7 +63,7 @@ pub(crate) struct Measurement {
     pub(crate) at: String,
 }
 
-/// What was asked for. A field that does not apply is absent.
+/// The options of the run. A field that does not apply is absent.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Setup {
     /// The fabric's name: `shm` or `verbs`.
@@ -187,7 +187,7 @@ fn command() -> String {
 }
 
 impl Machine {
-    /// This machine. What `/proc` does not say is empty or zero.
+    /// This machine. A field that `/proc` does not have is empty or zero.
     pub(crate) fn read() -> Machine {
         let read = |file: &str| std::fs::read_to_string(file).unwrap_or_default();
         let value = |text: &str, name: &str| {
@@ -218,6 +218,11 @@ impl Latencies {
     #[inline]
     pub(crate) fn record(&mut self, latency_ns: u64, operations: u64) {
         self.0.saturating_record_n(latency_ns, operations);
+    }
+
+    /// All samples.
+    pub(crate) fn histogram(&self) -> &Histogram<u64> {
+        &self.0
     }
 
     /// The percentiles that reports show.

@@ -81,7 +81,7 @@ impl Common {
         Duration::from_secs_f64(self.seconds)
     }
 
-    /// A setup with what all benchmarks have.
+    /// A setup with the fields of all benchmarks.
     pub(crate) fn setup(&self, nodes: u16, threads: u16) -> Setup {
         Setup {
             fabric: Some(self.fabric.name().into()),

@@ -1,7 +1,7 @@
 //! Other systems that do the same work as a benchmark of Farfield, in turns with it in the same run.
 //!
 //! A peer is a small C program (`bench/peers`), whose source is in this binary: it is compiled when a run needs it, with
-//! the system's own tools, into a directory that goes with the run. What a peer has to do follows from Farfield's
+//! the system's own tools, into a directory that goes with the run. A peer's work follows from Farfield's
 //! [`Measurement`] of the same turn, and its line of JSON becomes a measurement with the same bench, case and setup.
 
 mod compare;
@@ -128,7 +128,7 @@ impl Peers {
     }
 }
 
-/// What a run of a program says, and the command that it was.
+/// The lines of a program's run, and its command.
 type Said = (Vec<Line>, String);
 
 /// The measurements of a peer. Cases that need the same run of its program share one.
@@ -171,7 +171,7 @@ fn theirs(
     Ok(all)
 }
 
-/// Tells the user what the run goes on without.
+/// Reports that the run continues without a peer.
 fn warn(what: fmt::Arguments<'_>) {
     // A closed standard error is no reason to panic.
     let _ = writeln!(std::io::stderr(), "farfield: {what}");

@@ -129,7 +129,7 @@ fn serve(plan: &Plan) -> Result<()> {
     worker::run_threads(threads)
 }
 
-/// A value says who has enqueued it, and which of its values it is.
+/// A value names the thread that enqueued it, and its number among the values of that thread.
 const NUMBER_BITS: u32 = 48;
 
 /// Enqueues a value and dequeues one, until the time is over. There is always one for it: each thread has enqueued at

@@ -11,7 +11,7 @@ use super::options::Common;
 use super::worker::Workers;
 use crate::output;
 
-/// What one thread did and how long it took.
+/// The operations of one thread, and their time.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct ThreadResult {
     /// How long the thread issued operations.

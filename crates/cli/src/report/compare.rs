@@ -2,8 +2,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::group::{Case, Results, median};
+use super::group::{Case, Results};
 use super::{FARFIELD, words};
+use crate::spread::Spread;
 
 /// Farfield's throughput by a peer's.
 pub(super) struct Ratio<'a> {
@@ -22,7 +23,7 @@ impl Ratio<'_> {
         self.ratio < 1.0
     }
 
-    /// What is compared: `mutex, 2 nodes / MPI`.
+    /// The label: `mutex, 2 nodes / MPI`.
     pub(super) fn label(&self, differing: &BTreeSet<String>) -> String {
         let (own, peer) = (&self.own.key, &self.peer.key);
         let setup = words::setup(&own.setup, |name| differing.contains(name));
@@ -55,7 +56,7 @@ pub(super) fn ratios<'a>(results: &'a Results, bench: &'a str) -> Vec<Ratio<'a>>
 }
 
 fn compare<'a>(own: &'a Case, peer: &'a Case) -> Ratio<'a> {
-    // Repetitions of one turn stand beside each other: what disturbs the machine then affects both.
+    // Repetitions of one turn stand beside each other: a disturbance of the machine then affects both.
     let mut beside: BTreeMap<u32, Vec<f64>> = BTreeMap::new();
     for (repetition, throughput) in &peer.repetitions {
         beside.entry(*repetition).or_default().push(*throughput);
@@ -66,10 +67,9 @@ fn compare<'a>(own: &'a Case, peer: &'a Case) -> Ratio<'a> {
         turns.extend(peers.filter(|peer| *peer > 0.0).map(|peer| throughput / peer));
     }
     let is_paired = turns.len() == own.repetitions.len() && turns.len() == peer.repetitions.len();
-    turns.sort_by(f64::total_cmp);
-    let (ratio, min, max) = match &turns[..] {
-        [first, ..] if is_paired => (median(&turns), *first, turns[turns.len() - 1]),
-        _ => {
+    let (ratio, min, max) = match Spread::of(turns).filter(|_| is_paired) {
+        Some(of) => (of.median, of.min, of.max),
+        None => {
             let least = if peer.throughput.min > 0.0 { peer.throughput.min } else { peer.throughput.median };
             let ratio = own.throughput.median / peer.throughput.median;
             (ratio, own.throughput.min / peer.throughput.max, own.throughput.max / least)

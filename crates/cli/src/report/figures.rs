@@ -6,10 +6,11 @@ use anyhow::Result;
 
 use super::FARFIELD;
 use super::compare::Ratio;
-use super::group::{Case, HOW, Results, Spread};
+use super::group::{Case, HOW, Results};
 use super::panel::{self, Line, Measure, Panel, Point, Styles};
 use super::picture::{Axis, Bar, Bars, Chart, Picture};
 use super::words::{self, digits, short, time};
+use crate::spread::Spread;
 
 /// A y axis whose values are this far apart is logarithmic.
 const LOG_FROM: f64 = 25.0;
@@ -20,7 +21,7 @@ const CDF_TO: f64 = 0.999;
 /// Points of a distribution are this far apart, as a part of the whole.
 const CDF_STEP: f64 = 0.004;
 
-/// A picture with what stands below it.
+/// A picture with its caption.
 pub(super) struct Figure<'a> {
     pub(super) picture: Picture,
     pub(super) cases: Vec<&'a Case>,
@@ -160,7 +161,7 @@ pub(super) fn ratios<'a>(results: &Results, title: &str, ratios: &[Ratio<'a>]) -
     Ok(figures)
 }
 
-/// A bar for each case, of what `of` says of it, in the colour of its system.
+/// A bar for each case, of its figure `of`, in the colour of its system.
 pub(super) fn bars<'a>(
     results: &Results,
     title: &str,

@@ -7,8 +7,9 @@ use hdrhistogram::Histogram;
 
 use super::read::{Row, Setup};
 use crate::bench::measurement::{Machine, Percentiles};
+use crate::spread::Spread;
 
-/// What repetitions have in common.
+/// The common facts of repetitions.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Key {
     pub(super) bench: String,
@@ -43,16 +44,7 @@ pub(super) struct Case {
     pub(super) commands: BTreeSet<String>,
 }
 
-/// Some numbers in short.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) struct Spread {
-    pub(super) median: f64,
-    pub(super) geometric_mean: f64,
-    pub(super) min: f64,
-    pub(super) max: f64,
-}
-
-/// Fields of a setup that say how work was done, and not what.
+/// Fields of a setup that tell how work was done, and tell no cases apart.
 pub(super) const HOW: [&str; 1] = ["pinned"];
 
 /// All cases.
@@ -68,23 +60,6 @@ pub(super) struct Results {
     stated: BTreeMap<(String, String), BTreeSet<String>>,
 }
 
-impl Spread {
-    /// Of these numbers; none, if there are none.
-    pub(super) fn of(numbers: impl IntoIterator<Item = f64>) -> Option<Spread> {
-        let mut numbers: Vec<f64> = numbers.into_iter().collect();
-        numbers.sort_by(f64::total_cmp);
-        let (min, max) = (*numbers.first()?, *numbers.last()?);
-        let mean_log = numbers.iter().map(|number| number.ln()).sum::<f64>() / numbers.len() as f64;
-        Some(Spread { median: median(&numbers), geometric_mean: mean_log.exp(), min, max })
-    }
-}
-
-/// Of numbers in order, of which there are some.
-pub(super) fn median(sorted: &[f64]) -> f64 {
-    let half = sorted.len() / 2;
-    if sorted.len() % 2 == 1 { sorted[half] } else { (sorted[half - 1] + sorted[half]) / 2.0 }
-}
-
 impl Results {
     /// Groups measurements.
     pub(super) fn new(rows: Vec<Row>) -> Result<Results> {
@@ -93,7 +68,7 @@ impl Results {
         let mut stated: BTreeMap<_, BTreeSet<String>> = BTreeMap::new();
         let mut times = BTreeSet::new();
         for mut row in rows {
-            // The kind of lock that transfers use: what is compared, like the kind of a lock.
+            // The kind of lock that transfers use tells cases apart, like the kind of a lock.
             if let Some(kind) = row.setup.remove("kind") {
                 row.measurement.case = format!("{} {kind}", row.measurement.case);
             }
@@ -137,7 +112,8 @@ impl Results {
         names.into_iter().filter(|name| values(name).len() > 1).cloned().collect()
     }
 
-    /// Whether two cases did the same work on the same machine, but for the field `except`. [`HOW`] tells none apart. A field that one of the two systems never states in this bench does not apply to that system.
+    /// Whether two cases did the same work on the same machine, but for the field `except`. [`HOW`] tells none apart. A field
+    /// that one of the two systems never states in this bench does not apply to that system.
     pub(super) fn is_same_work(&self, a: &Key, b: &Key, except: &str) -> bool {
         let states = |key: &Key, name: &str| {
             self.stated.get(&(key.bench.clone(), key.system.clone())).is_some_and(|names| names.contains(name))
@@ -232,15 +208,6 @@ fn percentiles(rows: &[Row]) -> Option<Percentiles> {
 mod tests {
     use super::super::samples;
     use super::*;
-
-    #[test]
-    fn spreads_are_of_all_numbers() {
-        let spread = Spread::of([4.0, 1.0, 16.0]).expect("numbers");
-        assert_eq!((spread.median, spread.min, spread.max), (4.0, 1.0, 16.0));
-        assert!((spread.geometric_mean - 4.0).abs() < 1e-9);
-        assert_eq!(Spread::of([1.0, 2.0, 4.0, 100.0]).expect("numbers").median, 3.0);
-        assert_eq!(Spread::of([]), None);
-    }
 
     #[test]
     fn repetitions_are_grouped_and_all_else_is_kept_apart() {

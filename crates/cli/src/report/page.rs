@@ -1,5 +1,6 @@
 //! The page around the pictures.
 
+use html_escape::encode_quoted_attribute as escape;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 
@@ -11,7 +12,7 @@ use super::group::{Case, Results};
 use super::panel::{self, FIELDS, Measure, Styles};
 use super::papers::{Made, PAPERS, Paper};
 use super::picture::{self, Picture};
-use super::words::{self, digits, escape};
+use super::words::{self, digits};
 use super::{FARFIELD, tables};
 use crate::output::grouped;
 
@@ -19,7 +20,7 @@ const STYLE: &str = include_str!("page.css");
 /// More pictures of one sort than these are folded away.
 const SHOWN_MAX: usize = 6;
 
-/// What is on the page.
+/// The contents of the page.
 pub(super) struct Page<'a> {
     results: &'a Results,
     measurements: usize,
@@ -205,7 +206,8 @@ impl<'a> Page<'a> {
                     self.grid(out, made.figures.iter());
                 }
                 None => {
-                    let command = escape(&paper.command());
+                    let command = paper.command();
+                    let command = escape(&command);
                     let _ = writeln!(
                         out,
                         "<p class=\"missing\">Not measured. This command does it: <code>{command}</code></p>"
@@ -246,7 +248,7 @@ impl<'a> Page<'a> {
         let cases = || figure.cases.iter().copied();
         let machines: BTreeSet<_> = cases().map(|case| case.key.machine).collect();
         let machines: Vec<_> = machines.into_iter().map(tables::machine).collect();
-        // What is the same in the whole picture stands nowhere else.
+        // Fields that are the same in the whole picture stand nowhere else.
         let differing = self.results.differing(cases());
         let first = cases().next().map(|case| &case.key.setup);
         let same = first.map(|setup| words::setup(setup, |name| !differing.contains(name))).unwrap_or_default();

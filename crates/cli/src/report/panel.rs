@@ -1,17 +1,18 @@
-//! What the pictures show: lines over a field of the setup that varies, bars, distributions.
+//! The contents of pictures: lines over a field of the setup that varies, bars, distributions.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::group::{Case, HOW, Results, Spread};
+use super::group::{Case, HOW, Results};
 use super::picture::STYLES;
 use super::{FARFIELD, words};
+use crate::spread::Spread;
 
 /// The fields over which lines are drawn.
 pub(super) const FIELDS: [&str; 4] = ["nodes", "threads", "window", "size"];
 /// More lines than these in one picture cannot be told apart.
 const LINES_MAX: usize = 6;
 
-/// What a line shows, and what stands for its repetitions.
+/// The figure of a line, and its value over the repetitions.
 #[derive(Clone, Copy, PartialEq)]
 pub(super) enum Measure {
     /// The median throughput.
@@ -90,7 +91,7 @@ impl Styles {
     }
 }
 
-/// What tells a case apart within its bench: the system, and, where these differ, the case, the fabric, the version.
+/// The fields that tell a case apart within its bench: the system, and, where these differ, the case, the fabric, the version.
 pub(super) fn label<'a>(case: &Case, among: impl Iterator<Item = &'a Case> + Clone) -> String {
     let own = || among.clone().filter(|other| other.key.system == case.key.system);
     let several = |of: fn(&Case) -> Option<&String>| own().filter_map(of).collect::<BTreeSet<_>>().len() > 1;

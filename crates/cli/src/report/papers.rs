@@ -1,4 +1,4 @@
-//! The figures of the papers that Farfield implements, made from what was measured here.
+//! The figures of the papers that Farfield implements, made from the measurements.
 
 use std::collections::BTreeSet;
 
@@ -14,7 +14,7 @@ pub(super) struct Paper {
     /// Of the anchor and of files.
     pub(super) name: &'static str,
     pub(super) title: &'static str,
-    /// What the paper shows, and where it was measured.
+    /// The contents of the paper's figure, and where it was measured.
     pub(super) shows: &'static str,
     pub(super) bench: &'static str,
     is_of: fn(&Results, &Case) -> bool,

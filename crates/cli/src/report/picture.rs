@@ -6,14 +6,13 @@ mod bars;
 mod chart;
 
 use anyhow::Result;
+use html_escape::encode_quoted_attribute as escape;
 use plotters::coord::Shift;
 use plotters::prelude::{DrawingArea, IntoDrawingArea, IntoFont, RGBColor, SVGBackend, TextStyle};
 
 pub(super) use axis::Axis;
 pub(super) use bars::{Bar, Bars};
 pub(super) use chart::Chart;
-
-use super::words::escape;
 
 /// Colours of a dark page, and dashes.
 pub(super) const STYLE: &str = include_str!("picture.css");
@@ -49,7 +48,7 @@ pub(super) struct Picture {
     /// Of the file that it is also written to, and of its place in the page.
     pub(super) name: String,
     pub(super) title: String,
-    /// What is in the picture, for those who do not see it.
+    /// A description for readers who do not see the picture.
     pub(super) described: String,
     height: i32,
     /// The content of the `svg` element.

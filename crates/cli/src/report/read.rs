@@ -6,12 +6,11 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail, ensure};
 use hdrhistogram::Histogram;
-use hdrhistogram::serialization::Deserializer;
 use serde_json::Value;
 
-use crate::bench::measurement::{FORMAT, Latencies, Measurement};
+use crate::bench::measurement::{FORMAT, Measurement};
 
-/// What was asked for: each field of a setup as a text. Fields that this version does not know are among them, so that
+/// The options of a run: each field of a setup as a text. Fields that this version does not know are among them, so that
 /// measurements that differ in them are not mixed. A field of a nested object is `outer.inner`. Whether threads were
 /// pinned is there, too.
 pub(super) type Setup = BTreeMap<String, String>;
@@ -71,7 +70,7 @@ pub(super) fn row(line: &str) -> Result<Row> {
     let measurement: Measurement = serde_json::from_value(value)?;
     let throughput = measurement.throughput_ops_per_s;
     ensure!(throughput.is_finite() && throughput >= 0.0, "throughput_ops_per_s is {throughput}");
-    let samples = measurement.latency_histogram.as_ref().map(histogram).transpose()?;
+    let samples = measurement.latency_histogram.as_ref().map(|of| of.histogram().clone());
     Ok(Row { measurement, setup, samples, figures })
 }
 
@@ -89,20 +88,6 @@ fn flatten(prefix: &str, value: &Value, setup: &mut Setup) {
         other => other.to_string(),
     };
     setup.insert(prefix.to_owned(), text);
-}
-
-/// The samples of a measurement. [`Latencies`] keeps them to itself, except for their serialized form.
-fn histogram(latencies: &Latencies) -> Result<Histogram<u64>> {
-    let hex = serde_json::to_value(latencies)?;
-    let hex = hex.as_str().unwrap_or_default();
-    let bytes: Vec<u8> = (0..hex.len())
-        .step_by(2)
-        .map(|at| u8::from_str_radix(&hex[at..at + 2], 16))
-        .collect::<Result<_, _>>()
-        .context("a latency histogram is hexadecimal")?;
-    Deserializer::new()
-        .deserialize(&mut bytes.as_slice())
-        .map_err(|error| anyhow::anyhow!("not a latency histogram: {error}"))
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! Measurements that nobody has measured: made up for tests, in the form of real ones.
+//! Made-up measurements for tests, in the form of real ones.
 
 use super::read::{self, Row};
 use crate::bench::measurement::{FORMAT, Latencies, Measurement, Setup};
@@ -131,7 +131,7 @@ fn fixture() -> String {
     text
 }
 
-/// The committed file is what is made here: `FARFIELD_UPDATE=1` writes it.
+/// The committed file is made here: `FARFIELD_UPDATE=1` writes it.
 #[test]
 fn the_synthetic_file_is_up_to_date() {
     let file = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join(FIXTURE);

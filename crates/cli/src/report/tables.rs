@@ -1,14 +1,15 @@
 //! Tables.
 
+use html_escape::encode_quoted_attribute as escape;
 use std::collections::BTreeSet;
 use std::fmt::Write;
 
 use super::compare::Ratio;
 use super::group::{Case, Results};
-use super::words::{self, digits, escape, short, time};
+use super::words::{self, digits, short, time};
 use crate::output::grouped;
 
-/// A table whose first column says what a row is of.
+/// A table whose first column names the row.
 struct Table {
     caption: String,
     columns: Vec<String>,

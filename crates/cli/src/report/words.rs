@@ -28,7 +28,7 @@ pub(super) fn bench(name: &str) -> String {
     }
 }
 
-/// What one operation of a bench is.
+/// The name of one operation of a bench.
 pub(super) fn operation(bench: &str) -> &'static str {
     match bench {
         "kv" => "look-ups and updates",
@@ -135,22 +135,6 @@ pub(super) fn digits(number: f64) -> String {
     };
     let text = format!("{number:.decimals$}");
     if text.contains('.') { text.trim_end_matches('0').trim_end_matches('.').to_owned() } else { text }
-}
-
-/// A text for HTML, between tags or in an attribute.
-pub(super) fn escape(text: &str) -> String {
-    let mut out = String::with_capacity(text.len());
-    for c in text.chars() {
-        match c {
-            '&' => out += "&amp;",
-            '<' => out += "&lt;",
-            '>' => out += "&gt;",
-            '"' => out += "&quot;",
-            '\'' => out += "&#39;",
-            c => out.push(c),
-        }
-    }
-    out
 }
 
 #[cfg(test)]

@@ -14,3 +14,4 @@ pub mod ring_buffer;
 pub(crate) mod settle;
 pub mod shared_var;
 pub mod sst;
+pub(crate) mod wait_limit;

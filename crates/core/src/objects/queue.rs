@@ -89,7 +89,6 @@ mod steps;
 
 use farfield_fabric::{Endpoint, GroupKey, Instant, LocalMutex, NodeId, RemotePtr, Word, memory_fence};
 
-use self::calls::Limit;
 pub use self::layout::QueueOptions;
 use self::state::{BATCH_MAX, CELLS_MAX, State};
 use self::steps::Spares;
@@ -97,6 +96,7 @@ use crate::error::{Error, ErrorContext, ErrorKind, Result};
 use crate::node::{Node, Object, ObjectBuilder, Regions};
 use crate::objects::codec::Value;
 use crate::objects::participants::Participants;
+use crate::objects::wait_limit::WaitLimit;
 
 /// A linearizable queue for many producers and many consumers.
 ///
@@ -275,7 +275,7 @@ impl<V: Value> Queue<V> {
     /// A timeout: the queue stayed full, and nothing was enqueued; it names dead and departed nodes. A byte string
     /// that is too long. The home node is dead or departed.
     pub async fn enqueue(&self, endpoint: &Endpoint, value: &V) -> Result<()> {
-        self.fill(endpoint, core::slice::from_ref(value), Limit::Timeout).await.map(drop)
+        self.fill(endpoint, core::slice::from_ref(value), WaitLimit::Timeout).await.map(drop)
     }
 
     /// [`Queue::enqueue`] with a deadline.
@@ -291,7 +291,7 @@ impl<V: Value> Queue<V> {
     /// # Errors
     /// As `enqueue`.
     pub async fn enqueue_deadline(&self, endpoint: &Endpoint, value: &V, deadline: Instant) -> Result<()> {
-        self.fill(endpoint, core::slice::from_ref(value), Limit::Deadline(deadline)).await.map(drop)
+        self.fill(endpoint, core::slice::from_ref(value), WaitLimit::Deadline(deadline)).await.map(drop)
     }
 
     /// Enqueues a value if there is room. Returns whether there was.
@@ -312,7 +312,7 @@ impl<V: Value> Queue<V> {
     /// [`QueueOptions::enqueues_per_node`] others are in progress and none of them ends. An operation was refused: the
     /// error comes when nothing of the call lands any more.
     pub async fn try_enqueue(&self, endpoint: &Endpoint, value: &V) -> Result<bool> {
-        self.fill(endpoint, core::slice::from_ref(value), Limit::Now).await
+        self.fill(endpoint, core::slice::from_ref(value), WaitLimit::Now).await
     }
 
     /// Enqueues several values at once, with nothing between them, waiting for room as long as the endpoint's timeout.
@@ -329,7 +329,7 @@ impl<V: Value> Queue<V> {
     /// # Errors
     /// As [`Queue::enqueue`], or there are more than [`QueueOptions::batch_max`] of them.
     pub async fn enqueue_batch(&self, endpoint: &Endpoint, values: &[V]) -> Result<()> {
-        self.fill(endpoint, values, Limit::Timeout).await.map(drop)
+        self.fill(endpoint, values, WaitLimit::Timeout).await.map(drop)
     }
 
     /// [`Queue::enqueue_batch`] with a deadline.
@@ -346,7 +346,7 @@ impl<V: Value> Queue<V> {
     /// # Errors
     /// As `enqueue_batch`.
     pub async fn enqueue_batch_deadline(&self, endpoint: &Endpoint, values: &[V], deadline: Instant) -> Result<()> {
-        self.fill(endpoint, values, Limit::Deadline(deadline)).await.map(drop)
+        self.fill(endpoint, values, WaitLimit::Deadline(deadline)).await.map(drop)
     }
 
     /// Enqueues several values at once if there is room for them. Returns whether there was.
@@ -361,7 +361,7 @@ impl<V: Value> Queue<V> {
     /// # Errors
     /// As [`Queue::try_enqueue`], or there are more than [`QueueOptions::batch_max`] of them.
     pub async fn try_enqueue_batch(&self, endpoint: &Endpoint, values: &[V]) -> Result<bool> {
-        self.fill(endpoint, values, Limit::Now).await
+        self.fill(endpoint, values, WaitLimit::Now).await
     }
 
     /// Dequeues a value, waiting for one as long as the endpoint's timeout.
@@ -377,7 +377,7 @@ impl<V: Value> Queue<V> {
     /// # Errors
     /// A timeout: the queue stayed empty; it names dead and departed nodes. The home node is dead or departed.
     pub async fn dequeue(&self, endpoint: &Endpoint) -> Result<V> {
-        Ok(self.take(endpoint, Limit::Timeout).await?.expect(WAITS))
+        Ok(self.take(endpoint, WaitLimit::Timeout).await?.expect(WAITS))
     }
 
     /// [`Queue::dequeue`] with a deadline.
@@ -394,7 +394,7 @@ impl<V: Value> Queue<V> {
     /// # Errors
     /// As `dequeue`.
     pub async fn dequeue_deadline(&self, endpoint: &Endpoint, deadline: Instant) -> Result<V> {
-        Ok(self.take(endpoint, Limit::Deadline(deadline)).await?.expect(WAITS))
+        Ok(self.take(endpoint, WaitLimit::Deadline(deadline)).await?.expect(WAITS))
     }
 
     /// Dequeues a value if there is one.
@@ -411,7 +411,7 @@ impl<V: Value> Queue<V> {
     /// # Errors
     /// The home node is dead or departed.
     pub async fn try_dequeue(&self, endpoint: &Endpoint) -> Result<Option<V>> {
-        self.take(endpoint, Limit::Now).await
+        self.take(endpoint, WaitLimit::Now).await
     }
 
     /// Returns the values that dequeues of this node had taken when they were dropped. They are no longer in the

@@ -25,7 +25,7 @@ pub(super) struct Measurer<'a, V: Sample> {
     /// Of a value, in bytes.
     pub(super) size: u32,
     pub(super) duration: Duration,
-    /// What the first written value contains; each further one contains one more.
+    /// The content of the first written value; each further one contains one more.
     pub(super) first_content: u64,
 }
 
@@ -74,8 +74,9 @@ impl<V: Sample> Measurer<'_, V> {
     }
 
     /// Keeps a window of calls in flight until the time is over: each begins when another has ended. A call is told
-    /// whether it is timed, from when it is first polled. Only timed calls read the clock. So a few more calls begin after the time is over,
-    /// until a timed one ends. All that have begun are waited for and counted, and the run lasts until they have ended.
+    /// whether it is timed, from when it is first polled. Only timed calls read the clock. So a few more calls begin after
+    /// the time is over, until a timed one ends. All that have begun are waited for and counted, and the run lasts until
+    /// they have ended.
     fn slide<F: Future<Output = Ended>>(&self, mut call: impl FnMut(bool) -> F) -> Result<ThreadResult> {
         let endpoint = self.endpoint;
         let mut result = ThreadResult::new();

@@ -1,5 +1,6 @@
 //! A picture of lines: something against a number of threads.
 
+use html_escape::encode_quoted_attribute as escape;
 use std::fmt::Write;
 
 /// A line through points.
@@ -31,7 +32,7 @@ pub(super) fn svg(title: &str, below: &str, lines: &[Line]) -> String {
         "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {HEIGHT}\" font-family=\"sans-serif\" \
          font-size=\"12\">\n<title>{0}</title>\n<rect width=\"{WIDTH}\" height=\"{HEIGHT}\" fill=\"white\"/>\n<text \
          x=\"{LEFT}\" y=\"22\" font-size=\"14\">{0}</text>",
-        escaped(title)
+        escape(title)
     ));
     for at in 0..=4 {
         let value = top * f64::from(at) / 4.0;
@@ -51,7 +52,7 @@ pub(super) fn svg(title: &str, below: &str, lines: &[Line]) -> String {
         add(format!("<text x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"middle\">{x}</text>", x_of(x), bottom + 18.0));
     }
     let middle = (LEFT + right) / 2.0;
-    add(format!("<text x=\"{middle:.1}\" y=\"{:.1}\" text-anchor=\"middle\">{}</text>", bottom + 38.0, escaped(below)));
+    add(format!("<text x=\"{middle:.1}\" y=\"{:.1}\" text-anchor=\"middle\">{}</text>", bottom + 38.0, escape(below)));
     for (at, line) in lines.iter().enumerate() {
         let colour = COLOURS[at % COLOURS.len()];
         let mut path = String::new();
@@ -68,7 +69,7 @@ pub(super) fn svg(title: &str, below: &str, lines: &[Line]) -> String {
             right + 12.0,
             y - 6.0,
             right + 30.0,
-            escaped(&line.name)
+            escape(&line.name)
         ));
     }
     add("</svg>".into());
@@ -92,10 +93,6 @@ fn short(number: f64) -> String {
         1e3.. => format!("{} k", number / 1e3),
         _ => format!("{number}"),
     }
-}
-
-fn escaped(text: &str) -> String {
-    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
 }
 
 #[cfg(test)]

@@ -8,12 +8,12 @@ use farfield::fabric::Counts;
 use serde::{Deserialize, Serialize};
 
 use super::plan::{Budgets, Case, Plan};
-use crate::bench::journal::median;
 use crate::bench::measurement::{Latencies, Measurement, Percentiles, Setup};
 use crate::bench::options::Common;
 use crate::bench::threads::{fairness, ratio};
 use crate::launch::FabricChoice;
 use crate::output::grouped;
+use crate::spread::median;
 
 /// The results of one thread in one round of a measurement.
 #[derive(Debug, Serialize, Deserialize)]

@@ -2,8 +2,9 @@
 
 use std::io::{self, Write};
 
+use super::super::journal::{asked, number};
 use super::super::measurement::{Measurement, Setup};
-use crate::output::grouped;
+use crate::spread::{Spread, median};
 
 /// A figure that is compared.
 struct Figure {
@@ -70,8 +71,9 @@ struct Row {
     /// Medians over the turns.
     ours: f64,
     theirs: f64,
-    /// Farfield's by the peer's, of each turn, from the least to the most.
-    ratios: Vec<f64>,
+    turns: usize,
+    /// Farfield's by the peer's, of all turns.
+    ratio: Spread,
 }
 
 /// All that can be compared.
@@ -120,7 +122,7 @@ impl Comparison {
             }
             writeln!(out, "{}", line.trim_end())?;
         }
-        let turns = self.0.iter().map(|row| row.ratios.len()).max().unwrap_or(0);
+        let turns = self.0.iter().map(|row| row.turns).max().unwrap_or(0);
         writeln!(
             out,
             "ratio: Farfield's by the peer's, the median of {turns} turn{}; throughput and fairness are better if it is \
@@ -142,13 +144,13 @@ impl Comparison {
                 row.peer,
                 self.title(row),
                 row.figure().name,
-                row.ratio()
+                row.ratio.median
             )?;
         }
         Ok(())
     }
 
-    /// The case, and what of its setup differs among the rows.
+    /// The case, and the fields of its setup that differ among the rows.
     fn title(&self, row: &Row) -> String {
         let mut title = format!("{} {}", row.bench, row.case);
         let is_common = |field: &(String, String)| self.0.iter().all(|other| asked(&other.setup).contains(field));
@@ -166,9 +168,9 @@ impl Comparison {
             number(row.ours),
             number(row.theirs),
             format!("{} {}", figure.unit, row.peer).trim().to_owned(),
-            format!("{:.2}", row.ratio()),
-            format!("{:.2}", row.ratios[0]),
-            format!("{:.2}", row.ratios[row.ratios.len() - 1]),
+            format!("{:.2}", row.ratio.median),
+            format!("{:.2}", row.ratio.min),
+            format!("{:.2}", row.ratio.max),
             if row.is_lost() { "LOSES" } else { "" }.into(),
         ]
     }
@@ -193,19 +195,18 @@ impl Row {
                 ratios.push(our / their);
             }
         }
-        if ratios.is_empty() {
-            return None;
-        }
-        ratios.sort_by(f64::total_cmp);
+        let turns = ratios.len();
+        let ratio = Spread::of(ratios)?;
         Some(Row {
             bench: peer.bench.clone(),
             case: peer.case.clone(),
             setup: peer.setup.clone(),
             peer: name_of(peer),
             figure: at,
-            ours: median(&mut ours),
-            theirs: median(&mut theirs),
-            ratios,
+            ours: median(ours),
+            theirs: median(theirs),
+            turns,
+            ratio,
         })
     }
 
@@ -213,17 +214,13 @@ impl Row {
         &FIGURES[self.figure]
     }
 
-    fn ratio(&self) -> f64 {
-        median(&mut self.ratios.clone())
-    }
-
     fn is_lost(&self) -> bool {
-        self.is_worse(self.ratio())
+        self.is_worse(self.ratio.median)
     }
 
     /// Whether all turns agree.
     fn is_clear(&self) -> bool {
-        self.ratios.iter().all(|ratio| self.is_worse(*ratio) == self.is_lost())
+        self.is_worse(self.ratio.min) == self.is_worse(self.ratio.max)
     }
 
     fn is_worse(&self, ratio: f64) -> bool {
@@ -234,25 +231,4 @@ impl Row {
 /// A system with its version.
 fn name_of(one: &Measurement) -> String {
     format!("{} {}", one.system, one.system_version)
-}
-
-/// The middle number, or the mean of the two in the middle.
-fn median(numbers: &mut [f64]) -> f64 {
-    numbers.sort_by(f64::total_cmp);
-    match numbers.len() {
-        0 => 0.0,
-        count => (numbers[(count - 1) / 2] + numbers[count / 2]) / 2.0,
-    }
-}
-
-/// A number in as many digits as it needs.
-fn number(value: f64) -> String {
-    if value >= 100.0 { grouped(value.round() as u64) } else { format!("{value:.2}") }
-}
-
-/// What was asked for, by name.
-fn asked(setup: &Setup) -> Vec<(String, String)> {
-    let Ok(serde_json::Value::Object(fields)) = serde_json::to_value(setup) else { return Vec::new() };
-    let text = |value: &serde_json::Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
-    fields.iter().map(|(name, value)| (name.replace('_', " "), text(value))).collect()
 }

@@ -18,7 +18,7 @@ use super::super::measurement::{Latencies, Measurement, Percentiles};
 /// are in groups of their own.
 const GRACE: Duration = Duration::from_secs(3);
 const TICK: Duration = Duration::from_millis(5);
-/// Of what a program says in an error.
+/// The most bytes of a program's output in an error.
 const SAID_MAX: usize = 2000;
 
 /// The line that a program prints for each case.
@@ -79,7 +79,7 @@ impl Line {
     }
 }
 
-/// The lines of JSON among what a program has printed.
+/// The lines of JSON in a program's output.
 pub(super) fn parse(printed: &str) -> Result<Vec<Line>> {
     let lines = printed.lines().filter(|line| line.starts_with('{'));
     let lines = lines.map(|line| serde_json::from_str(line).context("reading the line that it printed"));
@@ -98,7 +98,7 @@ struct Group {
 
 /// Runs a program to its end, or to the limit.
 pub(super) fn run(command: &mut Command, limit: Duration, interrupted: &AtomicBool) -> Result<Vec<Line>> {
-    // Files, not pipes: nobody has to read while it runs.
+    // Files, not pipes: a pipe would have to be read while it runs.
     let scratch = || tempfile::tempfile().context("a file for its output");
     let (mut out, mut err) = (scratch()?, scratch()?);
     command.process_group(0).stdout(out.try_clone()?).stderr(err.try_clone()?);
@@ -114,7 +114,7 @@ pub(super) fn run(command: &mut Command, limit: Duration, interrupted: &AtomicBo
     }
 }
 
-/// What was written to a file.
+/// The text of a file.
 fn text(file: &mut File) -> Result<String> {
     let mut bytes = Vec::new();
     file.rewind().and_then(|()| file.read_to_end(&mut bytes)).context("reading its output")?;

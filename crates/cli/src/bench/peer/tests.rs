@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use super::super::measurement::{Measurement, Setup};
 use super::*;
 
-/// What a run of Farfield has measured.
+/// A measurement of Farfield.
 fn ours(bench: &str, case: &str, more: Setup) -> Measurement {
     let setup = Setup { fabric: Some("shm".into()), nodes: Some(2), threads: Some(1), ..more };
     Measurement {
@@ -131,7 +131,7 @@ fn cases_of_one_run_share_it() {
 #[test]
 fn ratios_are_those_of_turns_and_losses_are_told() {
     let mut all = Vec::new();
-    // The machine is slow in turn 1, for both: the ratio stays what it is.
+    // The machine is slow in turn 1, for both: the ratio stays the same.
     for (repetition, speed) in [(0, 1.0), (1, 0.1), (2, 1.0)] {
         let one = |system: &str, bench: &str, case: &str, throughput: f64| Measurement {
             system: system.into(),
@@ -159,7 +159,7 @@ fn ratios_are_those_of_turns_and_losses_are_told() {
     assert!(Comparison::of(&all[4..5]).is_empty());
 }
 
-/// Runs a peer on what Farfield would have measured, twice, and returns nothing where its tools are missing.
+/// Runs a peer beside made-up measurements of Farfield. Returns nothing where its tools are missing.
 fn run(peer: Peer, measured: &[Measurement]) -> Vec<Measurement> {
     let mut peers = Peers::find(&[peer]).expect("a directory");
     if peers.found.is_empty() {
@@ -196,7 +196,7 @@ fn mpi_does_the_work_of_each_benchmark() {
 #[test]
 fn ucx_does_the_work_of_the_fabric() {
     let all = run(Peer::Ucx, &fabric());
-    // On shared memory nobody has to answer.
+    // On shared memory no process has to answer.
     assert!(all.iter().all(|one| one.figures["target_progresses"] == 0.0), "{all:?}");
 }
 

@@ -26,7 +26,7 @@ macro_rules! program {
     };
 }
 
-/// What the programs share.
+/// The header of all programs.
 const HEADER: &str = include_str!("../../../peers/peer.h");
 
 impl Program {
@@ -48,7 +48,7 @@ pub(super) struct Tools {
     compiler: PathBuf,
     /// For the compiler, behind the source.
     flags: Vec<String>,
-    /// What starts the processes, or the server.
+    /// The program that starts the processes, or the server.
     starter: Option<PathBuf>,
     /// Those that are compiled.
     built: Vec<(Program, PathBuf)>,
@@ -134,7 +134,7 @@ impl Tools {
         match (self.peer, &self.starter) {
             (Peer::Mpi, Some(mpirun)) => {
                 let cores = std::thread::available_parallelism().map_or(1, |cores| cores.get() as u32);
-                // `osc sm` is the fastest way between processes of one host. What Open MPI 4.1 would choose, `osc rdma`,
+                // `osc sm` is the fastest way between processes of one host. Open MPI 4.1's own choice, `osc rdma`,
                 // can crash in its first compare-and-swap.
                 let mut arguments: Vec<OsString> =
                     ["--allow-run-as-root", "--oversubscribe", "--mca", "osc", "sm"].map(Into::into).into();
@@ -170,7 +170,7 @@ fn library(name: &str) -> Result<Vec<String>> {
     Ok(flags.split_whitespace().map(str::to_owned).collect())
 }
 
-/// What a command prints, if it succeeds.
+/// A command's output, if it succeeds.
 fn output(command: &mut Command) -> Result<String> {
     let name = PathBuf::from(command.get_program());
     let done = command.stdin(Stdio::null()).output().with_context(|| format!("starting {}", name.display()))?;

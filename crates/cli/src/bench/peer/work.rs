@@ -1,4 +1,4 @@
-//! What a peer does to be compared with a measurement of Farfield.
+//! The work of a peer that is compared with a measurement of Farfield.
 
 use super::super::measurement::Measurement;
 use super::Peer;

@@ -9,36 +9,14 @@ use super::steps::{Begun, Filling, Taking, decide};
 use super::{Hint, Queue, QueueOptions};
 use crate::error::{Error, ErrorContext, ErrorKind, Result};
 use crate::objects::codec::Value;
+use crate::objects::wait_limit::WaitLimit;
 
 /// How often a waiting call checks whether the queue is being reopened.
 const REOPENED_CHECK_EVERY: Duration = Duration::from_millis(20);
 
-/// How long a call waits.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Limit {
-    /// Not at all.
-    Now,
-    /// As long as the endpoint's timeout, from when it begins to wait.
-    Timeout,
-    Deadline(Instant),
-}
-
-impl Limit {
-    /// The deadline of a call that begins to wait, or goes on with it. None if it must not wait.
-    fn begin(&mut self, endpoint: &Endpoint) -> Option<Instant> {
-        if *self == Limit::Timeout {
-            *self = Limit::Deadline(endpoint.deadline());
-        }
-        match *self {
-            Limit::Deadline(deadline) => Some(deadline),
-            _ => None,
-        }
-    }
-}
-
 impl<V: Value> Queue<V> {
     /// Fills the first position that is not filled. Returns whether there was room, if the call does not wait for it.
-    pub(super) async fn fill(&self, endpoint: &Endpoint, values: &[V], mut limit: Limit) -> Result<bool> {
+    pub(super) async fn fill(&self, endpoint: &Endpoint, values: &[V], mut limit: WaitLimit) -> Result<bool> {
         self.object.check_current()?;
         self.check(values)?;
         if values.is_empty() {
@@ -119,7 +97,7 @@ impl<V: Value> Queue<V> {
     }
 
     /// Takes the first value that is not taken; `None` only if it is not waited for.
-    pub(super) async fn take(&self, endpoint: &Endpoint, mut limit: Limit) -> Result<Option<V>> {
+    pub(super) async fn take(&self, endpoint: &Endpoint, mut limit: WaitLimit) -> Result<Option<V>> {
         self.object.check_current()?;
         let path = self.object.path();
         let mut position = self.head.seen.load();

@@ -186,7 +186,7 @@ impl<V: Value> Taking<'_, V> {
     }
 }
 
-/// What a call has taken whose compare-and-swap, in place of `from`, has found a state: that, and the value if it is the
+/// The end of a call whose compare-and-swap, in place of `from`, has found a state: that state, and the value if it is the
 /// expected one.
 #[inline]
 pub(super) fn decide<'a, V: Value>(

@@ -1,0 +1,69 @@
+//! How long operations wait.
+
+use farfield_fabric::{Endpoint, Instant};
+
+/// How long an operation waits. Several operations, one after the other, may share one.
+///
+/// ```
+/// # use farfield::{Endpoint, LockArray, Result, WaitLimit};
+/// # use std::time::Duration;
+/// async fn work(ep: &Endpoint, locks: &impl LockArray, is_urgent: bool) -> Result<()> {
+///     let mut limit = if is_urgent { WaitLimit::Now } else { WaitLimit::Deadline(ep.now() + Duration::from_secs(1)) };
+///     let Some(guard) = locks.acquire(ep, 0, &mut limit).await? else { return Ok(()) };
+///     // …
+///     # drop(guard);
+///     # Ok(())
+/// }
+/// ```
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum WaitLimit {
+    /// As long as the endpoint's timeout. The clock is read only when an operation has to wait; that makes a `Deadline` of
+    /// it.
+    Timeout,
+    /// Until then.
+    Deadline(Instant),
+    /// Not at all.
+    Now,
+}
+
+impl WaitLimit {
+    /// The deadline of an operation that begins to wait, or goes on with it. None if it must not wait.
+    ///
+    /// ```
+    /// # use farfield::WaitLimit;
+    /// # let node = farfield::Node::builder().start()?;
+    /// # let ep = node.endpoint()?;
+    /// let mut limit = WaitLimit::Timeout;
+    /// let first = limit.begin(&ep);
+    /// assert_eq!((limit.begin(&ep), WaitLimit::Now.begin(&ep)), (first, None)); // a second wait has the same deadline
+    /// # Ok::<(), farfield::Error>(())
+    /// ```
+    #[inline]
+    pub fn begin(&mut self, endpoint: &Endpoint) -> Option<Instant> {
+        match *self {
+            WaitLimit::Now => None,
+            WaitLimit::Deadline(deadline) => Some(deadline),
+            WaitLimit::Timeout => Some(self.until(endpoint, endpoint.now())),
+        }
+    }
+
+    /// [`WaitLimit::begin`] for a caller that knows the time; in the past if it must not wait.
+    ///
+    /// ```
+    /// # use farfield::WaitLimit;
+    /// # let node = farfield::Node::builder().start()?;
+    /// # let ep = node.endpoint()?;
+    /// let now = ep.now();
+    /// assert!(WaitLimit::Now.until(&ep, now) < now && WaitLimit::Timeout.until(&ep, now) > now);
+    /// # Ok::<(), farfield::Error>(())
+    /// ```
+    pub fn until(&mut self, endpoint: &Endpoint, now: Instant) -> Instant {
+        if *self == WaitLimit::Timeout {
+            *self = WaitLimit::Deadline(now + endpoint.timeout());
+        }
+        match *self {
+            WaitLimit::Deadline(deadline) => deadline,
+            _ => Instant { ns: 0 },
+        }
+    }
+}
