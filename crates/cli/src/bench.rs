@@ -4,6 +4,7 @@ mod barrier;
 mod broadcast;
 mod fabric;
 mod handoff;
+mod idle;
 mod journal;
 mod kv;
 mod locks;
@@ -39,6 +40,8 @@ enum Command {
     Broadcast(broadcast::BroadcastArgs),
     /// Enqueue and dequeue words, with all threads of several processes
     Queue(queue::QueueArgs),
+    /// Wait for long for an object of another process
+    Idle(idle::IdleArgs),
     /// Time waited-for 8-byte put, get, cas and faa to another process
     Fabric(fabric::FabricArgs),
 }
@@ -51,6 +54,7 @@ pub(crate) fn main(args: BenchArgs) -> Result<()> {
         Command::Barrier(args) => barrier::main(&args),
         Command::Broadcast(args) => broadcast::main(&args),
         Command::Queue(args) => queue::main(&args),
+        Command::Idle(args) => idle::main(&args),
         Command::Fabric(args) => fabric::main(&args),
     }
 }

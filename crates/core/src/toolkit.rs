@@ -30,6 +30,8 @@
 //! | part | use |
 //! |---|---|
 //! | [`CancelGuard`] | An atomic that is undone if the caller drops its future. |
+//! | [`Attempt`](crate::fabric::Attempt), [`Endpoint::boxed`](crate::Endpoint::boxed), [`Waits`] | A call that needs no future where it does not wait. |
+//! | [`MutexArray::begin`](crate::MutexArray::begin), [`Guard::begin_unlock`](crate::Guard::begin_unlock) | Several locks taken, or released, without a future for each. |
 //! | [`Batch::cas`](crate::fabric::Batch::cas), [`Batch::faa`](crate::fabric::Batch::faa) | Puts, and an atomic that publishes them, behind one doorbell. |
 //! | [`Endpoint::quorum`](crate::Endpoint::quorum) | Waits for some of several operations. |
 //! | [`Endpoint::put_untracked`](crate::Endpoint::put_untracked) | Notifies a node, and no fence waits for it. |
@@ -42,6 +44,7 @@
 //! | part | use |
 //! |---|---|
 //! | [`release`] | The fence before a release; releases that must wait, or were refused. |
+//! | [`Holding`] | What a guard knows of the lock that it holds. |
 //! | [`Guard::hand_over`](crate::Guard::hand_over) | A held lock that the service thread releases. |
 //! | [`Endpoint::wait_for_reads`](crate::Endpoint::wait_for_reads) | Waits for gets and atomics in flight, before memory that they read changes. |
 //! | [`Endpoint::is_ordered_before`](crate::Endpoint::is_ordered_before) | Whether a release follows all puts to its node, so that no fence of that node is needed. |
@@ -73,6 +76,8 @@
 
 pub use crate::error::{CustomError, ErrorContext, Missed};
 pub use crate::node::{Hold, Object, ObjectBuilder, ObjectDescriptor, Poller, Progress, RefusedPause, Regions};
+pub use crate::objects::holding::Holding;
 pub use crate::objects::participants::Participants;
 pub use crate::objects::release;
 pub use crate::objects::settle::CancelGuard;
+pub use crate::objects::wait_limit::{Rest, Waits};

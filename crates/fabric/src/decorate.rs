@@ -146,6 +146,9 @@ impl Transport for Decorated {
     fn wait_ends(&self) {
         self.inner.wait_ends();
     }
+    fn is_spin_worthwhile(&self) -> bool {
+        self.inner.is_spin_worthwhile()
+    }
     fn idle(&self, waiting: &mut Waiting) {
         self.inner.idle(waiting);
     }

@@ -384,6 +384,12 @@ pub trait Transport: Fabric + Any {
     /// The innermost wait is over.
     fn wait_ends(&self) {}
 
+    /// Whether it is worth to look again and again for a moment before a wait begins: what other nodes write is there at
+    /// once, and every thread has a core of its own.
+    fn is_spin_worthwhile(&self) -> bool {
+        false
+    }
+
     /// One step of waiting, by a thread that found nothing to do. See [`Waiting`].
     fn idle(&self, waiting: &mut Waiting);
 
@@ -547,8 +553,9 @@ pub struct Waiting {
     pub(crate) announced: Option<u32>,
     /// How often it has slept.
     pub(crate) sleeps: u32,
-    /// The wait depends on a word of another node, too, and a change of that word wakes no thread here.
-    pub(crate) remote: bool,
+    pub(crate) watches: Watches,
+    /// The other node on whose bell it is announced, if it is not this node's.
+    pub(crate) announced_far: Option<NodeId>,
     /// The last step ended because operations of the thread itself were complete, and not because something else may
     /// have changed. (On fabrics where all steps end by themselves, none ends for this reason alone.)
     pub(crate) only_completions: bool,
@@ -558,6 +565,33 @@ pub struct Waiting {
     pub(crate) deadline: Instant,
 }
 
+/// Whose memory a wait depends on.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Watches {
+    Nothing,
+    /// Only that of this node.
+    Here,
+    /// Only that of another node. A write there wakes no thread that sleeps on its own node's bell.
+    Node(NodeId),
+    /// That of several nodes.
+    Several,
+}
+
+impl Watches {
+    pub(crate) fn and(self, other: Watches) -> Watches {
+        match (self, other) {
+            (Watches::Nothing, watches) | (watches, Watches::Nothing) => watches,
+            (a, b) if a == b => a,
+            _ => Watches::Several,
+        }
+    }
+
+    /// Whether it depends on a word of another node.
+    pub(crate) fn has_remote(self) -> bool {
+        matches!(self, Watches::Node(_) | Watches::Several)
+    }
+}
+
 impl Default for Waiting {
     fn default() -> Waiting {
         Waiting {
@@ -565,7 +599,8 @@ impl Default for Waiting {
             spins: 0,
             announced: None,
             sleeps: 0,
-            remote: false,
+            watches: Watches::Nothing,
+            announced_far: None,
             only_completions: false,
             service: false,
             deadline: Instant::NEVER,

@@ -37,7 +37,9 @@ pub mod weak;
 
 pub use alarm::Alarm;
 pub use cell::{Slot, Torn, Word, memory_fence, read_words, write_bytes, write_words};
-pub use endpoint::{Batch, Boxed, Buf, Counts, CountsReader, Endpoint, EndpointOptions, Posted, Quorum};
+pub use endpoint::{
+    Attempt, Batch, Begun, Boxed, Buf, Counts, CountsReader, Endpoint, EndpointOptions, Posted, Quorum, Together,
+};
 pub use error::{Code, Error, ErrorKind, Result};
 pub use fabric::{
     Bell, CONTROL_BYTES_MAX, ControlEvent, DeathRule, Fabric, PeerState, Region, Span, Transport, Waiting, Words,

@@ -165,6 +165,9 @@ fn main() -> Result<()> {
     let endpoints = [nodes[0].endpoint()?, nodes[1].endpoint()?];
     // The calls are made on node 0. What they are about is on node 1, but for the ALock of the own node.
     let (ep, other) = (&endpoints[0], [NodeId(1), NodeId(0)]);
+    // With more threads than cores nothing spins: looks are not counted as work of a call.
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    let _crowd: Vec<Endpoint> = (0..cores).map(|_| nodes[0].endpoint()).collect::<Result<_>>()?;
 
     let mutexes = on_each(&nodes, |node| MutexArray::open_among(node, "mutex", &other, 1))?;
     row("mutex", || loop_mutex(ep, &mutexes[0]))?;

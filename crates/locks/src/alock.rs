@@ -82,8 +82,9 @@
 //! *If it had a remote holder or waiter*, the remote queue is recovered as described in `queue.rs`. If that queue holds
 //! no living operation, the local head detects this, and treats its tail as empty. It cannot be known whether the dead
 //! operation held the lock. So the next holder is warned that something may be half-written
-//! ([`LockGuard::is_poisoned`]), and so are later holders, until one of them calls [`LockGuard::clear_poison`]. Each
-//! operation that the dead node had in the queue may cause such a warning.
+//! ([`LockGuard::is_poisoned`](crate::LockGuard::is_poisoned)), and so are later holders, until one of them calls
+//! [`LockGuard::clear_poison`](crate::LockGuard::clear_poison). Each operation that the dead node had in the queue may
+//! cause such a warning.
 //!
 //! *If it was the lock's home*, the lock is lost, and every call returns an error that names the node.
 //!
@@ -91,23 +92,26 @@
 //! section 5. The paper's algorithm handles neither deadlines nor deaths; those parts are ours. `specs/alock` has the
 //! algorithm in TLA+.
 
+mod guard;
 mod options;
 mod single;
 
+use core::borrow::BorrowMut;
 use std::sync::Arc;
 
-use farfield_fabric::{self as fabric, Endpoint, GroupKey, NodeId, Op, RemotePtr};
+use farfield_fabric::{self as fabric, Begun, Endpoint, GroupKey, NodeId, Op, RemotePtr};
 
+pub use self::guard::ALockGuard;
+use self::guard::Held;
 pub use self::options::ALockOptions;
 pub use self::single::ALock;
 use super::descriptor::{self, Descriptors, Id};
-use super::entry::{Asked, Begun, Entry};
+use super::entry::{Entry, Moving};
 use super::grant::{Grant, LOCK, Wait};
 use super::local::{Local, LocalEntry, LocalHead};
-use super::queue::{Head, Queue, Spared, Words, deaths_told};
-use super::{Layout, LockArray, LockGuard, Spread, WaitLimit, in_order};
-use farfield_core::toolkit::release::{fence_at_once, fence_holder, release_later};
-use farfield_core::toolkit::{ErrorContext, Regions};
+use super::queue::{Queue, Words, deaths_told};
+use super::{Layout, LockArray, Spread, WaitLimit, in_order};
+use farfield_core::toolkit::{ErrorContext, Holding, Regions, Rest};
 use farfield_core::{Node, Result};
 
 pub(super) const TAIL_REMOTE: usize = 0;
@@ -142,45 +146,6 @@ pub struct ALockArray {
     options: ALockOptions,
     queue: Arc<Queue>,
     local: Option<Arc<Local>>,
-}
-
-/// Holds an ALock until it is dropped or unlocked.
-///
-/// Unlock with [`LockGuard::unlock`]. Dropping the guard also unlocks, but blocks until the release fence completes,
-/// and only logs an error.
-#[must_use = "the lock is released when the guard is dropped"]
-pub struct ALockGuard<'a> {
-    locks: &'a ALockArray,
-    endpoint: &'a Endpoint,
-    /// None once the lock is released, or left to the service thread.
-    held: Option<Held>,
-    budget: u32,
-    is_poisoned: bool,
-    is_repaired: bool,
-}
-
-#[derive(Clone, Copy)]
-enum Held {
-    Remote(Head),
-    Local(LocalHead),
-}
-
-/// An operation that leaves the head, and has to wait.
-enum Leaving<'a> {
-    Remote(Begun<'a>),
-    Local(LocalEntry<'a>),
-}
-
-impl Leaving<'_> {
-    async fn leave(self) -> Result<()> {
-        match self {
-            Leaving::Remote((entry, asked)) => entry.leave(asked).await,
-            Leaving::Local(entry) => {
-                entry.leave().await;
-                Ok(())
-            }
-        }
-    }
 }
 
 impl ALockArray {
@@ -253,7 +218,8 @@ impl ALockArray {
         let words = Words { tail: TAIL_REMOTE, claims: CLAIMS, buried: Some(BURIED) };
         let queue = Queue::new(&spread.object, descriptors, words, Id::NOBODY);
         let local = spread.own.clone().zip(own_local);
-        let local = local.map(|(locks, descriptors)| Local::new(locks, descriptors, Arc::clone(&queue)));
+        let local =
+            local.map(|((locks, first), descriptors)| Local::new(locks, first, descriptors, Arc::clone(&queue)));
         Ok(ALockArray { spread, options, queue, local })
     }
 
@@ -264,25 +230,71 @@ impl ALockArray {
     }
 
     /// The local side of a lock, if its home is this node.
+    #[inline]
     fn local(&self, record: RemotePtr<u64>) -> Option<&Arc<Local>> {
-        self.local.as_ref().filter(|_| record.node() == self.spread.node().id())
+        if record.node() == self.spread.me { self.local.as_ref() } else { None }
     }
 
     #[inline]
     fn guard<'a>(&'a self, endpoint: &'a Endpoint, held: Held, budget: u32, is_poisoned: bool) -> ALockGuard<'a> {
-        ALockGuard { locks: self, endpoint, held: Some(held), budget, is_poisoned, is_repaired: false }
+        ALockGuard { locks: self, endpoint, held, budget, holding: Holding::new(is_poisoned) }
+    }
+
+    /// Takes a lock that is free, where nothing has to be waited for.
+    #[inline(always)]
+    fn begins<'a>(
+        &'a self,
+        endpoint: &'a Endpoint,
+        index: usize,
+    ) -> Result<core::result::Result<ALockGuard<'a>, Taking<'a>>> {
+        let record = self.spread.record(index);
+        let Some(local) = self.local(record) else {
+            let head = match self.queue.enters(endpoint, record, index)? {
+                Ok(head) => head,
+                Err(moving) => return Ok(Err(Taking::Enters(moving))),
+            };
+            return match names_victim(endpoint, record) {
+                Ok(Ok(look)) if look.has_won() && look.is_repaired() => {
+                    Ok(Ok(self.guard(endpoint, Held::Remote(head), self.options.remote_budget, false)))
+                }
+                look => {
+                    let entry = self.queue.at_head(endpoint, head, Grant::new(0, false));
+                    // A put of a word that fails here was refused: no victim is named, and the entry may leave the head.
+                    let look = look.of(self.spread.path())?;
+                    Ok(Err(Taking::Competes(Competing(Some((entry, look))))))
+                }
+            };
+        };
+        Ok(match local.enters_at_once(endpoint, index, local.offset(record)) {
+            Some(head) if local.competes(head) => Ok(self.won_local(endpoint, local, head)),
+            head => Err(Taking::Local(local, head.map(|head| local.at_head(endpoint, head, Grant::new(0, false))))),
+        })
+    }
+
+    async fn go_on<'a>(
+        &'a self,
+        endpoint: &'a Endpoint,
+        index: usize,
+        taking: Taking<'a>,
+        mut limit: impl BorrowMut<WaitLimit>,
+    ) -> Result<Option<ALockGuard<'a>>> {
+        let wait = Wait::new(limit.borrow_mut());
+        match taking {
+            Taking::Local(local, head) => self.lock_local(local, endpoint, index, head, wait).await,
+            remote => self.lock_remote(endpoint, remote, wait).await,
+        }
     }
 
     async fn lock_remote<'a>(
         &'a self,
         endpoint: &'a Endpoint,
-        mut entry: Entry<'a>,
-        entering: Entering<'a>,
+        taking: Taking<'a>,
         mut wait: Wait<'_>,
     ) -> Result<Option<ALockGuard<'a>>> {
         let (mut granted, mut looked) = (None, None);
-        match entering {
-            Entering::Asked(asked) => {
+        let mut entry = match taking {
+            Taking::Enters(moving) => {
+                let (mut entry, asked) = moving.into_parts();
                 let Some(found) = entry.enqueue(&mut wait, asked).await? else { return Ok(None) };
                 if found.node().is_some() {
                     match endpoint.boxed(entry.granted(&mut wait)).await {
@@ -291,9 +303,15 @@ impl ALockArray {
                         Err(error) => return Err(error),
                     }
                 }
+                entry
             }
-            Entering::Competes(look) => looked = Some(look),
-        }
+            Taking::Competes(mut competing) => {
+                let (entry, look) = competing.0.take().expect("it is taken apart once");
+                looked = Some(look);
+                entry
+            }
+            Taking::Local(..) => unreachable!("it is of the remote queue"),
+        };
         let (budget, is_poisoned) = match granted {
             Some(grant) if grant.budget() > 0 => (grant.budget(), grant.is_poisoned()),
             _ => {
@@ -328,7 +346,7 @@ impl ALockArray {
         let (path, is_head) = (self.spread.path(), head.is_some());
         let mut entry = match head {
             Some(entry) => entry,
-            None => local.entry(endpoint, index, self.spread.offset(index)).of(path)?,
+            None => local.entry(endpoint, index, local.offset(self.spread.record(index))).of(path)?,
         };
         let mut granted = None;
         if !is_head && !entry.enqueue(wait.is_forbidden()) {
@@ -355,53 +373,48 @@ impl LockArray for ALockArray {
     type Guard<'a> = ALockGuard<'a>;
 
     fn len(&self) -> usize {
-        self.spread.count
+        self.spread.count()
     }
 
     fn home(&self, index: usize) -> NodeId {
         self.spread.record(index).node()
     }
 
-    async fn acquire<'a>(
+    #[inline(always)]
+    fn begin<'a, L: BorrowMut<WaitLimit>>(
         &'a self,
         endpoint: &'a Endpoint,
         index: usize,
-        limit: &mut WaitLimit,
-    ) -> Result<Option<ALockGuard<'a>>> {
+        limit: L,
+    ) -> Result<Begun<ALockGuard<'a>, impl Rest<Option<ALockGuard<'a>>>>> {
         self.spread.check_current()?;
-        let record = self.spread.record(index);
-        let Some(local) = self.local(record) else {
-            let (entry, entering) = match self.queue.enters(endpoint, record, index)? {
-                Ok(head) => match names_victim(endpoint, record) {
-                    Ok(Ok(look)) if look.has_won() && look.is_repaired() => {
-                        let held = Held::Remote(head);
-                        return Ok(Some(self.guard(endpoint, held, self.options.remote_budget, false)));
-                    }
-                    look => {
-                        let entry = self.queue.at_head(endpoint, head, Grant::new(0, false));
-                        // A put of a word that fails here was refused: no victim is named, and the entry may leave the head.
-                        (entry, Entering::Competes(look.of(self.spread.path())?))
-                    }
-                },
-                Err((entry, asked)) => (entry, Entering::Asked(asked)),
-            };
-            return endpoint.boxed(self.lock_remote(endpoint, entry, entering, Wait::new(limit))).await;
-        };
-        match local.enters_at_once(endpoint, index, self.spread.offset(index)) {
-            Some(head) if local.competes(head) => Ok(Some(self.won_local(endpoint, local, head))),
-            head => {
-                let head = head.map(|head| local.at_head(endpoint, head, Grant::new(0, false)));
-                endpoint.boxed(self.lock_local(local, endpoint, index, head, Wait::new(limit))).await
-            }
-        }
+        Ok(match self.begins(endpoint, index)? {
+            Ok(guard) => Ok(guard),
+            Err(taking) => Err(endpoint.boxed(self.go_on(endpoint, index, taking, limit))),
+        })
     }
 }
 
-/// How far an operation has come without a wait.
-enum Entering<'a> {
-    Asked(Asked<'a>),
+/// An operation that has not got its lock without a wait.
+enum Taking<'a> {
+    /// In front of the remote queue.
+    Enters(Moving<'a>),
     /// It is at the head of the remote queue, and has named the victim.
-    Competes(Looking<'a>),
+    Competes(Competing<'a>),
+    /// On the lock's own node: at the head of the queue, or not in it yet.
+    Local(&'a Arc<Local>, Option<LocalEntry<'a>>),
+}
+
+/// An operation at the head of the remote queue that has named the victim. If it is dropped, that is in memory before it
+/// gives up the head.
+struct Competing<'a>(Option<(Entry<'a>, Looking<'a>)>);
+
+impl Drop for Competing<'_> {
+    fn drop(&mut self) {
+        if let Some((mut entry, _)) = self.0.take() {
+            drop(Named { entry: &mut entry, is_in_memory: false });
+        }
+    }
 }
 
 /// What the head of the remote queue has seen of the record. The words may be read in any order: each of the first two
@@ -465,8 +478,14 @@ async fn compete<'a>(entry: &mut Entry<'a>, wait: &mut Wait<'_>, looked: Option<
         if let Some(late) = wait.is_late(endpoint, LOCK, None) {
             return Err(late);
         }
-        endpoint.wait_for_change(wait.slice(endpoint)).await;
-        looking = Look::begin(endpoint, record);
+        let looks = || Look::begin(endpoint, record).ok().filter(Look::has_won);
+        looking = match endpoint.spin_until(looks) {
+            Some(look) => Ok(look),
+            None => {
+                endpoint.wait_for_change_on(record.node(), wait.slice(endpoint)).await;
+                Look::begin(endpoint, record)
+            }
+        };
     }
 }
 
@@ -485,116 +504,6 @@ impl Drop for Named<'_, '_> {
             if endpoint.block_on(endpoint.global_fence([home])).is_err() {
                 self.entry.leak(); // either its home is unreachable, or the entry never leaves the head
             }
-        }
-    }
-}
-
-impl<'a> ALockGuard<'a> {
-    /// How many operations of its cohort may have the lock after this one, before the other cohort gets it.
-    pub fn budget(&self) -> u32 {
-        self.budget
-    }
-
-    /// Records in the lock that everything left by dead holders is repaired. The release makes this visible.
-    async fn tell_repaired(&self) -> fabric::Result<()> {
-        match self.held {
-            Some(Held::Remote(head)) => {
-                let [claims, burials] = self.endpoint.get_words(head.record.at(CLAIMS)).await?;
-                self.endpoint.put_value(head.record.at(REPAIRED), deaths_told(claims) + burials).detach()
-            }
-            Some(Held::Local(head)) => {
-                self.local().tell_repaired(head);
-                Ok(())
-            }
-            None => Ok(()),
-        }
-    }
-
-    fn local(&self) -> &'a Arc<Local> {
-        self.locks.local.as_ref().expect("it was locked on its home")
-    }
-
-    #[inline]
-    fn spared(&self) -> Spared {
-        match &self.held {
-            Some(Held::Remote(head)) => self.locks.queue.spared(head),
-            _ => Spared::Nothing,
-        }
-    }
-
-    /// Begins to leave, after the fence. Returns the operation if it has to wait.
-    #[inline(always)]
-    fn begins_to_leave(&mut self, spared: Spared) -> Result<Option<Leaving<'a>>> {
-        let next_grant = Grant::new(self.budget.wrapping_sub(1), self.is_poisoned);
-        match self.held.take().expect("it is held") {
-            Held::Remote(head) => {
-                Ok(self.locks.queue.leaves(self.endpoint, head, next_grant, spared)?.map(Leaving::Remote))
-            }
-            Held::Local(head) if self.local().leaves_at_once(head) => Ok(None),
-            Held::Local(head) => {
-                let entry = self.local().at_head(self.endpoint, head, next_grant);
-                Ok(entry.leave_at_once().err().map(Leaving::Local))
-            }
-        }
-    }
-
-    async fn release(&mut self) -> Result<()> {
-        let (path, node, endpoint) = (self.locks.spread.path(), self.locks.spread.node(), self.endpoint);
-        if self.is_repaired && self.tell_repaired().await.is_ok() {
-            self.is_poisoned = false;
-        }
-        let spared = self.spared();
-        let lost = fence_holder(node, endpoint, |node| spared.is(node)).await.of(path)?;
-        if lost.is_empty() {
-            return match self.begins_to_leave(spared)? {
-                Some(leaving) => leaving.leave().await,
-                None => Ok(()),
-            };
-        }
-        let next_grant = Grant::new(self.budget.wrapping_sub(1), self.is_poisoned);
-        match self.held.take().expect("it is held") {
-            Held::Remote(head) => {
-                let entry = self.locks.queue.at_head(endpoint, head, next_grant);
-                release_later(node, endpoint, lost, entry.leave_later())
-            }
-            Held::Local(head) => {
-                let entry = self.local().at_head(endpoint, head, next_grant);
-                release_later(node, endpoint, lost, entry.leave_later())
-            }
-        }
-        .of(path)
-    }
-}
-
-impl LockGuard for ALockGuard<'_> {
-    async fn unlock(mut self) -> Result<()> {
-        let (node, endpoint, spared) = (self.locks.spread.node(), self.endpoint, self.spared());
-        if self.is_repaired || !fence_at_once(node, endpoint, |node| spared.is(node)) {
-            let released = endpoint.boxed(self.release()).await;
-            self.held = None; // after an error the lock stays taken: not all writes are known to be visible
-            return released;
-        }
-        match self.begins_to_leave(spared)? {
-            Some(leaving) => endpoint.boxed(leaving.leave()).await,
-            None => Ok(()),
-        }
-    }
-
-    fn is_poisoned(&self) -> bool {
-        self.is_poisoned
-    }
-
-    fn clear_poison(&mut self) {
-        self.is_repaired = self.is_poisoned;
-    }
-}
-
-impl Drop for ALockGuard<'_> {
-    fn drop(&mut self) {
-        if self.held.is_some()
-            && let Err(error) = self.endpoint.block_on(self.release())
-        {
-            tracing::error!("releasing a lock in a drop: {error}");
         }
     }
 }

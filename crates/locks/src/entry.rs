@@ -24,12 +24,41 @@ pub(super) struct Entry<'a> {
     operation: Option<Operation>,
 }
 
-/// The result of an atomic that may not be complete yet. Whoever has it polls a future that waits for it in the same step:
-/// if it were dropped, its outcome would be unknown.
+/// The result of an atomic that may not be complete yet.
 pub(super) type Asked<'a> = core::result::Result<u64, Op<'a, u64>>;
 
-/// An operation that a queue has not let in, or out, at once, with the compare-and-swap that has been posted for it.
-pub(super) type Begun<'a> = (Entry<'a>, Asked<'a>);
+/// An operation that a queue has not let in, or out, at once, with the compare-and-swap that has been posted for it. If it
+/// is dropped, that is waited for: its outcome must not stay unknown.
+pub(super) struct Moving<'a>(Option<(Entry<'a>, Asked<'a>)>);
+
+impl<'a> Moving<'a> {
+    fn new(entry: Entry<'a>, asked: Asked<'a>) -> Moving<'a> {
+        Moving(Some((entry, asked)))
+    }
+
+    /// For [`Entry::enqueue`] or [`Entry::leave`].
+    pub(super) fn into_parts(mut self) -> (Entry<'a>, Asked<'a>) {
+        self.0.take().expect("it is taken apart once")
+    }
+}
+
+/// Waits until an operation has left: [`Entry::leave`].
+pub(super) async fn leave(moving: Moving<'_>) -> Result<()> {
+    let (entry, asked) = moving.into_parts();
+    entry.leave(asked).await
+}
+
+impl Drop for Moving<'_> {
+    fn drop(&mut self) {
+        if let Some((mut entry, Err(asked))) = self.0.take() {
+            let endpoint = entry.endpoint;
+            drop(CancelGuard::new(endpoint, asked, |found| match entry.operation().stage {
+                Stage::Asking => entry.settle(found, Id::NOBODY),
+                _ => entry.settle_left(found),
+            }));
+        }
+    }
+}
 
 impl Queue {
     /// Begins an operation, and asks for an empty queue. Where the answer is there at once, as on shared memory, and the
@@ -43,7 +72,7 @@ impl Queue {
         endpoint: &'a Endpoint,
         record: RemotePtr<u64>,
         lock: usize,
-    ) -> Result<core::result::Result<Head, Begun<'a>>> {
+    ) -> Result<core::result::Result<Head, Moving<'a>>> {
         let slot = self.descriptors.take(endpoint).of(&self.path)?;
         let id = self.descriptors.begin(slot, lock);
         let (head, tail) = (Head { record, lock: lock as u32, id }, record.at(self.words.tail));
@@ -60,7 +89,7 @@ impl Queue {
             asked => {
                 let mut entry = self.at_head(endpoint, head, Grant::new(0, false));
                 entry.operation_mut().stage = Stage::Asking;
-                Ok(Err((entry, asked)))
+                Ok(Err(Moving::new(entry, asked)))
             }
         }
     }
@@ -78,7 +107,7 @@ impl Queue {
         head: Head,
         next_grant: Grant,
         spared: Spared,
-    ) -> Result<Option<Begun<'a>>> {
+    ) -> Result<Option<Moving<'a>>> {
         if let Spared::Behind(_) | Spared::Here = spared {
             return self.at_head(endpoint, head, next_grant).hands_over(spared).map(|()| None);
         }
@@ -94,7 +123,7 @@ impl Queue {
                 if let Ok(found) = asked {
                     entry.settle_left(found);
                 }
-                Ok(Some((entry, asked)))
+                Ok(Some(Moving::new(entry, asked)))
             }
         }
     }
@@ -228,8 +257,12 @@ impl<'a> Entry<'a> {
                 let has_told = queue.tell(endpoint, pred, id);
                 self.operation_mut().stage = Stage::Behind { pred, has_told };
             }
-            let slice = wait.slice(endpoint);
-            if let Ok(grant) = endpoint.wait_until(slice, || Grant::of(descriptor.grant().load())).await {
+            let grant = || Grant::of(descriptor.grant().load());
+            let granted = match endpoint.spin_until(grant) {
+                Some(grant) => Ok(grant),
+                None => endpoint.wait_until(wait.slice(endpoint), grant).await,
+            };
+            if let Ok(grant) = granted {
                 let operation = self.operation_mut();
                 operation.stage = Stage::Head;
                 operation.next_grant = grant;

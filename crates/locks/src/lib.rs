@@ -14,15 +14,16 @@
 
 #![forbid(unsafe_code)]
 
+use core::borrow::BorrowMut;
 use core::future::Future;
 
-use farfield_fabric::{Endpoint, GroupKey, Instant, NodeId, Region, RemotePtr, memory_fence};
+use farfield_fabric::{Attempt, Begun, Endpoint, GroupKey, Instant, NodeId, Region, RemotePtr, memory_fence};
 
 use farfield_core::Node;
 use farfield_core::Result;
 pub use farfield_core::WaitLimit;
 use farfield_core::toolkit::ErrorContext;
-use farfield_core::toolkit::{Object, ObjectBuilder, Participants, Regions};
+use farfield_core::toolkit::{Object, ObjectBuilder, Participants, Regions, Rest, Waits};
 use farfield_core::{Guard, MutexArray};
 
 #[cfg(any(not(seeded), clippy, doc, rust_analyzer))]
@@ -120,7 +121,7 @@ pub trait LockArray {
     /// # Panics
     /// If there is no such lock, as indexing a slice does.
     fn lock<'a>(&'a self, endpoint: &'a Endpoint, index: usize) -> impl Future<Output = Result<Self::Guard<'a>>> {
-        async move { Ok(self.acquire(endpoint, index, &mut WaitLimit::Timeout).await?.expect(WAITS)) }
+        Attempt::new(move || Ok(self.begin(endpoint, index, WaitLimit::Timeout)?.map_err(Waits)))
     }
 
     /// [`LockArray::lock`] with a deadline.
@@ -146,7 +147,7 @@ pub trait LockArray {
         index: usize,
         deadline: Instant,
     ) -> impl Future<Output = Result<Self::Guard<'a>>> {
-        async move { Ok(self.acquire(endpoint, index, &mut WaitLimit::Deadline(deadline)).await?.expect(WAITS)) }
+        Attempt::new(move || Ok(self.begin(endpoint, index, WaitLimit::Deadline(deadline))?.map_err(Waits)))
     }
 
     /// Takes lock `index` if that is possible without waiting for another operation. A lock whose holder has died may
@@ -170,12 +171,11 @@ pub trait LockArray {
         endpoint: &'a Endpoint,
         index: usize,
     ) -> impl Future<Output = Result<Option<Self::Guard<'a>>>> {
-        async move { self.acquire(endpoint, index, &mut WaitLimit::Now).await }
+        Attempt::new(move || Ok(self.begin(endpoint, index, WaitLimit::Now)?.map(Some)))
     }
 
     /// Takes lock `index`, waiting until the limit. The first wait sets the deadline of [`WaitLimit::Timeout`]: operations
-    /// that are given the same limit, one after the other, share it. The other three calls are made of this one, which
-    /// a kind of lock implements.
+    /// that are given the same limit, one after the other, share it.
     ///
     /// ```
     /// # use farfield::{LockArray, LockGuard, SpinLockArray, WaitLimit};
@@ -200,11 +200,42 @@ pub trait LockArray {
         endpoint: &'a Endpoint,
         index: usize,
         limit: &mut WaitLimit,
-    ) -> impl Future<Output = Result<Option<Self::Guard<'a>>>>;
-}
+    ) -> impl Future<Output = Result<Option<Self::Guard<'a>>>> {
+        Attempt::new(move || Ok(self.begin(endpoint, index, limit)?.map(Some)))
+    }
 
-/// The reason why an operation that waits has the lock at its end.
-const WAITS: &str = "an operation that waits ends with the lock or an error";
+    /// Begins to take lock `index`: takes it if it is free and the fabric completes operations at once. Otherwise it returns
+    /// the rest of the call, which waits until the limit; with nothing only under [`WaitLimit::Now`]. If the rest is
+    /// dropped, the lock is not taken. The other calls are made of this one, which a kind of lock implements.
+    ///
+    /// ```
+    /// use farfield::{Endpoint, LockArray, Result, WaitLimit};
+    ///
+    /// /// Takes several locks, which must be in ascending order.
+    /// async fn take<'a, L: LockArray>(locks: &'a L, ep: &'a Endpoint, indices: &[usize]) -> Result<Vec<L::Guard<'a>>> {
+    ///     let (mut limit, mut held) = (WaitLimit::Timeout, Vec::new());
+    ///     for index in indices {
+    ///         held.extend(match locks.begin(ep, *index, &mut limit)? {
+    ///             Ok(guard) => Some(guard), // without a future
+    ///             Err(rest) => rest.await?,
+    ///         });
+    ///     }
+    ///     Ok(held)
+    /// }
+    /// ```
+    ///
+    /// # Errors
+    /// As `lock`.
+    ///
+    /// # Panics
+    /// As `lock`.
+    fn begin<'a, L: BorrowMut<WaitLimit>>(
+        &'a self,
+        endpoint: &'a Endpoint,
+        index: usize,
+        limit: L,
+    ) -> Result<Begun<Self::Guard<'a>, impl Rest<Option<Self::Guard<'a>>>>>;
+}
 
 /// Holds a lock until it is dropped or unlocked.
 ///
@@ -243,7 +274,33 @@ pub trait LockGuard {
     /// The lock's home is unreachable, and the lock is lost with it. Or a node that the holder wrote to does not
     /// answer: the lock is released once that node has failed or left, or is taken from this node if this one is
     /// evicted. Or the holder's writes cannot be made visible: the lock stays taken.
-    fn unlock(self) -> impl Future<Output = Result<()>>;
+    fn unlock(self) -> impl Future<Output = Result<()>>
+    where
+        Self: Sized,
+    {
+        Attempt::new(move || self.begin_unlock())
+    }
+
+    /// Begins [`LockGuard::unlock`]: does it where that needs no wait. Otherwise it returns the rest of the call. If that is
+    /// dropped, the lock is released all the same, as when a guard is dropped.
+    ///
+    /// ```
+    /// # use farfield::{LockArray, LockGuard, SpinLockArray};
+    /// # let node = farfield::Node::builder().start()?;
+    /// # let (ep, locks) = (node.endpoint()?, SpinLockArray::open(&node, "locks", 8)?);
+    /// let held = [3, 5].map(|index| ep.block_on(locks.lock(&ep, index)).unwrap());
+    /// let rest = held.map(LockGuard::begin_unlock); // the releases of both are posted
+    /// for rest in rest {
+    ///     if let Err(rest) = rest? {
+    ///         ep.block_on(rest)?;
+    ///     }
+    /// }
+    /// # Ok::<(), farfield::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As `unlock`.
+    fn begin_unlock(self) -> Result<Begun<(), impl Rest<()>>>;
 
     /// Whether a holder may have died while it held the lock, and [`LockGuard::clear_poison`] was not called since. If
     /// so, the protected data may be half-written. Each put of the dead holder is visible, or never will be.
@@ -293,22 +350,21 @@ impl LockArray for MutexArray {
         self.home(index)
     }
 
-    async fn acquire<'a>(
+    #[inline(always)]
+    fn begin<'a, L: BorrowMut<WaitLimit>>(
         &'a self,
         endpoint: &'a Endpoint,
         index: usize,
-        limit: &mut WaitLimit,
-    ) -> Result<Option<Guard<'a>>> {
-        match limit {
-            WaitLimit::Now => self.try_lock(endpoint, index).await,
-            limit => self.lock_until(endpoint, index, || limit.until(endpoint, endpoint.now())).await.map(Some),
-        }
+        limit: L,
+    ) -> Result<Begun<Guard<'a>, impl Rest<Option<Guard<'a>>>>> {
+        self.begin(endpoint, index, limit)
     }
 }
 
 impl LockGuard for Guard<'_> {
-    async fn unlock(self) -> Result<()> {
-        self.unlock().await
+    #[inline(always)]
+    fn begin_unlock(self) -> Result<Begun<(), impl Rest<()>>> {
+        self.begin_unlock()
     }
 
     fn is_poisoned(&self) -> bool {
@@ -328,12 +384,11 @@ fn in_order(participants: &[NodeId]) -> Vec<NodeId> {
 /// The common part of all arrays of locks: records of a few words each, on the homes in turn.
 struct Spread {
     object: Object,
-    count: usize,
-    words_each: usize,
-    /// Record `i` is at `bases[i mod homes]` plus `i / homes` records.
-    bases: Vec<RemotePtr<u64>>,
-    /// The records of this node, if it is a home and works on them itself.
-    own: Option<Region>,
+    me: NodeId,
+    /// Record `i` is on home `i mod homes`, behind `i / homes` others.
+    records: Box<[RemotePtr<u64>]>,
+    /// The records of this node, if it is a home and works on them itself, and their first word.
+    own: Option<(Region, RemotePtr<u64>)>,
 }
 
 /// How an array of locks is opened.
@@ -407,8 +462,14 @@ impl Spread {
         };
         let opening = ObjectBuilder::new(node, path, kind).layout(&format!("count={count}, homes={homes:?}{options}"));
         let object = opening.participants(participants).regions(regions).require_regions(expect).open()?;
-        let bases = homes.into_iter().map(|home| object.remote(home, "locks")).collect::<Result<_>>()?;
-        Ok(Spread { object, count, words_each, bases, own })
+        let bases: Vec<RemotePtr<u64>> =
+            homes.into_iter().map(|home| object.remote(home, "locks")).collect::<Result<_>>()?;
+        let record = |index: usize| bases[index % bases.len()].at(index / bases.len() * words_each);
+        let own = match own {
+            Some(own) => Some((own, object.remote(node.id(), "locks")?)),
+            None => None,
+        };
+        Ok(Spread { object, me: node.id(), records: (0..count).map(record).collect(), own })
     }
 
     fn path(&self) -> &str {
@@ -431,16 +492,21 @@ impl Spread {
         nodes.map(|node| Ok((node, self.object.remote(node, name)?))).collect()
     }
 
-    /// The offset of a lock's record in this node's region, in bytes.
-    fn offset(&self, index: usize) -> usize {
-        index / self.bases.len() * self.words_each * 8
+    /// The number of locks.
+    fn count(&self) -> usize {
+        self.records.len()
     }
 
     /// The first word of a record.
     #[inline]
     fn record(&self, index: usize) -> RemotePtr<u64> {
-        assert!(index < self.count, "lock {index} of {}", self.count);
-        self.bases[index % self.bases.len()].at(index / self.bases.len() * self.words_each)
+        *self.records.get(index).unwrap_or_else(|| self.no_lock(index))
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn no_lock(&self, index: usize) -> ! {
+        panic!("lock {index} of {}", self.count())
     }
 }
 

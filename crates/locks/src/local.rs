@@ -15,7 +15,7 @@
 
 use std::sync::Arc;
 
-use farfield_fabric::{self as fabric, Endpoint, Region, Word, memory_fence};
+use farfield_fabric::{self as fabric, Endpoint, Region, RemotePtr, Word, memory_fence};
 
 use super::alock::{BURIALS, BURIED, CLAIMS, LOCAL, REPAIRED, TAIL_LOCAL, TAIL_REMOTE, VICTIM, WORDS};
 use super::descriptor::Id;
@@ -33,6 +33,8 @@ const GRANT: usize = 1;
 pub(super) struct Local {
     /// The locks' records.
     locks: Region,
+    /// The first word of them.
+    first: RemotePtr<u64>,
     descriptors: Region,
     /// The free list of the descriptors.
     slots: Supply,
@@ -81,10 +83,16 @@ impl Local {
         operations_max * BYTES
     }
 
-    /// `locks` holds the records of the locks, `descriptors` the entries of the operations.
-    pub(super) fn new(locks: Region, descriptors: Region, queue: Arc<Queue>) -> Arc<Local> {
+    /// `locks` holds the records of the locks, from `first` on, and `descriptors` the entries of the operations.
+    pub(super) fn new(locks: Region, first: RemotePtr<u64>, descriptors: Region, queue: Arc<Queue>) -> Arc<Local> {
         let slots = Supply::new("local descriptors", descriptors.bytes() / BYTES);
-        Arc::new(Local { locks, descriptors, slots, queue })
+        Arc::new(Local { locks, first, descriptors, slots, queue })
+    }
+
+    /// The offset of a lock's record among those of this node, in bytes.
+    #[inline]
+    pub(super) fn offset(&self, record: RemotePtr<u64>) -> usize {
+        (record.offset() - self.first.offset()) as usize
     }
 
     /// How many descriptors are in use.
@@ -288,7 +296,12 @@ impl LocalEntry<'_> {
         let (local, endpoint) = (self.local, self.endpoint);
         let grant = local.word(self.operation().slot, GRANT);
         loop {
-            if let Ok(grant) = endpoint.wait_until(wait.slice(endpoint), || Grant::of(grant.load())).await {
+            let granted = || Grant::of(grant.load());
+            let granted = match endpoint.spin_until(granted) {
+                Some(grant) => Ok(grant),
+                None => endpoint.wait_until(wait.slice(endpoint), granted).await,
+            };
+            if let Ok(grant) = granted {
                 let operation = self.operation.as_mut().expect("it has not left");
                 (operation.stage, operation.next_grant) = (Stage::Head, grant);
                 return Ok(grant);
@@ -315,7 +328,9 @@ impl LocalEntry<'_> {
             if wait.is_forbidden() {
                 return Ok(false);
             }
-            if endpoint.wait_until(wait.slice(endpoint), || wins(record)).await.is_ok() {
+            if endpoint.spin_until(|| wins(record)).is_some()
+                || endpoint.wait_until(wait.slice(endpoint), || wins(record)).await.is_ok()
+            {
                 return Ok(true);
             }
             if local.queue.is_fenced() {

@@ -27,20 +27,21 @@
 //!
 //! *When a node dies*, the rules of [`ALock`](super::alock) for its remote queue apply.
 
-use farfield_fabric::{Endpoint, GroupKey, NodeId};
+use farfield_fabric::{Begun, Endpoint, GroupKey, NodeId};
 
+use core::borrow::BorrowMut;
 use std::sync::Arc;
 
 use super::descriptor::{self, Descriptors, Id};
-use super::entry::Begun;
+use super::entry::{Moving, leave};
 use super::grant::{Grant, Wait};
 use super::queue::{Head, Queue, Spared, Words};
 use super::{ALockOptions, Layout, LockArray, LockGuard, Spread, WORDS_OF_LINE, WaitLimit, in_order};
 use farfield_core::Node;
 use farfield_core::Result;
-use farfield_core::toolkit::ErrorContext;
 use farfield_core::toolkit::Regions;
 use farfield_core::toolkit::release::{fence_at_once, fence_holder, release_later};
+use farfield_core::toolkit::{ErrorContext, Holding, Rest};
 
 const TAIL: usize = 0;
 const CLAIMS: usize = 1;
@@ -79,10 +80,9 @@ pub struct McsLockArray {
 pub struct McsGuard<'a> {
     locks: &'a McsLockArray,
     endpoint: &'a Endpoint,
-    /// None once the lock is released, or left to the service thread.
-    held: Option<Head>,
-    is_poisoned: bool,
-    is_repaired: bool,
+    head: Head,
+    /// Until the lock is released, or left to the service thread.
+    holding: Holding,
 }
 
 impl McsLockArray {
@@ -167,40 +167,42 @@ impl LockArray for McsLockArray {
     type Guard<'a> = McsGuard<'a>;
 
     fn len(&self) -> usize {
-        self.spread.count
+        self.spread.count()
     }
 
     fn home(&self, index: usize) -> NodeId {
         self.spread.record(index).node()
     }
 
-    async fn acquire<'a>(
+    #[inline(always)]
+    fn begin<'a, L: BorrowMut<WaitLimit>>(
         &'a self,
         endpoint: &'a Endpoint,
         index: usize,
-        limit: &mut WaitLimit,
-    ) -> Result<Option<McsGuard<'a>>> {
+        limit: L,
+    ) -> Result<Begun<McsGuard<'a>, impl Rest<Option<McsGuard<'a>>>>> {
         self.spread.check_current()?;
-        match self.queue.enters(endpoint, self.spread.record(index), index)? {
-            Ok(head) => Ok(Some(self.guard(endpoint, head, false))),
-            Err(begun) => endpoint.boxed(self.enter(endpoint, begun, Wait::new(limit))).await,
-        }
+        Ok(match self.queue.enters(endpoint, self.spread.record(index), index)? {
+            Ok(head) => Ok(self.guard(endpoint, head, false)),
+            Err(moving) => Err(endpoint.boxed(self.enter(endpoint, moving, limit))),
+        })
     }
 }
 
 impl McsLockArray {
     #[inline]
     fn guard<'a>(&'a self, endpoint: &'a Endpoint, head: Head, is_poisoned: bool) -> McsGuard<'a> {
-        McsGuard { locks: self, endpoint, held: Some(head), is_poisoned, is_repaired: false }
+        McsGuard { locks: self, endpoint, head, holding: Holding::new(is_poisoned) }
     }
 
     /// Enters the queue, and waits for the lock.
     async fn enter<'a>(
         &'a self,
         endpoint: &'a Endpoint,
-        (mut entry, asked): Begun<'a>,
-        mut wait: Wait<'_>,
+        moving: Moving<'a>,
+        mut limit: impl BorrowMut<WaitLimit>,
     ) -> Result<Option<McsGuard<'a>>> {
+        let ((mut entry, asked), mut wait) = (moving.into_parts(), Wait::new(limit.borrow_mut()));
         let Some(found) = entry.enqueue(&mut wait, asked).await? else { return Ok(None) };
         let is_poisoned = match found.node() {
             None => found == Id::NOBODY_AFTER_DEATH,
@@ -216,18 +218,19 @@ impl McsLockArray {
 
 impl<'a> McsGuard<'a> {
     fn spared(&self) -> Spared {
-        self.locks.queue.spared(self.held.as_ref().expect("it is held"))
+        self.locks.queue.spared(&self.head)
     }
 
     /// Takes the operation out of the guard, with its grant for the next one.
     #[inline]
     fn take(&mut self) -> (Head, Grant) {
-        (self.held.take().expect("it is held"), Grant::new(0, self.is_poisoned && !self.is_repaired))
+        self.holding.end();
+        (self.head, Grant::new(0, self.holding.is_poisoned() && !self.holding.is_repaired()))
     }
 
     /// Makes the holder's puts visible, and begins to leave. Returns what [`Entry::leave`](super::entry::Entry::leave) has
     /// to do, if anything.
-    async fn fence(&mut self) -> Result<Option<Begun<'a>>> {
+    async fn fence(&mut self) -> Result<Option<Moving<'a>>> {
         let (path, node, endpoint) = (self.locks.spread.path(), self.locks.spread.node(), self.endpoint);
         let spared = self.spared();
         let lost = fence_holder(node, endpoint, |node| spared.is(node)).await.of(path)?;
@@ -241,42 +244,57 @@ impl<'a> McsGuard<'a> {
 
     async fn release(&mut self) -> Result<()> {
         match self.fence().await? {
-            Some((entry, asked)) => entry.leave(asked).await,
+            Some(moving) => leave(moving).await,
             None => Ok(()),
         }
+    }
+
+    #[cold]
+    fn release_in_drop(&mut self) {
+        if let Err(error) = self.endpoint.block_on(self.release()) {
+            tracing::error!("releasing a lock in a drop: {error}");
+        }
+    }
+
+    /// [`LockGuard::unlock`] where it has to wait: to leave the queue, if that has begun, or for the fence first.
+    async fn unlock_on(mut self, leaving: Option<Moving<'a>>) -> Result<()> {
+        if let Some(moving) = leaving {
+            return leave(moving).await;
+        }
+        let released = self.release().await;
+        self.holding.end(); // after an error the lock stays taken: not all writes are known to be visible
+        released
     }
 }
 
 impl LockGuard for McsGuard<'_> {
-    async fn unlock(mut self) -> Result<()> {
-        let (node, endpoint, spared) = (self.locks.spread.node(), self.endpoint, self.spared());
-        if !fence_at_once(node, endpoint, |node| spared.is(node)) {
-            let released = endpoint.boxed(self.release()).await;
-            self.held = None; // after an error the lock stays taken: not all writes are known to be visible
-            return released;
+    #[inline(always)]
+    fn begin_unlock(mut self) -> Result<Begun<(), impl Rest<()>>> {
+        let (endpoint, spared) = (self.endpoint, self.spared());
+        let mut leaving = None;
+        if fence_at_once(self.locks.spread.node(), endpoint, |node| spared.is(node)) {
+            let (head, next_grant) = self.take();
+            leaving = self.locks.queue.leaves(endpoint, head, next_grant, spared)?;
+            if leaving.is_none() {
+                return Ok(Ok(()));
+            }
         }
-        let (head, next_grant) = self.take();
-        match self.locks.queue.leaves(endpoint, head, next_grant, spared)? {
-            Some((entry, asked)) => endpoint.boxed(entry.leave(asked)).await,
-            None => Ok(()),
-        }
+        Ok(Err(endpoint.boxed(self.unlock_on(leaving))))
     }
 
     fn is_poisoned(&self) -> bool {
-        self.is_poisoned
+        self.holding.is_poisoned()
     }
 
     fn clear_poison(&mut self) {
-        self.is_repaired = self.is_poisoned;
+        self.holding.repair();
     }
 }
 
 impl Drop for McsGuard<'_> {
     fn drop(&mut self) {
-        if self.held.is_some()
-            && let Err(error) = self.endpoint.block_on(self.release())
-        {
-            tracing::error!("releasing a lock in a drop: {error}");
+        if self.holding.is_held() {
+            self.release_in_drop();
         }
     }
 }

@@ -24,16 +24,17 @@
 //! *When the holder's node dies*, an operation that finds it [`MemberStatus::Evicted`] takes the lock from it, with the
 //! mark. *A waiter* leaves nothing behind. *If the home dies*, the lock is lost with it.
 
+use core::borrow::BorrowMut;
 use core::future::Future;
 use core::time::Duration;
 
-use farfield_fabric::{self as fabric, Endpoint, GroupKey, Instant, NodeId, Op, RemotePtr};
+use farfield_fabric::{self as fabric, Begun, Endpoint, GroupKey, Instant, NodeId, Op, RemotePtr};
 
 use super::{Layout, LockArray, LockGuard, Spread, WORDS_OF_LINE, WaitLimit, in_order};
 use farfield_core::toolkit::CancelGuard;
-use farfield_core::toolkit::ErrorContext;
 use farfield_core::toolkit::Regions;
-use farfield_core::toolkit::release::{self, fence_holder, release_later};
+use farfield_core::toolkit::release::{self, fence_at_once, fence_holder, release_later};
+use farfield_core::toolkit::{ErrorContext, Holding, Rest};
 use farfield_core::{ErrorKind, Result};
 use farfield_core::{MemberStatus, Node};
 
@@ -78,9 +79,7 @@ pub struct SpinGuard<'a> {
     locks: &'a SpinLockArray,
     endpoint: &'a Endpoint,
     word: RemotePtr<u64>,
-    is_held: bool,
-    is_poisoned: bool,
-    is_repaired: bool,
+    holding: Holding,
 }
 
 fn holder(word: u64) -> Option<NodeId> {
@@ -181,8 +180,7 @@ impl SpinLockArray {
     }
 
     fn guard<'a>(&'a self, endpoint: &'a Endpoint, word: RemotePtr<u64>, taken: u64) -> SpinGuard<'a> {
-        let is_poisoned = taken & DIED != 0;
-        SpinGuard { locks: self, endpoint, word, is_held: true, is_poisoned, is_repaired: false }
+        SpinGuard { locks: self, endpoint, word, holding: Holding::new(taken & DIED != 0) }
     }
 
     async fn wait_for<'a>(
@@ -231,6 +229,27 @@ impl SpinLockArray {
         }
     }
 
+    /// Takes a lock after the first attempt.
+    async fn go_on<'a>(
+        &'a self,
+        endpoint: &'a Endpoint,
+        word: RemotePtr<u64>,
+        asked: core::result::Result<u64, impl Future<Output = fabric::Result<u64>>>,
+        mut limit: impl BorrowMut<WaitLimit>,
+    ) -> Result<Option<SpinGuard<'a>>> {
+        let found = match asked {
+            Ok(found) => found,
+            Err(take) => take.await.of(self.spread.path())?,
+        };
+        if found == 0 {
+            return Ok(Some(self.guard(endpoint, word, self.me())));
+        }
+        match limit.borrow_mut().begin(endpoint) {
+            None => self.attempt_now(endpoint, word, found).await,
+            Some(deadline) => self.wait_for(endpoint, word, found, deadline).await.map(Some),
+        }
+    }
+
     async fn attempt_now<'a>(
         &'a self,
         endpoint: &'a Endpoint,
@@ -253,63 +272,68 @@ impl LockArray for SpinLockArray {
     type Guard<'a> = SpinGuard<'a>;
 
     fn len(&self) -> usize {
-        self.spread.count
+        self.spread.count()
     }
 
     fn home(&self, index: usize) -> NodeId {
         self.spread.record(index).node()
     }
 
-    async fn acquire<'a>(
+    #[inline(always)]
+    fn begin<'a, L: BorrowMut<WaitLimit>>(
         &'a self,
         endpoint: &'a Endpoint,
         index: usize,
-        limit: &mut WaitLimit,
-    ) -> Result<Option<SpinGuard<'a>>> {
+        limit: L,
+    ) -> Result<Begun<SpinGuard<'a>, impl Rest<Option<SpinGuard<'a>>>>> {
         self.spread.check_current()?;
         let word = self.spread.record(index);
-        let found = match self.attempt(endpoint, word, 0, self.me()).await? {
-            Ok(guard) => return Ok(Some(guard)),
-            Err(found) => found,
+        let asked = match endpoint.cas(word, 0, self.me()).into_value() {
+            Ok(0) => return Ok(Ok(self.guard(endpoint, word, self.me()))),
+            Ok(found) => Ok(found),
+            Err(take) => Err(self.settle(endpoint, word, 0, take)),
         };
-        if *limit == WaitLimit::Now {
-            return self.attempt_now(endpoint, word, found).await;
-        }
-        let deadline = limit.until(endpoint, endpoint.now());
-        // A wait has memory of its own, so that the future of an uncontended call is small.
-        endpoint.boxed(self.wait_for(endpoint, word, found, deadline)).await.map(Some)
+        Ok(Err(endpoint.boxed(self.go_on(endpoint, word, asked, limit))))
     }
 }
 
-impl SpinGuard<'_> {
+impl<'a> SpinGuard<'a> {
     /// The amount that the release subtracts from the word.
     fn held(&self) -> u64 {
-        self.locks.me() + if self.is_repaired { DIED } else { 0 }
+        self.locks.me() + if self.holding.is_repaired() { DIED } else { 0 }
     }
 
-    /// If this future is dropped before the release is done or left to the service thread, `is_held` says so. When it
-    /// returns, the caller ends the guard.
-    async fn release(&mut self) -> Result<()> {
+    /// Posts the release. From here on the lock is released, or its home is unreachable.
+    #[inline]
+    fn posts_release(&mut self) -> Op<'a, u64> {
+        self.holding.end();
+        self.endpoint.faa(self.word, self.held().wrapping_neg())
+    }
+
+    /// If this future is dropped before the release is done or left to the service thread, `holding` says so. When it
+    /// returns, the caller ends the guard. `posted` is the release if it is posted already.
+    async fn release(&mut self, posted: Option<Op<'a, u64>>) -> Result<()> {
         let (path, node, home) = (self.locks.spread.path(), self.locks.spread.node(), self.word.node());
-        let lost = fence_holder(node, self.endpoint, |node| node == home).await.of(path)?;
         let (word, held) = (self.word, self.held());
-        if !lost.is_empty() {
-            let open = self.locks.spread.object.hold();
-            let release = move |endpoint: &Endpoint| {
-                let _open = &open;
-                release::add_once(endpoint, word, held.wrapping_neg())
-            };
-            return release_later(node, self.endpoint, lost, release).of(path);
-        }
-        self.is_held = false; // from here on it is released, or its home is unreachable
-        let released = match self.endpoint.faa(word, held.wrapping_neg()).into_value() {
-            Ok(before) => Ok(before),
-            Err(release) => release.await,
+        let posted = match posted {
+            Some(posted) => posted,
+            None => {
+                let lost = fence_holder(node, self.endpoint, |node| node == home).await.of(path)?;
+                if !lost.is_empty() {
+                    let open = self.locks.spread.object.hold();
+                    let release = move |endpoint: &Endpoint| {
+                        let _open = &open;
+                        release::add_once(endpoint, word, held.wrapping_neg())
+                    };
+                    return release_later(node, self.endpoint, lost, release).of(path);
+                }
+                self.posts_release()
+            }
         };
-        match released {
+        match posted.await {
             Err(error) if error.is_refused() => {
                 // The service thread posts from another endpoint, so the exempt puts are made visible first.
-                self.is_held = true;
+                self.holding.resume();
                 node.fence_live_nodes(self.endpoint, [home].into_iter()).await.of(path)?;
                 release::add_later(&self.locks.spread.object, word, held.wrapping_neg());
                 Ok(())
@@ -317,30 +341,50 @@ impl SpinGuard<'_> {
             released => released.map(|_| ()).of(path),
         }
     }
+
+    #[cold]
+    fn release_in_drop(&mut self) {
+        self.holding.end();
+        if let Err(error) = self.endpoint.block_on(self.release(None)) {
+            tracing::error!("releasing a lock in a drop: {error}");
+        }
+    }
+
+    /// [`LockGuard::unlock`] where it has to wait.
+    async fn unlock_on(mut self, posted: Option<Op<'a, u64>>) -> Result<()> {
+        let released = self.release(posted).await;
+        self.holding.end();
+        released
+    }
 }
 
 impl LockGuard for SpinGuard<'_> {
-    async fn unlock(mut self) -> Result<()> {
-        let released = self.release().await;
-        self.is_held = false;
-        released
+    #[inline(always)]
+    fn begin_unlock(mut self) -> Result<Begun<(), impl Rest<()>>> {
+        let (endpoint, home) = (self.endpoint, self.word.node());
+        let mut posted = None;
+        if fence_at_once(self.locks.spread.node(), endpoint, |node| node == home) {
+            match self.posts_release().into_value() {
+                Ok(_) => return Ok(Ok(())),
+                Err(release) => posted = Some(release),
+            }
+        }
+        Ok(Err(endpoint.boxed(self.unlock_on(posted))))
     }
 
     fn is_poisoned(&self) -> bool {
-        self.is_poisoned
+        self.holding.is_poisoned()
     }
 
     fn clear_poison(&mut self) {
-        self.is_repaired = self.is_poisoned;
+        self.holding.repair();
     }
 }
 
 impl Drop for SpinGuard<'_> {
     fn drop(&mut self) {
-        if std::mem::take(&mut self.is_held)
-            && let Err(error) = self.endpoint.block_on(self.release())
-        {
-            tracing::error!("releasing a lock in a drop: {error}");
+        if self.holding.is_held() {
+            self.release_in_drop();
         }
     }
 }

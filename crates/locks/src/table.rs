@@ -1,9 +1,13 @@
 //! A table of locks; their kind is chosen when it is opened.
 
+use core::borrow::BorrowMut;
 use core::fmt;
+use core::future::Future;
+use core::pin::Pin;
 use core::str::FromStr;
+use core::task::{Context, Poll};
 
-use farfield_fabric::{Endpoint, NodeId};
+use farfield_fabric::{Begun, Endpoint, NodeId};
 use serde::{Deserialize, Serialize};
 
 use super::{
@@ -11,6 +15,7 @@ use super::{
     WaitLimit,
 };
 use farfield_core::Node;
+use farfield_core::toolkit::Rest;
 use farfield_core::{Error, ErrorKind, Result};
 use farfield_core::{Guard, MutexArray};
 
@@ -234,30 +239,86 @@ impl LockArray for LockTable {
         }
     }
 
-    async fn acquire<'a>(
+    #[inline]
+    fn begin<'a, L: BorrowMut<WaitLimit>>(
         &'a self,
         endpoint: &'a Endpoint,
         index: usize,
-        limit: &mut WaitLimit,
-    ) -> Result<Option<TableGuard<'a>>> {
-        Ok(match &self.0 {
-            Kind::ALock(locks) => locks.acquire(endpoint, index, limit).await?.map(Held::ALock),
-            Kind::Spin(locks) => locks.acquire(endpoint, index, limit).await?.map(Held::Spin),
-            Kind::Mcs(locks) => locks.acquire(endpoint, index, limit).await?.map(Held::Mcs),
-            Kind::Mutex(locks) => locks.acquire(endpoint, index, limit).await?.map(Held::Mutex),
+        limit: L,
+    ) -> Result<Begun<TableGuard<'a>, impl Rest<Option<TableGuard<'a>>>>> {
+        let begun = match &self.0 {
+            Kind::ALock(locks) => locks.begin(endpoint, index, limit)?.map(Held::ALock).map_err(OfKind::ALock),
+            Kind::Spin(locks) => locks.begin(endpoint, index, limit)?.map(Held::Spin).map_err(OfKind::Spin),
+            Kind::Mcs(locks) => locks.begin(endpoint, index, limit)?.map(Held::Mcs).map_err(OfKind::Mcs),
+            Kind::Mutex(locks) => locks.begin(endpoint, index, limit)?.map(Held::Mutex).map_err(OfKind::Mutex),
+        };
+        Ok(begun.map(TableGuard).map_err(Taking))
+    }
+}
+
+/// The rest of a call of one of the kinds.
+enum OfKind<A, S, M, X> {
+    ALock(A),
+    Spin(S),
+    Mcs(M),
+    Mutex(X),
+}
+
+/// A wait for a lock of one of the kinds.
+struct Taking<R>(R);
+
+impl<'a, A, S, M, X> Future for Taking<OfKind<A, S, M, X>>
+where
+    A: Future<Output = Result<Option<ALockGuard<'a>>>> + Unpin,
+    S: Future<Output = Result<Option<SpinGuard<'a>>>> + Unpin,
+    M: Future<Output = Result<Option<McsGuard<'a>>>> + Unpin,
+    X: Future<Output = Result<Option<Guard<'a>>>> + Unpin,
+{
+    type Output = Result<Option<TableGuard<'a>>>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        fn held<G, H>(ended: Result<Option<G>>, held: impl FnOnce(G) -> H) -> Result<Option<H>> {
+            ended.map(|guard| guard.map(held))
         }
-        .map(TableGuard))
+        let polled = match &mut self.0 {
+            OfKind::ALock(rest) => Pin::new(rest).poll(cx).map(|ended| held(ended, Held::ALock)),
+            OfKind::Spin(rest) => Pin::new(rest).poll(cx).map(|ended| held(ended, Held::Spin)),
+            OfKind::Mcs(rest) => Pin::new(rest).poll(cx).map(|ended| held(ended, Held::Mcs)),
+            OfKind::Mutex(rest) => Pin::new(rest).poll(cx).map(|ended| held(ended, Held::Mutex)),
+        };
+        polled.map(|ended| held(ended, TableGuard))
+    }
+}
+
+/// A release of a lock of one of the kinds that has to wait.
+impl<A, S, M, X> Future for OfKind<A, S, M, X>
+where
+    A: Rest<()>,
+    S: Rest<()>,
+    M: Rest<()>,
+    X: Rest<()>,
+{
+    type Output = Result<()>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<()>> {
+        match &mut *self {
+            OfKind::ALock(rest) => Pin::new(rest).poll(cx),
+            OfKind::Spin(rest) => Pin::new(rest).poll(cx),
+            OfKind::Mcs(rest) => Pin::new(rest).poll(cx),
+            OfKind::Mutex(rest) => Pin::new(rest).poll(cx),
+        }
     }
 }
 
 impl LockGuard for TableGuard<'_> {
-    async fn unlock(self) -> Result<()> {
-        match self.0 {
-            Held::ALock(guard) => guard.unlock().await,
-            Held::Spin(guard) => guard.unlock().await,
-            Held::Mcs(guard) => guard.unlock().await,
-            Held::Mutex(guard) => guard.unlock().await,
-        }
+    #[inline]
+    fn begin_unlock(self) -> Result<Begun<(), impl Rest<()>>> {
+        Ok(match self.0 {
+            Held::ALock(guard) => guard.begin_unlock()?.map_err(OfKind::ALock),
+            Held::Spin(guard) => guard.begin_unlock()?.map_err(OfKind::Spin),
+            Held::Mcs(guard) => guard.begin_unlock()?.map_err(OfKind::Mcs),
+            Held::Mutex(guard) => guard.begin_unlock()?.map_err(OfKind::Mutex),
+        })
     }
 
     fn is_poisoned(&self) -> bool {

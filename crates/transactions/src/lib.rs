@@ -87,6 +87,7 @@ pub mod mutants;
 mod options;
 #[cfg(any(not(seeded), clippy, doc, rust_analyzer))]
 mod order;
+mod transaction;
 // The unit tests run none of them, and are built sooner without.
 #[cfg(all(feature = "scenarios", not(test)))]
 pub mod scenarios;
@@ -95,16 +96,17 @@ pub mod scenarios;
 #[cfg(all(seeded, not(any(clippy, doc, rust_analyzer))))]
 include!(concat!(env!("OUT_DIR"), "/seeded.rs"));
 
-use farfield_fabric::{self as fabric, Endpoint, GroupKey, Instant, NodeId, Op, Region, RemotePtr, Word};
+use farfield_fabric::{Endpoint, GroupKey, Instant, NodeId, Region, RemotePtr, Word};
 
-use farfield_core::toolkit::{ErrorContext, Object, ObjectBuilder, Participants, RefusedPause, Regions};
+use farfield_core::toolkit::{ErrorContext, Object, ObjectBuilder, Participants, Regions, Waits};
 use farfield_core::{Error, ErrorKind, Node, Result};
-use farfield_locks::{LockArray, LockGuard, LockTable, TableGuard, WaitLimit};
+use farfield_locks::{LockArray, LockTable, WaitLimit};
 use smallvec::SmallVec;
 
 pub use self::errors::{NoSuchCell, NotInTransaction};
 pub use self::options::TransactionOptions;
 use self::order::{in_order, is_ascending, lock_of};
+pub use self::transaction::Transaction;
 
 /// The most locks that a transaction may hold. The number is that of LOCO's evaluation.
 pub const LOCKS_PER_TRANSACTION_MAX: usize = 341;
@@ -138,29 +140,6 @@ pub struct Transactions {
     bases: Vec<RemotePtr<u64>>,
     own: Region,
     locks: LockTable,
-}
-
-/// A set of cells whose locks are held. Dropping the transaction discards its writes and releases the locks.
-///
-/// ```
-/// # use farfield::{LockKind::ALock, LockOptions, TransactionOptions, Transactions};
-/// # let node = farfield::Node::builder().session("doc-tx-dropped").start()?;
-/// # let (ep, lock) = (node.endpoint()?, LockOptions::new(ALock));
-/// # let cells = Transactions::open(&node, "cells", TransactionOptions { cells: 10, locks: 4, lock })?;
-/// let mut transaction = ep.block_on(cells.begin(&ep, &[3]))?;
-/// transaction.write(3, 30)?;
-/// drop(transaction); // nothing was written
-/// assert_eq!(ep.block_on(ep.block_on(cells.begin(&ep, &[3]))?.read(3))?, 0);
-/// # Ok::<(), farfield::Error>(())
-/// ```
-#[must_use = "what is not committed is not written, and the locks are released when it is dropped"]
-pub struct Transaction<'a> {
-    all: &'a Transactions,
-    endpoint: &'a Endpoint,
-    /// The held locks, with their numbers.
-    guards: Few<(usize, TableGuard<'a>)>,
-    /// The named cells in ascending order, each with its pending write.
-    cells: Few<(usize, Option<u64>)>,
 }
 
 impl Transactions {
@@ -314,12 +293,17 @@ impl Transactions {
         mut limit: WaitLimit,
     ) -> Result<Transaction<'a>> {
         let (mut transaction, locks) = self.name(endpoint, cells)?;
-        for at in 0..locks.len() {
-            match self.locks.acquire(endpoint, locks[at], &mut limit).await {
-                Ok(guard) => transaction.guards.push((locks[at], guard.expect("it waits until the deadline"))),
+        for lock in &locks {
+            let guard = match self.locks.begin(endpoint, *lock, &mut limit) {
+                Ok(Ok(guard)) => Ok(guard),
+                Ok(Err(rest)) => Waits(rest).await,
+                Err(error) => Err(error),
+            };
+            match guard {
+                Ok(guard) => transaction.guards.push((*lock, guard)),
                 Err(error) => {
                     // The original error is more useful than an error of the abort.
-                    let _ = transaction.abort().await;
+                    let _ = endpoint.boxed(transaction.abort()).await;
                     return Err(error);
                 }
             }
@@ -372,225 +356,6 @@ impl Transactions {
     fn word(&self, cell: usize) -> core::result::Result<&Word, RemotePtr<u64>> {
         let (base, at) = (self.bases[cell % self.bases.len()], cell / self.bases.len());
         if base.node() == self.me { Ok(self.own.word(at * 8)) } else { Err(base.at(at)) }
-    }
-}
-
-/// Repeats a refused put until it is accepted, or until the endpoint's timeout: the transaction holds the cell's lock
-/// meanwhile, and would be half done without this put.
-async fn repeat_put(endpoint: &Endpoint, cell: RemotePtr<u64>, value: u64) -> fabric::Result<Op<'_, ()>> {
-    let (deadline, mut pause) = (endpoint.deadline(), RefusedPause::default());
-    loop {
-        pause.wait(endpoint, deadline).await;
-        match endpoint.put_value(cell, value).accepted() {
-            Err(error) if error.is_refused() && endpoint.now() < deadline => {}
-            put => return put,
-        }
-    }
-}
-
-impl Transaction<'_> {
-    /// The value of a cell, or the value that this transaction has written to it.
-    ///
-    /// # Errors
-    /// The transaction has not named the cell; or the cell's home is unreachable.
-    pub async fn read(&self, cell: usize) -> Result<u64> {
-        let get = match self.post(self.place(cell)?) {
-            Ok(value) => return Ok(value),
-            Err(get) => get.into_value(),
-        };
-        match get {
-            Ok(value) => Ok(value),
-            Err(get) => get.await.of(self.all.object.path()),
-        }
-    }
-
-    /// The values of some cells, in the given order. Those of other nodes are read by gets that are posted together.
-    ///
-    /// ```
-    /// # use farfield::{LockKind::ALock, LockOptions, TransactionOptions, Transactions};
-    /// # let node = farfield::Node::builder().session("doc-lib-35").start()?;
-    /// # let (ep, lock) = (node.endpoint()?, LockOptions::new(ALock));
-    /// # let cells = Transactions::open(&node, "cells", TransactionOptions { cells: 10, locks: 4, lock })?;
-    /// let transaction = ep.block_on(cells.begin(&ep, &[3, 7]))?;
-    /// let sum: u64 = ep.block_on(transaction.read_all(&[3, 7]))?.iter().sum(); // in one round trip
-    /// assert_eq!(sum, 0);
-    /// # Ok::<(), farfield::Error>(())
-    /// ```
-    ///
-    /// # Errors
-    /// As `read`.
-    pub async fn read_all(&self, cells: &[usize]) -> Result<Vec<u64>> {
-        let places = cells.iter().map(|cell| self.place(*cell)).collect::<Result<Vec<_>>>()?;
-        let reads: Vec<_> = places.into_iter().map(|place| self.post(place)).collect();
-        let mut values = Vec::with_capacity(reads.len());
-        for read in reads {
-            values.push(match read {
-                Ok(value) => value,
-                Err(get) => get.await.of(self.all.object.path())?,
-            });
-        }
-        Ok(values)
-    }
-
-    /// Writes a value. It is not visible outside the transaction before the commit.
-    ///
-    /// # Errors
-    /// The transaction has not named the cell.
-    pub fn write(&mut self, cell: usize, value: u64) -> Result<()> {
-        let place = self.place(cell)?;
-        self.cells[place].1 = Some(value);
-        Ok(())
-    }
-
-    /// Writes the pending values into the cells, and releases all locks when the values are visible.
-    ///
-    /// ```
-    /// # use farfield::{LockKind::ALock, LockOptions, TransactionOptions, Transactions};
-    /// # let node = farfield::Node::builder().session("doc-lib-36").start()?;
-    /// # let (ep, lock) = (node.endpoint()?, LockOptions::new(ALock));
-    /// # let cells = Transactions::open(&node, "cells", TransactionOptions { cells: 10, locks: 4, lock })?;
-    /// let mut transaction = ep.block_on(cells.begin(&ep, &[3]))?;
-    /// transaction.write(3, 30)?;
-    /// ep.block_on(transaction.commit())?;
-    /// let again = ep.block_on(cells.begin(&ep, &[3]))?;
-    /// assert_eq!(ep.block_on(again.read(3))?, 30);
-    /// # Ok::<(), farfield::Error>(())
-    /// ```
-    ///
-    /// # Errors
-    /// The home of a cell or a lock is unreachable, or a node that was written to does not answer. The other cells are
-    /// written nevertheless, and the other locks released.
-    pub async fn commit(mut self) -> Result<()> {
-        let (all, endpoint) = (self.all, self.endpoint);
-        let (mut puts, mut written) = (Few::new(), Ok(()));
-        for at in 0..self.cells.len() {
-            let (cell, Some(value)) = self.cells[at] else { continue };
-            let to = match all.word(cell) {
-                Ok(word) => {
-                    word.store(value);
-                    continue;
-                }
-                Err(to) => to,
-            };
-            let accepted = match endpoint.put_value(to, value).accepted() {
-                Err(error) if error.is_refused() => repeat_put(endpoint, to, value).await,
-                accepted => accepted,
-            };
-            match accepted {
-                Ok(put) => puts.push(put),
-                Err(error) => written = written.and(Err(error).of(all.object.path())),
-            }
-        }
-        let released = self.release().await;
-        while let Some(put) = puts.pop() {
-            // It was posted before the releases, so no wait is left.
-            written = written.and(put.await.of(all.object.path()));
-        }
-        written.and(released)
-    }
-
-    /// Discards all writes, and releases all locks at the same time. Dropping the transaction releases them one by one.
-    ///
-    /// ```
-    /// # use farfield::{LockKind::ALock, LockOptions, TransactionOptions, Transactions};
-    /// # let node = farfield::Node::builder().session("doc-lib-37").start()?;
-    /// # let (ep, lock) = (node.endpoint()?, LockOptions::new(ALock));
-    /// # let cells = Transactions::open(&node, "cells", TransactionOptions { cells: 10, locks: 4, lock })?;
-    /// let mut transaction = ep.block_on(cells.begin(&ep, &[3]))?;
-    /// transaction.write(3, 30)?;
-    /// ep.block_on(transaction.abort())?; // nothing was written
-    /// let again = ep.block_on(cells.begin(&ep, &[3]))?;
-    /// assert_eq!(ep.block_on(again.read(3))?, 0);
-    /// # Ok::<(), farfield::Error>(())
-    /// ```
-    ///
-    /// # Errors
-    /// The home of a lock is unreachable. The other locks are released nevertheless.
-    pub async fn abort(mut self) -> Result<()> {
-        self.release().await
-    }
-
-    /// Whether a holder of one of the locks may have died in the middle of a commit, and
-    /// [`Transaction::clear_poison`] was not called since. If so, the cells under that lock may be half-written.
-    pub fn is_poisoned(&self) -> bool {
-        self.guards.iter().any(|(_, guard)| guard.is_poisoned())
-    }
-
-    /// Declares that the cells are whole: once this transaction ends, later ones are not warned of a death. Without
-    /// this call, the next one is warned, too.
-    ///
-    /// ```
-    /// # use farfield::{LockKind::ALock, LockOptions, TransactionOptions, Transactions};
-    /// # let node = farfield::Node::builder().session("doc-tx-poisoned").start()?;
-    /// # let (ep, lock) = (node.endpoint()?, LockOptions::new(ALock));
-    /// # let cells = Transactions::open(&node, "cells", TransactionOptions { cells: 10, locks: 4, lock })?;
-    /// let mut transaction = ep.block_on(cells.begin(&ep, &[3]))?;
-    /// if transaction.is_poisoned() {
-    ///     transaction.write(3, 0)?; // whatever makes the cells whole
-    ///     transaction.clear_poison();
-    /// }
-    /// # Ok::<(), farfield::Error>(())
-    /// ```
-    pub fn clear_poison(&mut self) {
-        self.guards.iter_mut().for_each(|(_, guard)| guard.clear_poison());
-    }
-
-    /// The index of a cell among the named ones.
-    #[inline]
-    fn place(&self, cell: usize) -> Result<usize> {
-        let named = |(named, _): &(usize, _)| *named;
-        // A search is not worth its while among few.
-        let found = match self.cells.len() {
-            0..=4 => self.cells.iter().position(|it| named(it) == cell),
-            _ => self.cells.binary_search_by_key(&cell, named).ok(),
-        };
-        found.ok_or_else(|| Error::custom(NotInTransaction { cell })).of(self.all.object.path())
-    }
-
-    /// The value of a named cell, if it is here, or else the get that has been posted for it.
-    #[inline]
-    fn post(&self, place: usize) -> core::result::Result<u64, Op<'_, u64>> {
-        match self.cells[place] {
-            (_, Some(written)) => Ok(written),
-            (cell, None) => match self.all.word(cell) {
-                Ok(word) => Ok(word.load()),
-                Err(from) => Err(self.endpoint.get(from)),
-            },
-        }
-    }
-
-    /// Releases all locks at the same time, once all puts are visible.
-    async fn release(&mut self) -> Result<()> {
-        if self.fences_once() {
-            // If this fails, the releases fail in the same way, and handle the error.
-            let _ = self.endpoint.global_fence(self.all.object.node().members()).await;
-        }
-        let mut result = Ok(());
-        let note = |released: Result<()>| {
-            if result.is_ok() {
-                result = released;
-            }
-        };
-        let window = self.guards.len();
-        let guards = core::iter::from_fn(|| self.guards.pop());
-        self.endpoint.each_in_window(window, guards.map(|(_, guard)| guard.unlock()), note).await;
-        result
-    }
-
-    /// Whether one fence before all releases needs fewer gets than the fences of the releases, each of which exempts
-    /// the node of its own lock.
-    fn fences_once(&self) -> bool {
-        let unflushed = || self.all.object.node().members().filter(|node| self.endpoint.has_unflushed(*node));
-        let once = unflushed().count();
-        if once == 0 || self.guards.len() < 2 {
-            return false;
-        }
-        let spared = |lock: usize| {
-            let home = self.all.locks.home(lock);
-            let orders = self.endpoint.is_ordered_before(RemotePtr::new(home, GroupKey::SIGNAL, 0));
-            usize::from(orders && self.endpoint.has_unflushed(home))
-        };
-        self.guards.iter().map(|(lock, _)| once - spared(*lock)).sum::<usize>() > once
     }
 }
 

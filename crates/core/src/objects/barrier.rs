@@ -30,9 +30,11 @@
 //! Memory: `nodes · threads_per_node` rows of 8 bytes on every node, monotonic counters. Source: LOCO §4, Fig. 7 and
 //! 11.
 
+use core::cell::Cell;
+use core::future::Future;
 use std::sync::Arc;
 
-use farfield_fabric::{self as fabric, Endpoint, Instant, NodeId, Word};
+use farfield_fabric::{self as fabric, Attempt, Endpoint, Instant, NodeId, Word};
 
 use crate::error::{Error, ErrorContext, ErrorKind, Missed, Result};
 use crate::node::{Node, RefusedPause};
@@ -209,8 +211,8 @@ impl BarrierThread {
     /// arrived, they include a node that received a put and does not answer. After `Missed` or a timeout,
     /// [`BarrierThread::retry_wait`] continues. A node that leaves after it has arrived, but before all have, flushes the
     /// endpoint ([`Endpoint::flush`]) or drops it: no fence covers the arrival.
-    pub async fn wait(&mut self, endpoint: &Endpoint) -> Result<()> {
-        self.fence_and_arrive(endpoint, None).await
+    pub fn wait(&mut self, endpoint: &Endpoint) -> impl Future<Output = Result<()>> {
+        self.fence_and_arrive(endpoint, None)
     }
 
     /// [`BarrierThread::wait`] with a deadline. After a timeout, continue the same round with
@@ -229,22 +231,44 @@ impl BarrierThread {
     ///
     /// # Errors
     /// As `wait`.
-    pub async fn wait_deadline(&mut self, endpoint: &Endpoint, deadline: Instant) -> Result<()> {
-        self.fence_and_arrive(endpoint, Some(deadline)).await
+    pub fn wait_deadline(&mut self, endpoint: &Endpoint, deadline: Instant) -> impl Future<Output = Result<()>> {
+        self.fence_and_arrive(endpoint, Some(deadline))
     }
 
     /// The deadline of a call without one is that of the endpoint. The clock is read when the call has to wait.
-    async fn fence_and_arrive(&mut self, endpoint: &Endpoint, mut deadline: Option<Instant>) -> Result<()> {
-        self.is_coming = true;
-        // Before the count is visible anywhere, every earlier put is visible everywhere: a thread that passes may read
-        // any node.
-        let node = &self.barrier.node;
-        if !node.is_fenced_at_once(endpoint, node.members()) {
-            let until = deadline.unwrap_or_else(|| endpoint.deadline());
-            endpoint.boxed(self.barrier.fence(endpoint, until)).await?;
-            deadline = Some(until);
-        }
-        self.arrive(endpoint, deadline).await
+    fn fence_and_arrive(&mut self, endpoint: &Endpoint, deadline: Option<Instant>) -> impl Future<Output = Result<()>> {
+        Attempt::new(move || {
+            self.is_coming = true;
+            // Before the count is visible anywhere, every earlier put is visible everywhere: a thread that passes may read
+            // any node.
+            let node = &self.barrier.node;
+            if !node.is_fenced_at_once(endpoint, node.members()) {
+                return Ok(Err(endpoint.boxed(self.wait_on(endpoint, None, deadline))));
+            }
+            Ok(self.arrive(endpoint).map_err(|told| endpoint.boxed(self.wait_on(endpoint, Some(told), deadline))))
+        })
+    }
+
+    /// The rest of a wait: all of it, with its fence, or what is left after [`BarrierThread::arrive`].
+    async fn wait_on(
+        &mut self,
+        endpoint: &Endpoint,
+        told: Option<Result<usize>>,
+        mut deadline: Option<Instant>,
+    ) -> Result<()> {
+        let told = match told {
+            Some(told) => told,
+            None => {
+                let until = deadline.unwrap_or_else(|| endpoint.deadline());
+                endpoint.boxed(self.barrier.fence(endpoint, until)).await?;
+                deadline = Some(until);
+                match self.arrive(endpoint) {
+                    Ok(()) => return Ok(()),
+                    Err(told) => told,
+                }
+            }
+        };
+        self.all_arrived(endpoint, told, deadline).await
     }
 
     /// Like [`BarrierThread::wait`], but without the fence: puts to a third node may not be visible yet (Fig. 22). For
@@ -262,8 +286,10 @@ impl BarrierThread {
     ///
     /// # Errors
     /// As `wait`.
-    pub async fn wait_unfenced(&mut self, endpoint: &Endpoint) -> Result<()> {
-        self.arrive(endpoint, None).await
+    pub fn wait_unfenced(&mut self, endpoint: &Endpoint) -> impl Future<Output = Result<()>> {
+        Attempt::new(move || {
+            Ok(self.arrive(endpoint).map_err(|told| endpoint.boxed(self.wait_on(endpoint, Some(told), None))))
+        })
     }
 
     /// Waits again for the round in which an earlier wait timed out. Arrives first if that wait had not.
@@ -289,16 +315,45 @@ impl BarrierThread {
             // Otherwise it would find all rows at the round before.
             self.wait_deadline(endpoint, deadline).await
         } else {
-            self.all_arrived(endpoint, Some(deadline)).await
+            let told = self.tell_untold(endpoint);
+            self.all_arrived(endpoint, told, Some(deadline)).await
         }
     }
 
-    async fn arrive(&mut self, endpoint: &Endpoint, deadline: Option<Instant>) -> Result<()> {
+    /// Arrives, and looks whether all others have. If not, returns how many rows are known to have arrived, or why not
+    /// all nodes could be told.
+    fn arrive(&mut self, endpoint: &Endpoint) -> core::result::Result<(), Result<usize>> {
         self.row.store(self.row.value() + 1);
         self.is_coming = false;
         self.is_untold = true;
+        let mut told = self.tell_untold(endpoint);
         endpoint.wake_local(); // other threads of this node may sleep until they see it
-        self.all_arrived(endpoint, deadline).await
+        if let Ok(next) = &mut told
+            && *next < self.barrier.arrived.len()
+        {
+            endpoint.spin_until(|| {
+                *next = self.arrived_from(*next);
+                (*next == self.barrier.arrived.len()).then_some(())
+            });
+        }
+        if told.as_ref().is_ok_and(|next| *next == self.barrier.arrived.len()) { Ok(()) } else { Err(told) }
+    }
+
+    /// Tells the nodes if they are still to be told. Returns how many rows, from the first one on, have arrived: rows only
+    /// grow, so a row needs to be seen only once.
+    fn tell_untold(&mut self, endpoint: &Endpoint) -> Result<usize> {
+        if self.is_untold {
+            self.tell(endpoint)?;
+        }
+        Ok(self.arrived_from(0))
+    }
+
+    /// The first row from `next` on that has not arrived.
+    fn arrived_from(&self, next: usize) -> usize {
+        let round = self.row.value();
+        let Shared { arrived, .. } = &*self.barrier;
+        let is_here = |row: &usize| arrived.row(*row).try_load().is_some_and(|count| count >= round);
+        next + (next..arrived.len()).take_while(is_here).count()
     }
 
     /// Announces to all nodes that this thread has arrived. Repeating it does no harm.
@@ -318,58 +373,60 @@ impl BarrierThread {
     }
 
     /// Announces it again and again after a refusal.
-    async fn tell_again(&mut self, endpoint: &Endpoint, deadline: Instant, mut refused: Error) -> Result<()> {
+    async fn tell_again(&mut self, endpoint: &Endpoint, deadline: Instant, mut refused: Error) -> Result<usize> {
         let mut pause = RefusedPause::default();
         while endpoint.now() < deadline {
             pause.wait(endpoint, deadline).await;
-            match self.tell(endpoint) {
-                Ok(()) => return Ok(()),
+            match self.tell_untold(endpoint) {
+                Ok(next) => return Ok(next),
                 Err(error) => refused = error,
             }
         }
         Err(refused)
     }
 
-    async fn all_arrived(&mut self, endpoint: &Endpoint, mut deadline: Option<Instant>) -> Result<()> {
+    async fn all_arrived(
+        &mut self,
+        endpoint: &Endpoint,
+        told: Result<usize>,
+        mut deadline: Option<Instant>,
+    ) -> Result<()> {
         // The wait does not end before all nodes are told: one that is not would wait for ever.
-        if self.is_untold
-            && let Err(refused) = self.tell(endpoint)
-        {
-            let until = deadline.unwrap_or_else(|| endpoint.deadline());
-            endpoint.boxed(self.tell_again(endpoint, until, refused)).await?;
-            deadline = Some(until);
-        }
+        let next = Cell::new(match told {
+            Ok(next) => next,
+            Err(refused) => {
+                let until = deadline.unwrap_or_else(|| endpoint.deadline());
+                deadline = Some(until);
+                endpoint.boxed(self.tell_again(endpoint, until, refused)).await?
+            }
+        });
         let round = self.row.value();
         let Shared { path, arrived, .. } = &*self.barrier;
-        // Rows only grow, so a row needs to be seen only once.
-        let mut next = arrived.rows().take_while(|row| row.try_load().is_some_and(|count| count >= round)).count();
-        if next == arrived.len() {
-            return Ok(());
-        }
         let start = endpoint.now();
         let deadline = deadline.unwrap_or(start + endpoint.timeout());
-        let mut look = || {
-            while let Some(row) = arrived.rows().nth(next) {
-                if row.try_load().is_some_and(|count| count >= round) {
-                    next += 1;
-                    continue;
+        let all_are_here = || {
+            while next.get() < arrived.len() {
+                if arrived.row(next.get()).try_load().is_none_or(|count| count < round) {
+                    return None;
                 }
-                // Any of the remaining nodes may be dead or departed, and this one may wait for it, too. Its row is
-                // read after its state: a node that arrived and then left has arrived. So has one that arrived and
-                // then died. But the remaining nodes may know of its death since they opened the barrier, and never
-                // arrive.
-                let gone = arrived.rows().find_map(|row| {
-                    let error = endpoint.check_alive(row.owner()).err()?;
-                    let is_behind = row.try_load().is_none_or(|count| count < round);
-                    let is_dead = matches!(error.kind(), fabric::ErrorKind::PeerDead { .. });
-                    (is_behind || is_dead).then_some(Err(error.into()))
-                });
-                // The missing nodes may have continued with another generation, and never arrive at this one.
-                return gone.or_else(|| arrived.check_unasked().err().map(Err));
+                next.set(next.get() + 1);
             }
             Some(Ok(()))
         };
-        match endpoint.wait_until(deadline, &mut look).await {
+        let is_gone = || {
+            // Any of the remaining nodes may be dead or departed, and this one may wait for it, too. Its row is read after
+            // its state: a node that arrived and then left has arrived. So has one that arrived and then died. But the
+            // remaining nodes may know of its death since they opened the barrier, and never arrive.
+            let gone = arrived.rows().find_map(|row| {
+                let error = endpoint.check_alive(row.owner()).err()?;
+                let is_behind = row.try_load().is_none_or(|count| count < round);
+                let is_dead = matches!(error.kind(), fabric::ErrorKind::PeerDead { .. });
+                (is_behind || is_dead).then_some(Err(error.into()))
+            });
+            // The missing nodes may have continued with another generation, and never arrive at this one.
+            gone.or_else(|| arrived.check_unasked().err().map(Err))
+        };
+        match endpoint.wait_until_or(deadline, all_are_here, is_gone).await {
             Ok(result) => result.of(path),
             Err(_) => {
                 let behind = arrived.rows().filter(|row| row.try_load().is_none_or(|count| count < round));
@@ -377,7 +434,7 @@ impl BarrierThread {
                 missing.dedup();
                 // The last one has arrived since the last look.
                 if missing.is_empty()
-                    && let Some(result) = look()
+                    && let Some(result) = all_are_here().or_else(is_gone)
                 {
                     return result.of(path);
                 }

@@ -4,6 +4,7 @@
 pub mod atomic_var;
 pub mod barrier;
 pub(crate) mod codec;
+pub(crate) mod holding;
 pub mod kv;
 pub mod mutex;
 pub mod owned_var;

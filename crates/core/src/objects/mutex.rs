@@ -39,7 +39,8 @@
 //!
 //! # When a node dies
 //!
-//! *The holder's.* An operation that finds the lock held by a node that is [`MemberStatus::Evicted`] frees it, by a
+//! *The holder's.* An operation that finds the lock held by a node that is
+//! [evicted](crate::MemberStatus::Evicted) frees it, by a
 //! compare-and-swap that also sets `died`. It does not do so earlier: until then, puts of the dead node may still
 //! land, and so may its release. The mark stays until a holder calls [`Guard::clear_poison`]. Until then
 //! [`Guard::is_poisoned`] warns each holder that the protected data may be half-written. A holder that left
@@ -62,26 +63,19 @@ mod abandoned;
 mod guard;
 mod single;
 mod state;
+mod taking;
 
-use core::future::Future;
-use core::time::Duration;
 use std::collections::HashMap;
 
-use farfield_fabric::{self as fabric, Endpoint, GroupKey, Instant, LocalMutex, NodeId, Op, RemotePtr, Word};
+use farfield_fabric::{GroupKey, LocalMutex, NodeId, RemotePtr, Word};
 
-use self::abandoned::Ticket;
 pub use self::guard::{Guard, HeldLock};
 pub use self::single::Mutex;
 pub use self::state::{BYPASS_MAX, STUCK_LONG, STUCK_SHORT};
-use self::state::{DIED, DRAW, State, Watch, patience};
-use crate::error::{ErrorContext, ErrorKind, Result};
-use crate::node::{MemberStatus, Node, Object, ObjectBuilder, Regions};
+use self::state::{DIED, Watch};
+use crate::error::{ErrorContext, Result};
+use crate::node::{Node, Object, ObjectBuilder, Regions};
 use crate::objects::participants::Participants;
-use crate::objects::release;
-use crate::objects::settle::CancelGuard;
-
-/// How often a waiter checks whether the holder's node is alive.
-const HOLDER_CHECK_EVERY: Duration = Duration::from_millis(20);
 
 /// A number of locks, spread over the nodes that open them, in order: the word of lock `i` is on node `i mod nodes`.
 ///
@@ -99,26 +93,18 @@ pub struct MutexArray {
     object: Object,
     /// What this node adds to a word while it holds the lock.
     me: u64,
-    /// The word of lock `i` is at `bases[i mod nodes]` plus `i / nodes` records.
-    bases: Vec<RemotePtr<u64>>,
-    /// The distance from one record to the next: each has a cache line of its own, or they are packed.
-    words_each: usize,
-    /// The word of each lock when this node last saw it: the guess for the first compare-and-swap.
-    seen: Box<[Word]>,
+    locks: Box<[Lock]>,
     /// Free locks that were not available without waiting.
     refused: LocalMutex<HashMap<usize, Watch>>,
     /// How many turns this node has skipped since the queue was last empty.
     passed_over: LocalMutex<HashMap<usize, u32>>,
 }
 
-/// The next step of a waiting operation.
-enum Next {
-    /// It takes the lock, or the turn, from a dead node, and leaves it in this state.
-    Take(State),
-    /// It fails, if the lock is still in the same state.
-    Fail(fabric::Error),
-    /// It waits for a change, until then at most.
-    Wait(Instant),
+/// What this node knows of a lock.
+struct Lock {
+    word: RemotePtr<u64>,
+    /// The word's value when this node last saw it: the guess for the first compare-and-swap.
+    seen: Word,
 }
 
 /// The words of a cache line.
@@ -210,10 +196,14 @@ impl MutexArray {
         let opening = ObjectBuilder::new(node, path, "MutexArray").layout(&format!("count={count}, homes={homes:?}"));
         let opening = opening.participants(participants).regions(regions);
         let object = opening.require_regions(expect).takes_in_returned().open()?;
-        let bases = homes.into_iter().map(|home| object.remote(home, "tickets")).collect::<Result<_>>()?;
-        let seen = std::iter::repeat_with(Word::default).take(count).collect();
+        // The word of lock `i` is record `i / nodes` on the node at `i mod nodes`. Each has a cache line of its own, or they
+        // are packed.
+        let bases: Vec<RemotePtr<u64>> =
+            homes.into_iter().map(|home| object.remote(home, "tickets")).collect::<Result<_>>()?;
+        let word = |index: usize| bases[index % bases.len()].at(index / bases.len() * words_each);
+        let locks = (0..count).map(|index| Lock { word: word(index), seen: Word::default() }).collect();
         let (me, refused, passed_over) = (u64::from(node.id().0) + 1, LocalMutex::default(), LocalMutex::default());
-        Ok(MutexArray { object, me, bases, words_each, seen, refused, passed_over })
+        Ok(MutexArray { object, me, locks, refused, passed_over })
     }
 
     /// The number of locks.
@@ -227,7 +217,7 @@ impl MutexArray {
     /// # Ok(()) }
     /// ```
     pub fn len(&self) -> usize {
-        self.seen.len()
+        self.locks.len()
     }
 
     /// Whether there are no locks.
@@ -240,7 +230,7 @@ impl MutexArray {
     /// # Ok(()) }
     /// ```
     pub fn is_empty(&self) -> bool {
-        self.seen.is_empty()
+        self.locks.is_empty()
     }
 
     /// The home node of lock `index`.
@@ -260,341 +250,17 @@ impl MutexArray {
     }
 
     #[inline]
+    fn lock_at(&self, index: usize) -> &Lock {
+        self.locks.get(index).unwrap_or_else(|| self.no_lock(index))
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn no_lock(&self, index: usize) -> ! {
+        panic!("lock {index} of {}", self.len())
+    }
+
     fn word(&self, index: usize) -> RemotePtr<u64> {
-        assert!(index < self.seen.len(), "lock {index} of {}", self.seen.len());
-        self.bases[index % self.bases.len()].at(index / self.bases.len() * self.words_each)
-    }
-
-    /// Takes lock `index`, waiting as long as the endpoint's timeout.
-    ///
-    /// ```
-    /// # fn main() -> farfield::Result<()> {
-    /// # let node = farfield::Node::builder().start()?;
-    /// # let (ep, locks) = (node.endpoint()?, farfield::MutexArray::open(&node, "stripes", 64)?);
-    /// let (a, b) = (ep.block_on(locks.lock(&ep, 3))?, ep.block_on(locks.lock(&ep, 8))?); // in ascending order
-    /// ep.block_on(b.unlock())?;
-    /// ep.block_on(a.unlock())?;
-    /// # Ok(()) }
-    /// ```
-    ///
-    /// # Errors
-    /// A timeout, or the home node is dead or departed. An error names a holder that is dead and not evicted in time,
-    /// or that has left.
-    ///
-    /// # Panics
-    /// If there is no such lock, as indexing a slice does.
-    pub fn lock<'a>(&'a self, endpoint: &'a Endpoint, index: usize) -> impl Future<Output = Result<Guard<'a>>> {
-        self.lock_until(endpoint, index, || endpoint.deadline())
-    }
-
-    /// [`MutexArray::lock`] with a deadline.
-    ///
-    /// ```
-    /// # fn main() -> farfield::Result<()> {
-    /// # let node = farfield::Node::builder().start()?;
-    /// # let (ep, locks) = (node.endpoint()?, farfield::MutexArray::open(&node, "stripes", 64)?);
-    /// let held = ep.block_on(locks.lock(&ep, 3))?;
-    /// let deadline = ep.now() + std::time::Duration::from_millis(10);
-    /// assert!(ep.block_on(locks.lock_deadline(&ep, 3, deadline)).is_err_and(|error| error.is_timeout()));
-    /// # Ok(()) }
-    /// ```
-    ///
-    /// # Errors
-    /// As `lock`.
-    pub fn lock_deadline<'a>(
-        &'a self,
-        endpoint: &'a Endpoint,
-        index: usize,
-        deadline: Instant,
-    ) -> impl Future<Output = Result<Guard<'a>>> {
-        self.lock_until(endpoint, index, move || deadline)
-    }
-
-    /// [`MutexArray::lock`] with a deadline that is asked for when the wait begins: where it does not wait, nothing has to
-    /// read the clock.
-    ///
-    /// ```
-    /// # fn main() -> farfield::Result<()> {
-    /// # let node = farfield::Node::builder().start()?;
-    /// # let (ep, locks) = (node.endpoint()?, farfield::MutexArray::open(&node, "stripes", 64)?);
-    /// let mut until = None; // both waits together last as long as the endpoint's timeout
-    /// let a = ep.block_on(locks.lock_until(&ep, 3, || *until.get_or_insert_with(|| ep.deadline())))?;
-    /// let b = ep.block_on(locks.lock_until(&ep, 8, || *until.get_or_insert_with(|| ep.deadline())))?;
-    /// # drop((a, b));
-    /// # Ok(()) }
-    /// ```
-    ///
-    /// # Errors
-    /// As `lock`.
-    ///
-    /// # Panics
-    /// If there is no such lock, as indexing a slice does.
-    pub async fn lock_until<'a>(
-        &'a self,
-        endpoint: &'a Endpoint,
-        index: usize,
-        deadline: impl FnOnce() -> Instant,
-    ) -> Result<Guard<'a>> {
-        self.object.check_current()?;
-        // A free lock: at most two attempts, since a wrong guess is corrected by the first. The block keeps their
-        // variables out of the future of the wait.
-        {
-            let (word, me) = (self.word(index), self.me);
-            let mut state = State(self.seen[index].load()).freed();
-            for _ in 0..2 {
-                let Some(taken) = state.taken_by_newcomer(me) else { break };
-                let found = match endpoint.cas(word, state.0, taken.0).into_value() {
-                    Ok(found) => State(found),
-                    Err(take) => State(self.settle_take(endpoint, word, state, take).await.of(self.object.path())?),
-                };
-                if found == state {
-                    return Ok(self.guard(endpoint, word, index, taken));
-                }
-                state = found;
-            }
-        }
-        // A wait has memory of its own, so that the future of an uncontended call is small.
-        endpoint.boxed(self.lock_in_turn(endpoint, index, deadline())).await
-    }
-
-    /// Takes lock `index` if it is available without waiting.
-    ///
-    /// ```
-    /// # fn main() -> farfield::Result<()> {
-    /// # let node = farfield::Node::builder().start()?;
-    /// # let (ep, locks) = (node.endpoint()?, farfield::MutexArray::open(&node, "stripes", 64)?);
-    /// let held = ep.block_on(locks.lock(&ep, 3))?;
-    /// assert!(ep.block_on(locks.try_lock(&ep, 3))?.is_none());
-    /// assert!(ep.block_on(locks.try_lock(&ep, 4))?.is_some());
-    /// # Ok(()) }
-    /// ```
-    ///
-    /// # Errors
-    /// The home node is dead or departed.
-    pub async fn try_lock<'a>(&'a self, endpoint: &'a Endpoint, index: usize) -> Result<Option<Guard<'a>>> {
-        self.object.check_current()?;
-        let (word, me) = (self.word(index), self.me);
-        let mut state = State(self.seen[index].load()).freed();
-        // Other operations may take and release it between the attempts; after a few it counts as taken.
-        for _ in 0..4 {
-            let found = match state.taken_by_newcomer(me) {
-                Some(taken) => {
-                    let take = endpoint.cas(word, state.0, taken.0);
-                    let found = State(self.settle_take(endpoint, word, state, take).await.of(self.object.path())?);
-                    if found == state {
-                        return Ok(Some(self.guard(endpoint, word, index, taken)));
-                    }
-                    found
-                }
-                None => {
-                    let looks_lost = match state.holder() {
-                        Some(holder) => endpoint.check_alive(holder).is_err(),
-                        // A restarted node has seen no death: the turn may be its predecessor's.
-                        None => self.is_stuck(endpoint, index, state),
-                    };
-                    let Some(left) = left_by_the_dead(self.object.node(), state, looks_lost) else { break };
-                    self.take_from_the_dead(endpoint, index, state, left).await.of(self.object.path())?
-                }
-            };
-            state = found;
-        }
-        Ok(None)
-    }
-
-    /// Takes a held lock: draws a ticket and waits for its turn. If this is dropped or fails, the turn is passed on.
-    #[expect(clippy::manual_async_fn, reason = "it would hold its arguments twice, in each future of `lock`")]
-    fn lock_in_turn<'a>(
-        &'a self,
-        endpoint: &'a Endpoint,
-        index: usize,
-        deadline: Instant,
-    ) -> impl Future<Output = Result<Guard<'a>>> {
-        async move {
-            let (mut number, mut state) = self.draw(endpoint, index).await.of(self.object.path())?;
-            let mut ticket = Ticket { locks: self, word: self.word(index), number: Some(number) };
-            let start = endpoint.now();
-            let mut watch = Watch::begin(state, start);
-            loop {
-                if state.is_past(number) {
-                    // It was freed from a dead holder.
-                    ticket.number = None;
-                    (number, state) = self.draw(endpoint, index).await.of(self.object.path())?;
-                    ticket.number = Some(number);
-                    continue;
-                }
-                if let Some(taken) = state.taken_by_ticket(number, self.me) {
-                    let found = self.settle_turn(endpoint, &mut ticket, state, taken).await;
-                    let found = State(found.of(self.object.path())?);
-                    if found == state {
-                        ticket.number = None;
-                        return Ok(self.guard(endpoint, ticket.word, index, taken));
-                    }
-                    state = found;
-                    continue;
-                }
-                let next = self.next_step(endpoint, index, state, &mut watch, start, deadline)?;
-                let found = match next {
-                    Next::Take(left) => self.take_from_the_dead(endpoint, index, state, left).await,
-                    // Read once more: the holder may have released the lock before it left.
-                    Next::Fail(error) => match endpoint.get(ticket.word).await {
-                        Ok(now) if now == state.0 => Err(error),
-                        found => found.map(State),
-                    },
-                    Next::Wait(slice) => match endpoint.wait_remote(ticket.word, state.0, slice).await {
-                        Err(error) if error.is_timeout() => Ok(state),
-                        found => found.map(State),
-                    },
-                };
-                state = found.of(self.object.path())?;
-            }
-        }
-    }
-
-    /// The next step of an operation whose turn has not come, with the lock in this state.
-    ///
-    /// # Errors
-    /// A timeout, or the lock is being reopened.
-    fn next_step(
-        &self,
-        endpoint: &Endpoint,
-        index: usize,
-        state: State,
-        watch: &mut Watch,
-        start: Instant,
-        deadline: Instant,
-    ) -> Result<Next> {
-        let now = endpoint.now();
-        let patience = self.patience(index);
-        watch.sees(state, now);
-        let (late, stuck) = (now >= deadline, watch.is_stuck(now, patience));
-        let gone = state.holder().and_then(|holder| endpoint.check_alive(holder).err());
-        if let Some(left) = left_by_the_dead(self.object.node(), state, gone.is_some() || stuck) {
-            return Ok(Next::Take(left));
-        }
-        // A dead holder will be fenced; a departed one never returns to release the lock.
-        let gone = gone.filter(|error| late || matches!(error.kind(), fabric::ErrorKind::PeerLeft { .. }));
-        if let Some(error) = gone {
-            return Ok(Next::Fail(error));
-        }
-        if late {
-            let waited = now - start;
-            // The holder, or the node that has the turn, if it is known.
-            let missing = state.holder().into_iter().collect();
-            return Err(ErrorKind::Timeout { what: "the lock".into(), waited, missing }).of(self.object.path());
-        }
-        self.object.check_unasked()?;
-        // The wait is in slices, to notice the death of the holder's node.
-        Ok(Next::Wait(deadline.min(endpoint.now() + HOLDER_CHECK_EVERY.min(patience))))
-    }
-
-    /// Draws a ticket. Returns its number, and the state with it.
-    async fn draw(&self, endpoint: &Endpoint, index: usize) -> fabric::Result<(u64, State)> {
-        let word = self.word(index);
-        let drawn = CancelGuard::new(endpoint, endpoint.faa(word, DRAW), |drawn| {
-            drop(Ticket { locks: self, word, number: Some(State(drawn).next()) });
-        });
-        let drawn = State(drawn.await?);
-        if drawn.nobody_waits() && self.object.node().epoch() > 0 {
-            self.passed_over.lock().remove(&index);
-        }
-        Ok((drawn.next(), State(drawn.0.wrapping_add(DRAW))))
-    }
-
-    /// Frees the lock or the turn of a dead node, if the lock is still in this state. Returns the state after that.
-    async fn take_from_the_dead(
-        &self,
-        endpoint: &Endpoint,
-        index: usize,
-        state: State,
-        left: State,
-    ) -> fabric::Result<State> {
-        let found = State(endpoint.cas(self.word(index), state.0, left.0).await?);
-        if found != state {
-            return Ok(found);
-        }
-        if state.holder().is_none() {
-            *self.passed_over.lock().entry(index).or_default() += 1;
-        }
-        Ok(left)
-    }
-
-    /// How long a free lock may stay untaken before the turn is skipped.
-    fn patience(&self, index: usize) -> Duration {
-        // While all nodes are alive, no turn is lost.
-        let passed = match self.object.node().epoch() {
-            0 => 0,
-            _ => self.passed_over.lock().get(&index).copied().unwrap_or(0),
-        };
-        patience(passed)
-    }
-
-    /// Whether a lock that is not available at once has been in this state for long: another operation has seen it
-    /// before.
-    fn is_stuck(&self, endpoint: &Endpoint, index: usize, state: State) -> bool {
-        let now = endpoint.now();
-        let mut refused = self.refused.lock();
-        let watch = refused.entry(index).or_insert_with(|| Watch::begin(state, now));
-        watch.sees(state, now);
-        watch.is_stuck(now, self.patience(index))
-    }
-
-    #[inline]
-    fn guard<'a>(&'a self, endpoint: &'a Endpoint, word: RemotePtr<u64>, index: usize, taken: State) -> Guard<'a> {
-        self.seen[index].store(taken.0);
-        let is_poisoned = taken.has_died();
-        Guard { locks: self, endpoint, word, index, held: true, is_poisoned, is_repaired: false }
-    }
-
-    /// Waits for a compare-and-swap that takes the lock. If it succeeds after its future was dropped, it is undone.
-    fn settle_take<'a>(
-        &'a self,
-        endpoint: &'a Endpoint,
-        word: RemotePtr<u64>,
-        from: State,
-        take: Op<'a, u64>,
-    ) -> impl Future<Output = fabric::Result<u64>> + 'a {
-        let me = self.me;
-        CancelGuard::new(endpoint, take, move |found| {
-            if found == from.0 {
-                release::add(&self.object, endpoint, word, me.wrapping_neg());
-            }
-        })
-    }
-
-    /// A compare-and-swap that takes the lock in a ticket's turn. If it succeeds after its future was dropped, the lock
-    /// is released.
-    fn settle_turn<'a>(
-        &'a self,
-        endpoint: &'a Endpoint,
-        ticket: &'a mut Ticket<'_>,
-        from: State,
-        taken: State,
-    ) -> impl Future<Output = fabric::Result<u64>> {
-        let (word, me) = (ticket.word, self.me);
-        CancelGuard::new(endpoint, endpoint.cas(word, from.0, taken.0), move |found| {
-            if found == from.0 {
-                // The turn is used up with it: nothing is left to pass on.
-                ticket.number = None;
-                release::add(&self.object, endpoint, word, me.wrapping_neg());
-            }
-        })
-    }
-}
-
-/// If a dead node seems to hold the lock, or a turn that has not been taken for long: the state after it is freed
-/// or skipped.
-fn left_by_the_dead(node: &Node, state: State, looks_lost: bool) -> Option<State> {
-    if !looks_lost {
-        return None;
-    }
-    match state.holder() {
-        // Only now can neither its puts nor its release land any more.
-        Some(holder) => (node.status_of(holder) == MemberStatus::Evicted).then(|| state.freed_from_the_dead()),
-        None => {
-            let is_gone = |member| matches!(node.status_of(member), MemberStatus::Evicted | MemberStatus::Departed);
-            // This covers all members ever: a restarted node may wait behind its own predecessor, too.
-            let is_lost = node.members().any(is_gone);
-            (!state.nobody_waits() && is_lost).then(|| state.passed_over())
-        }
+        self.lock_at(index).word
     }
 }

@@ -148,11 +148,13 @@ pub async fn fence_holder(
 /// }
 /// # Ok(()) }
 /// ```
-#[inline]
+#[inline(always)]
 pub fn fence_at_once(node: &Node, endpoint: &Endpoint, is_spared: impl Fn(NodeId) -> bool) -> bool {
-    if endpoint.owes_no_fence() {
-        return true;
-    }
+    endpoint.owes_no_fence() || fence_owed(node, endpoint, is_spared)
+}
+
+#[inline(never)]
+fn fence_owed(node: &Node, endpoint: &Endpoint, is_spared: impl Fn(NodeId) -> bool) -> bool {
     let mut owed = node.members().filter(|member| endpoint.owes_fence(*member, is_spared(*member)));
     match owed.next() {
         None => true,

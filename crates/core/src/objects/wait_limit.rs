@@ -1,6 +1,12 @@
 //! How long operations wait.
 
+use core::future::Future;
+use core::pin::Pin;
+use core::task::{Context, Poll};
+
 use farfield_fabric::{Endpoint, Instant};
+
+use crate::error::Result;
 
 /// How long an operation waits. Several operations, one after the other, may share one.
 ///
@@ -65,5 +71,46 @@ impl WaitLimit {
             WaitLimit::Deadline(deadline) => deadline,
             _ => Instant { ns: 0 },
         }
+    }
+}
+
+/// The rest of a call that has not ended at once: a future that may move.
+///
+/// ```
+/// # use farfield::{Result, toolkit::Rest};
+/// async fn both(first: impl Rest<()>, second: impl Rest<()>) -> Result<()> {
+///     first.await?;
+///     second.await
+/// }
+/// ```
+pub trait Rest<T>: Future<Output = Result<T>> + Unpin {}
+
+impl<T, F: Future<Output = Result<T>> + Unpin> Rest<T> for F {}
+
+/// The rest of an operation that may wait, and so ends with a value or an error: with nothing it ends only under
+/// [`WaitLimit::Now`].
+///
+/// ```
+/// # fn main() -> farfield::Result<()> {
+/// # let node = farfield::Node::builder().start()?;
+/// # let (ep, locks) = (node.endpoint()?, farfield::MutexArray::open(&node, "stripes", 64)?);
+/// use farfield::WaitLimit;
+/// use farfield::toolkit::Waits;
+/// let guard = match locks.begin(&ep, 7, WaitLimit::Timeout)? {
+///     Ok(guard) => guard,
+///     Err(rest) => ep.block_on(Waits(rest))?, // a guard, not an option of one
+/// };
+/// # drop(guard);
+/// # Ok(()) }
+/// ```
+#[must_use = "futures do nothing unless they are polled"]
+pub struct Waits<F>(pub F);
+
+impl<T, F: Future<Output = Result<Option<T>>> + Unpin> Future for Waits<F> {
+    type Output = Result<T>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<T>> {
+        let some = |value: Option<T>| value.expect("an operation that may wait ends with a value or an error");
+        Pin::new(&mut self.0).poll(cx).map(|ended| ended.map(some))
     }
 }

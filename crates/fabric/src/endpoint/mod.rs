@@ -4,6 +4,7 @@
 
 mod access;
 mod any_lane;
+mod attempt;
 mod batch;
 mod boxed;
 mod buf;
@@ -13,6 +14,7 @@ mod fence;
 mod marks;
 mod quorum;
 mod run;
+mod together;
 mod words;
 
 use core::cell::{Cell, RefCell};
@@ -22,6 +24,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use self::any_lane::{AnyLane, OtherLane, ShmLane};
+pub use self::attempt::{Attempt, Begun};
 pub use self::batch::{Batch, Posted};
 pub use self::boxed::Boxed;
 use self::boxed::KeptBlocks;
@@ -33,8 +36,9 @@ use self::elsewhere::Elsewhere;
 use self::marks::{Marks, ShmMarks};
 pub use self::quorum::Quorum;
 use self::run::WaitScope;
+pub use self::together::Together;
 use crate::error::{Code, Error, ErrorKind, Result};
-use crate::fabric::{Fabric, PeerState, Transport, Waiting};
+use crate::fabric::{Fabric, PeerState, Transport, Waiting, Watches};
 use crate::lane::{Status, Verb};
 use crate::local::Instant;
 use crate::pool::{Block, Pool, SMALLEST_BYTES};
@@ -61,8 +65,8 @@ pub struct Endpoint {
     /// Incremented when something other than the thread's own operations may have changed since its last poll.
     changes: Cell<u64>,
     asleep: Cell<bool>,
-    /// The thread waits for a remote word, and a change of that word wakes no thread here.
-    watches_remote: Cell<bool>,
+    /// What the thread's waits depend on.
+    watches: Cell<Watches>,
     /// The earliest deadline of a wait.
     next_deadline: Cell<Instant>,
     elsewhere: Elsewhere,
@@ -205,7 +209,7 @@ impl Endpoint {
             progress: Cell::new(0),
             changes: Cell::new(0),
             asleep: Cell::new(false),
-            watches_remote: Cell::new(false),
+            watches: Cell::new(Watches::Nothing),
             next_deadline: Cell::new(Instant::NEVER),
             elsewhere: Elsewhere::new(),
             timeout: Cell::new(options.timeout),

@@ -8,9 +8,12 @@ use std::time::Duration;
 use super::elsewhere::{self, Awaits, Blocks};
 use super::{Endpoint, Inner};
 use crate::error::{ErrorKind, Result};
-use crate::fabric::Waiting;
+use crate::fabric::{Waiting, Watches};
 use crate::local::Instant;
-use crate::ptr::RemotePtr;
+use crate::ptr::{NodeId, RemotePtr};
+
+/// Looks of [`Endpoint::spin_until`]: a microsecond or two.
+const SPINS: u32 = 64;
 
 impl Endpoint {
     /// The fabric's clock.
@@ -81,26 +84,77 @@ impl Endpoint {
     ///
     /// # Errors
     /// [`ErrorKind::Timeout`].
-    pub async fn wait_until<T>(&self, deadline: Instant, mut condition: impl FnMut() -> Option<T>) -> Result<T> {
+    pub async fn wait_until<T>(&self, deadline: Instant, condition: impl FnMut() -> Option<T>) -> Result<T> {
+        self.wait_until_or(deadline, condition, || None).await
+    }
+
+    /// Looks for a moment, about as long as it takes another core to answer, before a wait begins. None if the condition
+    /// gave no value by then, or at once where a look is not worth its while: where threads share cores, and over RDMA.
+    ///
+    /// ```
+    /// # use farfield_fabric::{Endpoint, Result, Word};
+    /// # async fn f(ep: &Endpoint, answer: &Word) -> Result<u64> {
+    /// let answered = || Some(answer.load()).filter(|value| *value != 0);
+    /// match ep.spin_until(answered) {
+    ///     Some(answer) => Ok(answer), // no wait was begun
+    ///     None => ep.wait_until(ep.deadline(), answered).await,
+    /// }
+    /// # }
+    /// ```
+    #[inline]
+    pub fn spin_until<T>(&self, mut condition: impl FnMut() -> Option<T>) -> Option<T> {
+        if !matches!(self.inner, Inner::Shm(..)) || !self.fabric.is_spin_worthwhile() {
+            return None;
+        }
+        for _ in 0..SPINS {
+            if let Some(value) = condition() {
+                return Some(value);
+            }
+            core::hint::spin_loop();
+        }
+        None
+    }
+
+    /// [`Endpoint::wait_until`] with a further condition that costs more to look at and is rarely true, such as the death
+    /// of a peer. It is evaluated now and then while the thread spins, and at every look while it sleeps.
+    ///
+    /// ```
+    /// # use farfield_fabric::*;
+    /// # async fn f(ep: &Endpoint, peer: NodeId, answer: &Word) -> Result<u64> {
+    /// let answered = || Some(answer.load()).filter(|value| *value != 0).map(Ok);
+    /// let gone = || ep.check_alive(peer).err().map(Err); // or it would wait for an answer that never comes
+    /// ep.wait_until_or(ep.deadline(), answered, gone).await?
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// [`ErrorKind::Timeout`].
+    pub async fn wait_until_or<T>(
+        &self,
+        deadline: Instant,
+        mut condition: impl FnMut() -> Option<T>,
+        mut rare: impl FnMut() -> Option<T>,
+    ) -> Result<T> {
         let mut wait = WordWait { deadline, polls: 0, started: None };
-        let mut look = move || {
-            let value = condition()?;
+        let progressed = |value: T| {
             self.progress.set(self.progress.get() + 1);
-            Some(value)
+            value
         };
         poll_fn(|cx| {
-            if let Some(value) = look() {
-                return Poll::Ready(Ok(value));
+            if let Some(value) = condition().or_else(|| if wait.is_rare(self) { rare() } else { None }) {
+                return Poll::Ready(Ok(progressed(value)));
             }
             match wait.goes_on(self, cx) {
                 Ok(false) => {}
                 Ok(true) => {
-                    if let Some(value) = look() {
-                        return Poll::Ready(Ok(value));
+                    if let Some(value) = condition().or_else(&mut rare) {
+                        return Poll::Ready(Ok(progressed(value)));
                     }
                 }
                 // A thread that did not run for long may find the condition true by now.
-                Err(timeout) => return Poll::Ready(look().ok_or(timeout)),
+                Err(timeout) => {
+                    return Poll::Ready(condition().or_else(&mut rare).map(progressed).ok_or(timeout));
+                }
             }
             Poll::Pending
         })
@@ -135,7 +189,7 @@ impl Endpoint {
                     return Err(ErrorKind::Timeout { waited: now - start }.into());
                 }
             }
-            self.wait_for_change(deadline).await;
+            self.wait_for_change_at(Watches::Node(word.node()), deadline).await;
         }
     }
 
@@ -182,6 +236,28 @@ impl Endpoint {
     /// # }
     /// ```
     pub async fn wait_for_change(&self, until: Instant) {
+        self.wait_for_change_at(Watches::Several, until).await;
+    }
+
+    /// [`Endpoint::wait_for_change`] where all that was read since the last wait is in the memory of one node: on shared
+    /// memory a write there ends the wait.
+    ///
+    /// ```
+    /// # use farfield_fabric::{Endpoint, RemotePtr, Result};
+    /// # async fn f(ep: &Endpoint, state: RemotePtr<u64>) -> Result<()> {
+    /// let deadline = ep.deadline();
+    /// while ep.get(state).await? != 1 && ep.now() < deadline {
+    ///     ep.wait_for_change_on(state.node(), deadline).await;
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn wait_for_change_on(&self, node: NodeId, until: Instant) {
+        self.wait_for_change_at(Watches::Node(node), until).await;
+    }
+
+    async fn wait_for_change_at(&self, watched: Watches, until: Instant) {
+        let watched = if watched == Watches::Node(self.me) { Watches::Here } else { watched };
         let before = self.changes.get();
         poll_fn(|cx| {
             if self.changes.get() != before {
@@ -191,7 +267,7 @@ impl Endpoint {
                 let is_over = self.changes.get() != before || self.now() >= until;
                 return if is_over { Poll::Ready(()) } else { Poll::Pending };
             }
-            self.watches_remote.set(true);
+            self.watches.set(self.watches.get().and(watched));
             self.next_deadline.set(self.next_deadline.get().min(until));
             Poll::Pending
         })
@@ -238,7 +314,7 @@ impl Endpoint {
 
     pub(super) fn idle(&self, waiting: &mut Waiting) {
         self.ring();
-        waiting.remote = self.watches_remote.take();
+        waiting.watches = self.watches.replace(Watches::Nothing);
         waiting.deadline = self.next_deadline.replace(Instant::NEVER);
         self.fabric.idle(waiting);
         if !core::mem::take(&mut waiting.only_completions) {
@@ -347,13 +423,18 @@ struct WordWait {
 }
 
 impl WordWait {
+    /// Whether it is time for what is looked at now and then. Reading the clock costs as much as dozens of polls.
+    #[inline]
+    fn is_rare(&self, endpoint: &Endpoint) -> bool {
+        self.polls.is_multiple_of(64) || endpoint.asleep.get()
+    }
+
     /// Whether the condition is to be looked at once more before the thread waits; or the time is over.
     #[inline(never)]
     fn goes_on(&mut self, endpoint: &Endpoint, cx: &Context<'_>) -> Result<bool> {
         let deadline = self.deadline;
+        let is_time = self.is_rare(endpoint);
         self.polls = self.polls.wrapping_add(1);
-        // Reading the clock costs as much as dozens of polls, so look at it now and then only.
-        let is_time = self.polls.is_multiple_of(64) || endpoint.asleep.get() || self.started.is_none();
         if deadline != Instant::NEVER && is_time {
             let now = endpoint.now();
             let started = *self.started.get_or_insert(now);
@@ -362,6 +443,7 @@ impl WordWait {
             }
             endpoint.next_deadline.set(endpoint.next_deadline.get().min(deadline));
         }
+        endpoint.watches.set(endpoint.watches.get().and(Watches::Here));
         Ok(endpoint.pends(cx, Awaits::Word, deadline))
     }
 }
@@ -396,21 +478,21 @@ impl<'e> Blocked<'e> {
 /// outer wait are kept meanwhile, since its tasks are not polled again before it continues.
 pub(super) struct WaitScope<'e> {
     endpoint: &'e Endpoint,
-    outer: (bool, Instant),
+    outer: (Watches, Instant),
 }
 
 impl<'e> WaitScope<'e> {
     pub(super) fn begin(endpoint: &'e Endpoint) -> WaitScope<'e> {
         endpoint.fabric.wait_begins();
-        let outer = (endpoint.watches_remote.take(), endpoint.next_deadline.replace(Instant::NEVER));
+        let outer = (endpoint.watches.replace(Watches::Nothing), endpoint.next_deadline.replace(Instant::NEVER));
         WaitScope { endpoint, outer }
     }
 }
 
 impl Drop for WaitScope<'_> {
     fn drop(&mut self) {
-        let (watches_remote, deadline) = self.outer;
-        self.endpoint.watches_remote.set(watches_remote);
+        let (watches, deadline) = self.outer;
+        self.endpoint.watches.set(watches);
         self.endpoint.next_deadline.set(deadline);
         self.endpoint.fabric.wait_ends();
     }

@@ -13,7 +13,7 @@ use core::ptr::NonNull;
 use core::sync::atomic::{AtomicU8, AtomicU64, Ordering, compiler_fence, fence};
 use std::sync::Arc;
 
-use super::node_header::{DoorBell, TAKEN};
+use super::node_header::{DoorBell, FAR, TAKEN};
 use super::reach::LanePlace;
 use super::window::{Window, Windows};
 use crate::error::Code;
@@ -331,6 +331,10 @@ impl ShmLane {
 /// Wakes the sleepers of a bell.
 #[cold]
 pub(super) fn ring(bell: &DoorBell) {
+    if bell.sleepers.load(Ordering::Relaxed) & FAR != 0 {
+        // Before the ring: a thread that announces itself later finds the ring as it is, or sets this again.
+        bell.sleepers.fetch_and(!FAR, Ordering::SeqCst);
+    }
     bell.ring.fetch_add(1, Ordering::SeqCst);
     futex_wake_all(&bell.ring);
 }

@@ -7,7 +7,7 @@ use crate::ptr::NodeId;
 
 /// The layout that all processes of a session must share. It changes with any change to the card, to the control
 /// messages or to their meaning.
-pub const LAYOUT: &str = concat!("farfield-shm-6/", env!("CARGO_PKG_VERSION"));
+pub const LAYOUT: &str = concat!("farfield-shm-7/", env!("CARGO_PKG_VERSION"));
 
 /// The most nodes of one session on one host at a time.
 pub const PLACES_MAX: usize = 256;

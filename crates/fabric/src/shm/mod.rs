@@ -31,11 +31,14 @@ use self::limits::{lock, system};
 use self::node_header::{DoorBell, LANES_MAX, NodeHeader, SILENT, TAKEN};
 pub use self::options::ShmOptions;
 use self::reach::{LanePlace, Memory, OwnCard};
-use self::waiting::{REMOTE_YIELDS, SERVICE_SLEEP_MAX, SLEEP_MAX, SPINS, WaitersBell, YIELDS, announce};
+use self::waiting::{
+    DOUBLINGS_MAX, REMOTE_SLEEP, REMOTE_YIELDS, SERVICE_SLEEP_MAX, SLEEP, SLEEPS, SPINS, WaitersBell, YIELDS, announce,
+    announce_far,
+};
 use self::window::Attach;
 use crate::alarm::Alarm;
 use crate::error::{Code, Error, ErrorKind, Result};
-use crate::fabric::{Bell, ControlEvent, DeathRule, Fabric, PeerState, Region, Transport, Waiting, explain};
+use crate::fabric::{Bell, ControlEvent, DeathRule, Fabric, PeerState, Region, Transport, Waiting, Watches, explain};
 use crate::lane::Lane;
 use crate::local::{Instant, Thread};
 use crate::ptr::{GroupKey, NodeId, RemotePtr};
@@ -247,6 +250,19 @@ impl ShmFabric {
         self.check_member(peer)?;
         let is_known = usize::from(key.0) < lock(&self.groups).len();
         if is_known { Ok(()) } else { Err(ErrorKind::UnknownGroup { node: self.me, key }.into()) }
+    }
+
+    /// The bell of the only node that a wait depends on, if that is another one.
+    fn far_bell(&self, watches: Watches) -> Option<(NodeId, &DoorBell)> {
+        let Watches::Node(node) = watches else { return None };
+        let card = self.memory.known_peers().get(node.index())?.get()?.as_ref()?;
+        Some((node, &NodeHeader::of(card).waiters))
+    }
+
+    /// The bell that a waiter of this node sleeps on.
+    fn own_bell(&self, waiting: &Waiting) -> &DoorBell {
+        let card = self.memory.own.card();
+        if waiting.service { &card.service } else { &card.waiters }
     }
 
     /// Whether all threads that use lanes on this host have a core of their own, as far as is known.
@@ -516,18 +532,45 @@ impl Transport for ShmFabric {
         }
     }
 
+    fn is_spin_worthwhile(&self) -> bool {
+        self.cores_suffice()
+    }
+
     fn idle(&self, waiting: &mut Waiting) {
-        let card = self.memory.own.card();
-        let bell = if waiting.service { &card.service } else { &card.waiters };
+        let far = self.far_bell(waiting.watches);
+        let has_bell = far.is_some() || !waiting.watches.has_remote();
         if let Some(ring) = waiting.announced.take() {
             // The waiter has looked since the announcement and found nothing: a write since then rings.
-            futex_wait(&bell.ring, ring, if waiting.service { SERVICE_SLEEP_MAX } else { SLEEP_MAX });
-            bell.sleepers.fetch_sub(1, Ordering::Relaxed);
-            waiting.round = YIELDS / 2; // a few more looks, then sleep again
+            let sleep = if waiting.service {
+                SERVICE_SLEEP_MAX
+            } else {
+                let left = Duration::from_nanos(waiting.deadline.ns.saturating_sub(self.now().ns));
+                let sleep = match has_bell {
+                    true => SLEEP * (1 << (waiting.sleeps / SLEEPS).min(DOUBLINGS_MAX)),
+                    false => REMOTE_SLEEP,
+                };
+                sleep.min(left)
+            };
+            let announced_far = waiting.announced_far.take();
+            let bell = match far {
+                // Nothing that it looked at has told it to sleep on another bell.
+                Some((node, bell)) if announced_far == Some(node) => Some(bell),
+                None if announced_far.is_none() => Some(self.own_bell(waiting)),
+                _ => None,
+            };
+            let is_rung = bell.is_none_or(|bell| futex_wait(&bell.ring, ring, sleep));
+            if announced_far.is_none() {
+                self.own_bell(waiting).sleepers.fetch_sub(1, Ordering::Relaxed);
+            }
+            // A few more looks, then sleep again. After a sleep that no ring has ended, one look is enough.
+            let yields = if has_bell { YIELDS } else { REMOTE_YIELDS };
+            waiting.sleeps = if is_rung { 0 } else { waiting.sleeps.saturating_add(1) };
+            waiting.round = if is_rung { YIELDS / 2 } else { waiting.spins + yields };
             return;
         }
-        let yields = if waiting.remote { REMOTE_YIELDS } else { YIELDS };
+        let yields = if has_bell { YIELDS } else { REMOTE_YIELDS };
         if waiting.round == 0 {
+            waiting.sleeps = 0;
             waiting.spins = if !waiting.service && self.cores_suffice() { SPINS } else { 1 };
         }
         waiting.round += 1;
@@ -536,15 +579,17 @@ impl Transport for ShmFabric {
         } else if waiting.round <= waiting.spins + yields {
             std::thread::yield_now();
         } else {
-            waiting.announced = Some(announce(bell));
+            waiting.announced_far = far.map(|(node, _)| node);
+            waiting.announced = Some(match far {
+                Some((_, bell)) => announce_far(bell),
+                None => announce(self.own_bell(waiting)),
+            });
         }
     }
 
     fn idle_end(&self, waiting: &mut Waiting) {
-        if waiting.announced.take().is_some() {
-            let card = self.memory.own.card();
-            let bell = if waiting.service { &card.service } else { &card.waiters };
-            bell.sleepers.fetch_sub(1, Ordering::Relaxed);
+        if waiting.announced.take().is_some() && waiting.announced_far.take().is_none() {
+            self.own_bell(waiting).sleepers.fetch_sub(1, Ordering::Relaxed);
         }
     }
 

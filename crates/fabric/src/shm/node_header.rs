@@ -73,16 +73,21 @@ pub(crate) struct GroupBytes(pub(crate) [AtomicU64; GroupKey::COUNT_MAX]);
 #[repr(C, align(64))]
 pub(crate) struct Mark(pub(crate) AtomicU64);
 
-/// The number of sleepers, and the futex word they sleep on.
+/// Who sleeps, and the futex word they sleep on.
 #[repr(C, align(64))]
 pub(crate) struct DoorBell {
-    pub(crate) sleepers: AtomicU32,
+    /// The number of this node's sleepers; and [`FAR`], if threads of other nodes may sleep.
+    pub(crate) sleepers: AtomicU64,
     pub(crate) ring: AtomicU32,
 }
 
+/// A thread of another node may sleep. It is no number: such a thread may die in its sleep, and then nothing would count it
+/// down. The next write rings for it, and clears this.
+pub(crate) const FAR: u64 = 1 << 32;
+
 /// A bell without sleepers.
 pub(crate) static SILENT: CachePadded<DoorBell> =
-    CachePadded::new(DoorBell { sleepers: AtomicU32::new(0), ring: AtomicU32::new(0) });
+    CachePadded::new(DoorBell { sleepers: AtomicU64::new(0), ring: AtomicU32::new(0) });
 
 impl NodeHeader {
     /// Whether the node of a card lives. Works for cards of any version.

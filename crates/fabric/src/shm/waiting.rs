@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::lane;
-use super::node_header::DoorBell;
+use super::node_header::{DoorBell, FAR};
 use super::reach::Memory;
 use crate::alarm::NodeBell;
 use crate::sys::fence::{futex_wait, heavy_fence};
@@ -15,11 +15,19 @@ pub(super) const SPINS: u32 = 100;
 
 pub(super) const YIELDS: u32 = 50;
 
-/// The same for a wait on another node's memory, which no bell ends.
-pub(super) const REMOTE_YIELDS: u32 = 1000;
+/// The same for a wait on the memory of several nodes, which no bell ends.
+pub(super) const REMOTE_YIELDS: u32 = 200;
 
-/// The longest sleep: local stores ring no bell, and deadlines and deaths are to be noticed.
-pub(super) const SLEEP_MAX: Duration = Duration::from_micros(500);
+/// The first sleeps of a wait that a bell ends: local stores ring none, and deaths are to be noticed. After every
+/// [`SLEEPS`] in a row without a ring they are twice as long, up to eight times. A sleep ends with the wait's deadline.
+pub(super) const SLEEP: Duration = Duration::from_micros(250);
+
+pub(super) const SLEEPS: u32 = 4;
+
+pub(super) const DOUBLINGS_MAX: u32 = 3;
+
+/// The sleeps where no bell ends the wait: the end is noticed after half of it, as a rule.
+pub(super) const REMOTE_SLEEP: Duration = Duration::from_micros(150);
 
 /// The same for the service thread, which nothing but bells and control messages concerns.
 pub(super) const SERVICE_SLEEP_MAX: Duration = Duration::from_millis(2);
@@ -32,6 +40,15 @@ pub(super) fn announce(bell: &DoorBell) -> u32 {
     // Every writer either sees `sleepers` after its write, or wrote before this fence, so that the waiter's
     // next look sees it. If the kernel refuses, the sleep's bound is what remains.
     let _ = heavy_fence();
+    ring
+}
+
+/// The same on the bell of another node, whose memory the thread waits for. It need not be taken back.
+pub(super) fn announce_far(bell: &DoorBell) -> u32 {
+    // In this order: a ring in between clears the announcement, and has ended the sleep before it begins.
+    let ring = bell.ring.load(Ordering::SeqCst);
+    bell.sleepers.fetch_or(FAR, Ordering::SeqCst);
+    let _ = heavy_fence(); // as above
     ring
 }
 

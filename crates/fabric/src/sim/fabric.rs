@@ -518,7 +518,7 @@ impl Transport for SimFabric {
         waiting.announced = Some(0);
         let deadline = (waiting.deadline != Instant::NEVER).then_some(waiting.deadline);
         self.at(|world| {
-            world.inner.borrow_mut().keep_interest(waiting.remote);
+            world.inner.borrow_mut().keep_interest(waiting.watches.has_remote());
             let turn = self.wait(world, deadline, waiting.service);
             waiting.only_completions = turn != Turn::Unwinding && world.inner.borrow().was_kept();
         });

@@ -8,6 +8,7 @@ use super::{KvStore, Look};
 use crate::error::{Error, ErrorContext, Result};
 use crate::objects::codec::{Key, Value};
 use crate::objects::mutex::Guard;
+use crate::objects::wait_limit::{WaitLimit, Waits};
 
 /// A key's lock.
 pub(super) struct Locked<'a> {
@@ -60,17 +61,21 @@ impl<K: Key, V: Value> KvStore<K, V> {
         let stripe = self.stripe(key);
         let home = self.home_of_stripe(stripe);
         // The first wait sets the deadline of all.
-        let mut until = None;
+        let mut limit = WaitLimit::Timeout;
         if let Some(entered) = self.deaths.enter(home) {
-            let deadline = || *until.get_or_insert_with(|| endpoint.deadline());
-            match self.locks.lock_until(endpoint, stripe, deadline).await {
+            let locked = match self.locks.begin(endpoint, stripe, &mut limit) {
+                Ok(Err(rest)) => Waits(rest).await,
+                Ok(Ok(guard)) => Ok(guard),
+                Err(error) => Err(error),
+            };
+            match locked {
                 Ok(guard) if !guard.is_poisoned() => return Ok(Locked { guard, entered, stripe }),
                 Ok(_) => {}
                 Err(error) if self.is_lost_with(&error, home) => {}
                 Err(error) => return Err(error),
             }
         }
-        let deadline = until.unwrap_or_else(|| endpoint.deadline());
+        let deadline = limit.until(endpoint, endpoint.now());
         endpoint.boxed(self.lock_after_death(endpoint, stripe, deadline)).await
     }
 

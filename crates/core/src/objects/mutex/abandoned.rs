@@ -2,8 +2,9 @@
 
 use farfield_fabric::{Endpoint, ErrorKind, RemotePtr};
 
+use super::MutexArray;
 use super::state::{STUCK_LONG, State, Watch};
-use super::{MutexArray, left_by_the_dead};
+use super::taking::left_by_the_dead;
 use crate::node::{Hold, Node, Poller, Progress};
 
 /// A place in the queue. If it is dropped, the service thread takes it over and passes the turn on.

@@ -1,13 +1,17 @@
 //! The guard of a held lock, and its release.
 
-use farfield_fabric::{Endpoint, RemotePtr};
+use core::future::Future;
 
-use super::MutexArray;
+use farfield_fabric::{Attempt, Begun, Endpoint, Op, RemotePtr};
+
 use super::state::DIED;
+use super::{Lock, MutexArray};
 use crate::error::{Error, ErrorContext, Result};
 use crate::node::{Hold, Progress};
+use crate::objects::holding::Holding;
 use crate::objects::release;
-use crate::objects::release::{fence_holder, release_later};
+use crate::objects::release::{fence_at_once, fence_holder, release_later};
+use crate::objects::wait_limit::Rest;
 
 /// Holds the lock as long as it lives.
 ///
@@ -32,15 +36,12 @@ use crate::objects::release::{fence_holder, release_later};
 pub struct Guard<'a> {
     pub(super) locks: &'a MutexArray,
     pub(super) endpoint: &'a Endpoint,
-    pub(super) word: RemotePtr<u64>,
-    pub(super) index: usize,
-    pub(super) held: bool,
-    /// The mark, and whether the release removes it.
-    pub(super) is_poisoned: bool,
-    pub(super) is_repaired: bool,
+    pub(super) lock: &'a Lock,
+    /// Whether it is held, and whether the release removes the mark.
+    pub(super) holding: Holding,
 }
 
-impl Guard<'_> {
+impl<'a> Guard<'a> {
     /// Makes the holder's writes visible everywhere, then releases the lock.
     ///
     /// ```
@@ -57,39 +58,82 @@ impl Guard<'_> {
     /// The lock's home is dead or departed, and the lock lost with it. Or a node that received writes does not answer:
     /// the lock is released when that node is evicted, or freed from this node if this one is. Or the fence was
     /// refused for as long as the endpoint's timeout: the lock stays taken.
-    pub async fn unlock(mut self) -> Result<()> {
+    pub fn unlock(self) -> impl Future<Output = Result<()>> {
+        Attempt::new(move || self.begin_unlock())
+    }
+
+    /// Begins [`Guard::unlock`]: does it where that needs no wait. Otherwise it returns the rest of the call. If that is
+    /// dropped, the lock is released all the same, as when a guard is dropped.
+    ///
+    /// ```
+    /// # fn main() -> farfield::Result<()> {
+    /// # let node = farfield::Node::builder().start()?;
+    /// # let (ep, locks) = (node.endpoint()?, farfield::MutexArray::open(&node, "stripes", 64)?);
+    /// let held = [3, 8].map(|index| ep.block_on(locks.lock(&ep, index)).unwrap());
+    /// let rest = held.map(|guard| guard.begin_unlock()); // the releases of both are posted
+    /// for rest in rest {
+    ///     if let Err(rest) = rest? {
+    ///         ep.block_on(rest)?;
+    ///     }
+    /// }
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    /// As `unlock`.
+    #[inline(always)]
+    pub fn begin_unlock(mut self) -> Result<Begun<(), impl Rest<()> + use<'a>>> {
+        let home = self.lock.word.node();
+        let mut posted = None;
+        if fence_at_once(self.locks.object.node(), self.endpoint, |node| node == home) {
+            match self.posts_release().into_value() {
+                Ok(before) => {
+                    self.saw_release(before);
+                    return Ok(Ok(()));
+                }
+                Err(release) => posted = Some(release),
+            }
+        }
+        Ok(Err(self.endpoint.boxed(self.unlock_on(posted))))
+    }
+
+    /// [`Guard::unlock`] where it has to wait: for the fence, or only for the release.
+    async fn unlock_on(mut self, release: Option<Op<'a, u64>>) -> Result<()> {
         let path = self.locks.object.path();
-        let home = self.word.node();
-        let is_spared = |node| node == home;
-        let fenced = match fence_holder(self.locks.object.node(), self.endpoint, is_spared).await {
-            Ok(lost) if !lost.is_empty() => {
-                let lock = HeldLock { word: self.word, held: self.held(), _open: self.locks.object.hold() };
-                self.held = false;
-                let release = move |endpoint: &Endpoint| lock.release(endpoint);
-                return release_later(self.locks.object.node(), self.endpoint, lost, release).of(path);
+        let home = self.lock.word.node();
+        let mut fenced = Ok(());
+        let release = match release {
+            Some(release) => release,
+            None => {
+                let is_spared = |node| node == home;
+                match fence_holder(self.locks.object.node(), self.endpoint, is_spared).await {
+                    Ok(lost) if !lost.is_empty() => {
+                        let lock =
+                            HeldLock { word: self.lock.word, held: self.held(), _open: self.locks.object.hold() };
+                        self.holding.end();
+                        let release = move |endpoint: &Endpoint| lock.release(endpoint);
+                        return release_later(self.locks.object.node(), self.endpoint, lost, release).of(path);
+                    }
+                    Err(error) if error.is_refused() => {
+                        self.holding.end(); // no other operation may have it: what was put may not be visible
+                        return Err(error).of(path);
+                    }
+                    ended => fenced = ended.map(drop),
+                }
+                self.posts_release()
             }
-            Err(error) if error.is_refused() => {
-                self.held = false; // no other operation may have it: what was put may not be visible
-                return Err(error).of(path);
-            }
-            fenced => fenced.map(drop),
         };
-        let me = self.held();
-        self.held = false; // from here on it is released, or its home is gone
-        let released = match self.endpoint.faa(self.word, me.wrapping_neg()).into_value() {
-            Ok(before) => Ok(before),
-            Err(release) => release.await,
-        };
+        let released = release.await;
         match &released {
-            Ok(before) => self.locks.seen[self.index].store(before.wrapping_sub(me)),
+            Ok(before) => self.saw_release(*before),
             Err(error) if error.is_refused() => {
                 // The service thread releases by another endpoint: the puts that needed no fence are made visible
                 // before.
                 let node = self.locks.object.node();
-                self.held = true;
+                self.holding.resume();
                 node.fence_live_nodes(self.endpoint, [home].into_iter()).await.of(path)?;
-                self.held = false;
-                release::add_later(&self.locks.object, self.word, me.wrapping_neg());
+                self.holding.end();
+                release::add_later(&self.locks.object, self.lock.word, self.held().wrapping_neg());
                 return fenced.of(path);
             }
             Err(_) => {}
@@ -98,16 +142,29 @@ impl Guard<'_> {
         released.map(|_| ()).of(path)
     }
 
+    /// Posts the release. From here on the lock is released, or its home is gone.
+    #[inline]
+    fn posts_release(&mut self) -> Op<'a, u64> {
+        self.holding.end();
+        self.endpoint.faa(self.lock.word, self.held().wrapping_neg())
+    }
+
+    /// The release has found this in the word.
+    #[inline]
+    fn saw_release(&self, before: u64) {
+        self.lock.seen.store(before.wrapping_sub(self.held()));
+    }
+
     /// The value that the release subtracts from the word.
     #[inline]
     fn held(&self) -> u64 {
         // Only the holder changes the mark while it is alive.
-        self.locks.me + if self.is_repaired { DIED } else { 0 }
+        self.locks.me + if self.holding.is_repaired() { DIED } else { 0 }
     }
 
     #[cold]
     fn release_in_drop(&mut self) {
-        self.held = false;
+        self.holding.end();
         let released = self.endpoint.block_on(Guard { ..*self }.unlock());
         if let Err(error) = released {
             tracing::error!("releasing a lock in a drop: {}", Error::of(error, self.locks.object.path()));
@@ -128,8 +185,8 @@ impl Guard<'_> {
     /// # Ok(()) }
     /// ```
     pub fn hand_over(mut self) -> HeldLock {
-        self.held = false;
-        HeldLock { word: self.word, held: self.held(), _open: self.locks.object.hold() }
+        self.holding.end();
+        HeldLock { word: self.lock.word, held: self.held(), _open: self.locks.object.hold() }
     }
 }
 
@@ -146,7 +203,7 @@ impl<'a> Guard<'a> {
     /// # Ok(()) }
     /// ```
     pub fn is_poisoned(&self) -> bool {
-        self.is_poisoned
+        self.holding.is_poisoned()
     }
 
     /// Declares that the protected data is whole: the next holder is not warned of a death. Without this call, the
@@ -165,7 +222,7 @@ impl<'a> Guard<'a> {
     /// # Ok(()) }
     /// ```
     pub fn clear_poison(&mut self) {
-        self.is_repaired = self.is_poisoned;
+        self.holding.repair();
     }
 
     /// The endpoint of the holder. Its puts before the release are visible to the next holder.
@@ -188,10 +245,9 @@ impl<'a> Guard<'a> {
 impl Drop for Guard<'_> {
     #[inline]
     fn drop(&mut self) {
-        if !self.held {
-            return;
+        if self.holding.is_held() {
+            self.release_in_drop();
         }
-        self.release_in_drop();
     }
 }
 

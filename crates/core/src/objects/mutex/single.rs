@@ -1,5 +1,7 @@
 //! A single mutex: an array of one, whose home is chosen.
 
+use core::future::Future;
+
 use farfield_fabric::{Endpoint, Instant, NodeId};
 
 use super::{Guard, MutexArray};
@@ -55,8 +57,8 @@ impl Mutex {
     /// # Errors
     /// A timeout, or the home node is dead or departed. An error names a holder that is dead and not evicted in time,
     /// or that has left.
-    pub async fn lock<'a>(&'a self, endpoint: &'a Endpoint) -> Result<Guard<'a>> {
-        self.0.lock(endpoint, 0).await
+    pub fn lock<'a>(&'a self, endpoint: &'a Endpoint) -> impl Future<Output = Result<Guard<'a>>> {
+        self.0.lock(endpoint, 0)
     }
 
     /// [`Mutex::lock`] with a deadline.
@@ -76,8 +78,12 @@ impl Mutex {
     ///
     /// # Errors
     /// As `lock`.
-    pub async fn lock_deadline<'a>(&'a self, endpoint: &'a Endpoint, deadline: Instant) -> Result<Guard<'a>> {
-        self.0.lock_deadline(endpoint, 0, deadline).await
+    pub fn lock_deadline<'a>(
+        &'a self,
+        endpoint: &'a Endpoint,
+        deadline: Instant,
+    ) -> impl Future<Output = Result<Guard<'a>>> {
+        self.0.lock_deadline(endpoint, 0, deadline)
     }
 
     /// Takes the lock if it is available without waiting.

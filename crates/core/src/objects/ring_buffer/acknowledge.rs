@@ -99,7 +99,9 @@ impl Acknowledgements {
     ) -> Result<()> {
         let behind = || self.tails().filter(|(_, tail)| *tail < position).map(|(owner, _)| owner);
         let start = endpoint.now();
-        let mut look = || {
+        let none_is_behind = || behind().next().is_none().then_some(Ok(()));
+        // Those that are dead or departed do not count.
+        let mut none_counts = || {
             doing();
             if behind().any(|owner| self.counts(endpoint, owner)) {
                 self.shared.check_unasked().err().map(Err)
@@ -107,14 +109,14 @@ impl Acknowledgements {
                 Some(Ok(()))
             }
         };
-        match endpoint.wait_until(deadline, &mut look).await {
+        match endpoint.wait_until_or(deadline, none_is_behind, &mut none_counts).await {
             Ok(done) => done,
             Err(_) => {
                 let mut missing: Vec<NodeId> = behind().filter(|owner| self.counts(endpoint, *owner)).collect();
                 missing.dedup();
                 // The last one has come since the last look.
                 if missing.is_empty()
-                    && let Some(done) = look()
+                    && let Some(done) = none_counts()
                 {
                     return done;
                 }

@@ -28,6 +28,8 @@ pub struct RingReceiver {
     pub(super) shared: Arc<Shared>,
     /// Where the next message begins.
     pub(super) position: u64,
+    /// The head when it was last read: the messages up to there have landed.
+    seen: u64,
     /// The caller has acknowledged everything before this position.
     dealt_with: u64,
     /// The last position reported to the writer, which may reuse the space before it. Below `dealt_with` only while
@@ -43,7 +45,7 @@ pub(super) enum Tail {
 
 impl RingReceiver {
     pub(super) fn new(shared: Arc<Shared>, tail: Tail) -> RingReceiver {
-        RingReceiver { shared, position: 0, dealt_with: 0, told: 0, tail }
+        RingReceiver { shared, position: 0, seen: 0, dealt_with: 0, told: 0, tail }
     }
 
     /// Receives a message if there is one: its bytes replace those of `into`.
@@ -97,9 +99,14 @@ impl RingReceiver {
     pub fn try_recv_unacknowledged(&mut self, endpoint: &Endpoint, into: &mut Vec<u8>) -> Result<bool> {
         let shared = &*self.shared;
         let capacity = shared.options.capacity_bytes;
-        if shared.head.word(0).load() <= self.position {
-            self.check_writer(endpoint)?;
-            return self.tell_again(endpoint).map(|()| false);
+        // The head is read again only when all messages up to the last one seen are received: it changes with each message,
+        // and its cache line moves from core to core.
+        if self.seen <= self.position {
+            self.seen = shared.head.word(0).load();
+            if self.seen <= self.position {
+                self.check_writer(endpoint)?;
+                return self.tell_again(endpoint).map(|()| false);
+            }
         }
         // The head was read first; all messages that it covers landed before it.
         let at = (self.position % capacity as u64) as usize;
@@ -231,14 +238,18 @@ impl RingReceiver {
     /// # Errors
     /// As `recv`.
     pub async fn recv_deadline(&mut self, endpoint: &Endpoint, into: &mut Vec<u8>, deadline: Instant) -> Result<()> {
-        let received = endpoint
-            .wait_until(deadline, || match self.try_recv(endpoint, into) {
-                Ok(true) => Some(Ok(())),
-                Ok(false) => None,
-                Err(error) => Some(Err(error)),
-            })
-            .await;
-        received.waiting_for_nodes("a message", &[self.shared.options.writer]).of(self.shared.object.path())?
+        while !self.try_recv(endpoint, into)? {
+            let (shared, position) = (Arc::clone(&self.shared), self.position);
+            let head = shared.head.word(0);
+            let has_come = || (head.load() > position).then_some(Ok(()));
+            if endpoint.spin_until(has_come).is_some() {
+                continue;
+            }
+            let fails = || self.check_writer(endpoint).and_then(|()| self.tell_again(endpoint)).err().map(Err);
+            let waited = endpoint.wait_until_or(deadline, has_come, fails).await;
+            waited.waiting_for_nodes("a message", &[shared.options.writer]).of(shared.object.path())??;
+        }
+        Ok(())
     }
 }
 

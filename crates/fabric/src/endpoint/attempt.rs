@@ -1,0 +1,133 @@
+//! Calls that need no future where they do not wait.
+
+use core::future::Future;
+use core::pin::Pin;
+use core::task::{Context, Poll};
+
+/// What an attempt comes to: the value of the call, or the future of its rest.
+pub type Begun<T, F> = Result<T, F>;
+
+/// A call that makes an attempt when it is first polled, and goes on with a future of its own only if that has not ended
+/// it. That future may move: it is in memory that the endpoint keeps ([`Endpoint::boxed`](super::Endpoint::boxed)). So a
+/// caller has no room to provide for the wait, and an uncontended call is as cheap as its operations.
+///
+/// ```
+/// # use farfield_fabric::*;
+/// fn add(ep: &Endpoint, word: RemotePtr<u64>, most: u64) -> impl Future<Output = Result<u64>> {
+///     Attempt::new(move || match ep.faa(word, 1).into_value() {
+///         Ok(before) if before < most => Ok(Ok(before)),
+///         _ => Ok(Err(ep.boxed(ep.wait_remote(word, most, ep.deadline())))),
+///     })
+/// }
+/// ```
+#[must_use = "futures do nothing unless they are polled"]
+pub struct Attempt<A, F>(State<A, F>);
+
+enum State<A, F> {
+    Begin(A),
+    GoesOn(F),
+    Ended,
+}
+
+impl<A, F> Attempt<A, F> {
+    /// A call with this attempt. It returns the call's value, or the future of the rest, or an error of either.
+    ///
+    /// ```
+    /// # use farfield_fabric::*;
+    /// fn swap<'e>(ep: &'e Endpoint, word: RemotePtr<u64>) -> impl Future<Output = Result<u64>> + 'e {
+    ///     Attempt::new(move || {
+    ///         ep.check_word(word)?;
+    ///         Ok(ep.cas(word, 0, 1).into_value().map_err(|op| ep.boxed(op)))
+    ///     })
+    /// }
+    /// ```
+    #[inline(always)]
+    pub fn new<T, E>(attempt: A) -> Self
+    where
+        A: FnOnce() -> Result<Begun<T, F>, E>,
+        F: Future<Output = Result<T, E>> + Unpin,
+    {
+        Attempt(State::Begin(attempt))
+    }
+}
+
+// The attempt is not pinned.
+impl<A, F: Unpin> Unpin for Attempt<A, F> {}
+
+impl<T, E, A, F> Future for Attempt<A, F>
+where
+    A: FnOnce() -> Result<Begun<T, F>, E>,
+    F: Future<Output = Result<T, E>> + Unpin,
+{
+    type Output = Result<T, E>;
+
+    #[inline(always)]
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<T, E>> {
+        if matches!(self.0, State::Begin(_)) {
+            let State::Begin(attempt) = core::mem::replace(&mut self.0, State::Ended) else {
+                unreachable!("just seen")
+            };
+            match attempt() {
+                Ok(Ok(value)) => return Poll::Ready(Ok(value)),
+                Ok(Err(rest)) => self.0 = State::GoesOn(rest),
+                Err(error) => return Poll::Ready(Err(error)),
+            }
+        }
+        self.get_mut().poll_rest(cx)
+    }
+}
+
+impl<A, F: Future + Unpin> Attempt<A, F> {
+    #[cold]
+    #[inline(never)]
+    fn poll_rest(&mut self, cx: &mut Context<'_>) -> Poll<F::Output> {
+        match &mut self.0 {
+            State::GoesOn(rest) => {
+                let polled = Pin::new(rest).poll(cx);
+                if polled.is_ready() {
+                    self.0 = State::Ended; // the memory is free for the next one
+                }
+                polled
+            }
+            _ => panic!("a call was polled after it had ended"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use core::cell::Cell;
+    use core::future::{Ready, ready};
+    use core::pin::pin;
+
+    use super::super::boxed::KeptBlocks;
+    use super::*;
+
+    #[test]
+    fn an_attempt_is_made_once_and_the_rest_goes_on() {
+        let mut cx = Context::from_waker(core::task::Waker::noop());
+        let (blocks, attempts) = (KeptBlocks::default(), Cell::new(0));
+        fn attempt<R>(attempts: &Cell<u32>, result: R) -> Result<R, ()> {
+            attempts.set(attempts.get() + 1);
+            Ok(result)
+        }
+        type Never = Ready<Result<u32, ()>>;
+        let mut call = pin!(Attempt::<_, Never>::new(|| attempt(&attempts, Ok(1))));
+        assert_eq!(attempts.get(), 0, "a call does nothing before it is polled");
+        assert_eq!(call.as_mut().poll(&mut cx), Poll::Ready(Ok(1)));
+        let mut polls = 0;
+        let rest = core::future::poll_fn(move |_| {
+            polls += 1;
+            if polls < 2 { Poll::Pending } else { Poll::Ready(Ok(2)) }
+        });
+        let mut call = pin!(Attempt::new(|| attempt(&attempts, Err(blocks.boxed(rest)))));
+        assert_eq!(call.as_mut().poll(&mut cx), Poll::Pending);
+        assert_eq!(call.as_mut().poll(&mut cx), Poll::Ready(Ok(2)));
+        let mut call = pin!(Attempt::<_, Never>::new(|| Err(())));
+        assert_eq!(call.as_mut().poll(&mut cx), Poll::Ready(Err(())));
+        // One that is dropped before it is polled, or in the middle, does nothing more.
+        drop(Attempt::<_, Never>::new(|| attempt(&attempts, Ok(1))));
+        drop(Attempt::new(|| attempt(&attempts, Err(blocks.boxed(ready(Ok(1)))))));
+        assert_eq!(attempts.get(), 2);
+    }
+}

@@ -1,0 +1,184 @@
+//! The guard of an ALock, and its release.
+
+use std::sync::Arc;
+
+use farfield_core::Result;
+use farfield_core::toolkit::release::{fence_at_once, fence_holder, release_later};
+use farfield_core::toolkit::{ErrorContext, Holding, Rest};
+use farfield_fabric::{self as fabric, Begun, Endpoint};
+
+use super::{ALockArray, CLAIMS, REPAIRED};
+use crate::LockGuard;
+use crate::entry::{Moving, leave};
+use crate::grant::Grant;
+use crate::local::{Local, LocalEntry, LocalHead};
+use crate::queue::{Head, Spared, deaths_told};
+
+/// Holds an ALock until it is dropped or unlocked.
+///
+/// Unlock with [`LockGuard::unlock`]. Dropping the guard also unlocks, but blocks until the release fence completes,
+/// and only logs an error.
+#[must_use = "the lock is released when the guard is dropped"]
+pub struct ALockGuard<'a> {
+    pub(super) locks: &'a ALockArray,
+    pub(super) endpoint: &'a Endpoint,
+    pub(super) held: Held,
+    pub(super) budget: u32,
+    /// Until the lock is released, or left to the service thread.
+    pub(super) holding: Holding,
+}
+
+#[derive(Clone, Copy)]
+pub(super) enum Held {
+    Remote(Head),
+    Local(LocalHead),
+}
+
+/// An operation that leaves the head, and has to wait.
+enum Leaving<'a> {
+    Remote(Moving<'a>),
+    Local(LocalEntry<'a>),
+}
+
+impl Leaving<'_> {
+    async fn leave(self) -> Result<()> {
+        match self {
+            Leaving::Remote(moving) => leave(moving).await,
+            Leaving::Local(entry) => {
+                entry.leave().await;
+                Ok(())
+            }
+        }
+    }
+}
+
+impl<'a> ALockGuard<'a> {
+    /// How many operations of its cohort may have the lock after this one, before the other cohort gets it.
+    pub fn budget(&self) -> u32 {
+        self.budget
+    }
+
+    /// Records in the lock that everything left by dead holders is repaired. The release makes this visible.
+    async fn tell_repaired(&self) -> fabric::Result<()> {
+        match self.held {
+            Held::Remote(head) => {
+                let [claims, burials] = self.endpoint.get_words(head.record.at(CLAIMS)).await?;
+                self.endpoint.put_value(head.record.at(REPAIRED), deaths_told(claims) + burials).detach()
+            }
+            Held::Local(head) => {
+                self.local().tell_repaired(head);
+                Ok(())
+            }
+        }
+    }
+
+    fn local(&self) -> &'a Arc<Local> {
+        self.locks.local.as_ref().expect("it was locked on its home")
+    }
+
+    #[inline]
+    fn spared(&self) -> Spared {
+        match &self.held {
+            Held::Remote(head) => self.locks.queue.spared(head),
+            Held::Local(_) => Spared::Nothing,
+        }
+    }
+
+    /// Takes the operation out of the guard, with its grant for the next one.
+    #[inline]
+    fn take(&mut self) -> (Held, Grant) {
+        self.holding.end();
+        (self.held, Grant::new(self.budget.wrapping_sub(1), self.holding.is_poisoned()))
+    }
+
+    /// Begins to leave, after the fence. Returns the operation if it has to wait.
+    #[inline(always)]
+    fn begins_to_leave(&mut self, spared: Spared) -> Result<Option<Leaving<'a>>> {
+        let (held, next_grant) = self.take();
+        match held {
+            Held::Remote(head) => {
+                Ok(self.locks.queue.leaves(self.endpoint, head, next_grant, spared)?.map(Leaving::Remote))
+            }
+            Held::Local(head) if self.local().leaves_at_once(head) => Ok(None),
+            Held::Local(head) => {
+                let entry = self.local().at_head(self.endpoint, head, next_grant);
+                Ok(entry.leave_at_once().err().map(Leaving::Local))
+            }
+        }
+    }
+
+    async fn release(&mut self) -> Result<()> {
+        let (path, node, endpoint) = (self.locks.spread.path(), self.locks.spread.node(), self.endpoint);
+        if self.holding.is_repaired() && self.tell_repaired().await.is_ok() {
+            self.holding = Holding::new(false);
+        }
+        let spared = self.spared();
+        let lost = fence_holder(node, endpoint, |node| spared.is(node)).await.of(path)?;
+        if lost.is_empty() {
+            return match self.begins_to_leave(spared)? {
+                Some(leaving) => leaving.leave().await,
+                None => Ok(()),
+            };
+        }
+        let (held, next_grant) = self.take();
+        match held {
+            Held::Remote(head) => {
+                let entry = self.locks.queue.at_head(endpoint, head, next_grant);
+                release_later(node, endpoint, lost, entry.leave_later())
+            }
+            Held::Local(head) => {
+                let entry = self.local().at_head(endpoint, head, next_grant);
+                release_later(node, endpoint, lost, entry.leave_later())
+            }
+        }
+        .of(path)
+    }
+
+    #[cold]
+    fn release_in_drop(&mut self) {
+        if let Err(error) = self.endpoint.block_on(self.release()) {
+            tracing::error!("releasing a lock in a drop: {error}");
+        }
+    }
+
+    /// [`LockGuard::unlock`] where it has to wait: to leave the queue, if that has begun, or for the fence first.
+    async fn unlock_on(mut self, leaving: Option<Leaving<'a>>) -> Result<()> {
+        if let Some(leaving) = leaving {
+            return leaving.leave().await;
+        }
+        let released = self.release().await;
+        self.holding.end(); // after an error the lock stays taken: not all writes are known to be visible
+        released
+    }
+}
+
+impl LockGuard for ALockGuard<'_> {
+    #[inline(always)]
+    fn begin_unlock(mut self) -> Result<Begun<(), impl Rest<()>>> {
+        let (endpoint, spared) = (self.endpoint, self.spared());
+        let mut leaving = None;
+        if !self.holding.is_repaired() && fence_at_once(self.locks.spread.node(), endpoint, |node| spared.is(node)) {
+            leaving = self.begins_to_leave(spared)?;
+            if leaving.is_none() {
+                return Ok(Ok(()));
+            }
+        }
+        Ok(Err(endpoint.boxed(self.unlock_on(leaving))))
+    }
+
+    fn is_poisoned(&self) -> bool {
+        self.holding.is_poisoned()
+    }
+
+    fn clear_poison(&mut self) {
+        self.holding.repair();
+    }
+}
+
+impl Drop for ALockGuard<'_> {
+    fn drop(&mut self) {
+        if self.holding.is_held() {
+            self.release_in_drop();
+        }
+    }
+}
