@@ -1,4 +1,4 @@
-//! `farfield bench barrier`, `broadcast` and `queue`, end to end: real processes, small runs.
+//! `farfield bench barrier`, `broadcast`, `queue` and `idle`, end to end: real processes, small runs.
 
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
@@ -145,4 +145,19 @@ fn values_that_make_no_sense_are_refused() {
         assert!(!output.status.success(), "{arguments:?}");
         assert!(said(&output).contains(why), "{arguments:?}: {}", said(&output));
     }
+}
+
+#[test]
+fn long_waits_end_and_cost_little() {
+    let (lines, table) = measured(&["idle", "--seconds", "0.2", "--pause", "20"]);
+    each_is_whole(&lines, "idle");
+    let cases: Vec<_> = lines.iter().filter_map(|line| line["case"].as_str()).collect();
+    assert_eq!(cases, ["queue", "ring", "variable", "barrier", "mutex", "alock"]);
+    for line in &lines {
+        assert_eq!((number(&line["operations"]), number(&line["setup"]["pause_ms"])), (10.0, 20.0), "{line}");
+        let [thread, process] = ["core_percent", "process_percent"].map(|name| number(&line["figures"][name]));
+        // Most of the time it sleeps, even if it has to share its core.
+        assert!(0.0 < thread && thread <= process && thread < 50.0, "{line}");
+    }
+    assert!(table.contains("core percent") && table.contains("pause ms"), "{table}");
 }

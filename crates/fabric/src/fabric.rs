@@ -1,12 +1,15 @@
 //! The contract of a fabric: memory, lanes, control messages, time, threads, liveness and permissions of a node.
 
 mod region;
+mod waiting;
 
 use std::any::Any;
 use std::sync::Arc;
 use std::time::Duration;
 
 pub use self::region::{Region, Span, Words};
+pub use self::waiting::Waiting;
+pub(crate) use self::waiting::Watches;
 use crate::alarm::Alarm;
 use crate::error::{Code, Error, ErrorKind, Result};
 use crate::lane::Lane;
@@ -540,93 +543,4 @@ pub enum ControlEvent {
     Refused(NodeId, Error),
     /// A message.
     Message(NodeId, Vec<u8>),
-}
-
-/// The state of one wait: it first spins, then yields, then sleeps.
-///
-/// The waiter announces its sleep in one step and sleeps in the next, and polls once more in between. That poll sees a
-/// write from before the announcement; a later write wakes the waiter.
-#[derive(Debug)]
-pub struct Waiting {
-    pub(crate) round: u32,
-    pub(crate) spins: u32,
-    pub(crate) announced: Option<u32>,
-    /// How often it has slept.
-    pub(crate) sleeps: u32,
-    pub(crate) watches: Watches,
-    /// The other node on whose bell it is announced, if it is not this node's.
-    pub(crate) announced_far: Option<NodeId>,
-    /// The last step ended because operations of the thread itself were complete, and not because something else may
-    /// have changed. (On fabrics where all steps end by themselves, none ends for this reason alone.)
-    pub(crate) only_completions: bool,
-    /// The service thread waits.
-    pub(crate) service: bool,
-    /// The earliest deadline of the wait, if it has one.
-    pub(crate) deadline: Instant,
-}
-
-/// Whose memory a wait depends on.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Watches {
-    Nothing,
-    /// Only that of this node.
-    Here,
-    /// Only that of another node. A write there wakes no thread that sleeps on its own node's bell.
-    Node(NodeId),
-    /// That of several nodes.
-    Several,
-}
-
-impl Watches {
-    pub(crate) fn and(self, other: Watches) -> Watches {
-        match (self, other) {
-            (Watches::Nothing, watches) | (watches, Watches::Nothing) => watches,
-            (a, b) if a == b => a,
-            _ => Watches::Several,
-        }
-    }
-
-    /// Whether it depends on a word of another node.
-    pub(crate) fn has_remote(self) -> bool {
-        matches!(self, Watches::Node(_) | Watches::Several)
-    }
-}
-
-impl Default for Waiting {
-    fn default() -> Waiting {
-        Waiting {
-            round: 0,
-            spins: 0,
-            announced: None,
-            sleeps: 0,
-            watches: Watches::Nothing,
-            announced_far: None,
-            only_completions: false,
-            service: false,
-            deadline: Instant::NEVER,
-        }
-    }
-}
-
-impl Waiting {
-    /// A wait of the node's service thread.
-    pub fn of_service() -> Waiting {
-        Waiting { service: true, ..Waiting::default() }
-    }
-
-    /// Starts again with spinning, after an event.
-    #[inline]
-    pub fn reset(&mut self) {
-        self.round = 0;
-    }
-
-    /// Sets the time at which the wait ends at the latest.
-    pub fn until(&mut self, deadline: Instant) {
-        self.deadline = deadline;
-    }
-
-    /// Whether the wait has reached its sleeping phase.
-    pub fn is_asleep(&self) -> bool {
-        self.announced.is_some()
-    }
 }

@@ -53,6 +53,8 @@ struct Writing<'a> {
     refused: Option<(RemotePtr<u64>, u64)>,
     puts: Few<Op<'a, ()>>,
     result: Result<()>,
+    /// All are posted together, and the releases with them.
+    together: Together<'a>,
 }
 
 /// The releases of a transaction's locks that have to wait, and the first error of the others.
@@ -153,12 +155,11 @@ impl<'a> Transaction<'a> {
     pub fn commit(mut self) -> impl Future<Output = Result<()>> {
         Attempt::new(move || {
             let endpoint = self.endpoint;
-            let mut writing = Writing { next: 0, refused: None, puts: Few::new(), result: Ok(()) };
             let together = endpoint.together();
-            self.writes(&mut writing, &together);
+            let mut writing = Writing { next: 0, refused: None, puts: Few::new(), result: Ok(()), together };
+            self.writes(&mut writing);
             let waits = writing.refused.is_some() || self.fences_once();
-            let releases = if waits { None } else { Some(self.begin_releases(&together)) };
-            drop(together);
+            let releases = if waits { None } else { Some(self.begin_releases(&writing.together)) };
             match releases {
                 Some(Releases { rests, result }) if rests.is_empty() && writing.puts.is_empty() => {
                     writing.result.and(result).map(Ok)
@@ -170,11 +171,11 @@ impl<'a> Transaction<'a> {
 
     /// Posts the writes that are still to be posted, until one is refused.
     #[inline]
-    fn writes(&self, writing: &mut Writing<'a>, together: &Together<'_>) {
+    fn writes(&self, writing: &mut Writing<'a>) {
         while let Some((cell, written)) = self.cells.get(writing.next) {
             writing.next += 1;
             let Some(value) = *written else { continue };
-            together.next();
+            writing.together.next();
             match self.all.word(*cell) {
                 Ok(word) => word.store(value),
                 Err(to) => match self.endpoint.put_value(to, value).into_value() {
@@ -210,8 +211,9 @@ impl<'a> Transaction<'a> {
                 while let Some((to, value)) = writing.refused.take() {
                     let accepted = repeat_put(self.endpoint, to, value).await;
                     self.note(&mut writing, accepted);
-                    self.writes(&mut writing, &self.endpoint.together());
+                    self.writes(&mut writing);
                 }
+                writing.together.next();
                 self.release().await
             }
         };

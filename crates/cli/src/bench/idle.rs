@@ -12,7 +12,7 @@ use rustix::time::{ClockId, clock_gettime};
 use serde::{Deserialize, Serialize};
 
 use super::journal::Journal;
-use super::measurement::Measurement;
+use super::measurement::{Measurement, Setup};
 use super::options::{Common, once_each};
 use super::threads::ThreadResult;
 use super::worker::{self, Workers, say};
@@ -111,9 +111,9 @@ fn run(plan: &Plan, common: &Common) -> Result<Measurement> {
     })?;
     let outcome = outcome.context("node 1 has not said how long it has waited: the run is incomplete")?;
     let case = plan.case.to_possible_value().context("every case has a name")?;
-    let mut measurement = Measurement::new("idle", case.get_name(), common.setup(2, 1));
+    let setup = Setup { pause_ms: Some(plan.pause_ms), ..common.setup(2, 1) };
+    let mut measurement = Measurement::new("idle", case.get_name(), setup);
     measurement.take(std::slice::from_ref(&outcome.done), 1)?;
-    measurement.figures.insert("pause_ms".into(), plan.pause_ms.into());
     let percent = outcome.cpu_seconds.map(|seconds| 100.0 * seconds / outcome.done.seconds);
     measurement.figures.insert("core_percent".into(), percent[0]);
     measurement.figures.insert("process_percent".into(), percent[1]);

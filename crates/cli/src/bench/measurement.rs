@@ -108,6 +108,9 @@ pub(crate) struct Setup {
     /// Time in a critical section.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) work_ns: Option<u64>,
+    /// The length of a wait.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) pause_ms: Option<u32>,
 }
 
 /// The machine that was measured on.

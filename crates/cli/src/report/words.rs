@@ -24,6 +24,7 @@ pub(super) fn bench(name: &str) -> String {
         "barrier" => "Barrier".into(),
         "broadcast" => "Broadcast".into(),
         "queue" => "Queue".into(),
+        "idle" => "Long waits".into(),
         other => other.into(),
     }
 }
@@ -37,6 +38,7 @@ pub(super) fn operation(bench: &str) -> &'static str {
         "barrier" => "waits",
         "broadcast" => "messages",
         "queue" => "pairs of enqueue and dequeue",
+        "idle" => "waits",
         _ => "operations",
     }
 }
