@@ -266,7 +266,7 @@ impl ALockArray {
             };
         };
         Ok(match local.enters_at_once(endpoint, index, local.offset(record)) {
-            Some(head) if local.competes(head) => Ok(self.won_local(endpoint, local, head)),
+            Some(head) if local.competes(endpoint, head) => Ok(self.won_local(endpoint, local, head)),
             head => Err(Taking::Local(local, head.map(|head| local.at_head(endpoint, head, Grant::new(0, false))))),
         })
     }
@@ -482,7 +482,7 @@ async fn compete<'a>(entry: &mut Entry<'a>, wait: &mut Wait<'_>, looked: Option<
         looking = match endpoint.spin_until(looks) {
             Some(look) => Ok(look),
             None => {
-                endpoint.wait_for_change_on(record.node(), wait.slice(endpoint)).await;
+                endpoint.wait_for_change_on(record, wait.slice(endpoint)).await;
                 Look::begin(endpoint, record)
             }
         };

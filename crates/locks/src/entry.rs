@@ -50,12 +50,18 @@ pub(super) async fn leave(moving: Moving<'_>) -> Result<()> {
 
 impl Drop for Moving<'_> {
     fn drop(&mut self) {
-        if let Some((mut entry, Err(asked))) = self.0.take() {
-            let endpoint = entry.endpoint;
-            drop(CancelGuard::new(endpoint, asked, |found| match entry.operation().stage {
-                Stage::Asking => entry.settle(found, Id::NOBODY),
-                _ => entry.settle_left(found),
-            }));
+        let Some((mut entry, Err(asked))) = self.0.take() else { return };
+        let ended = entry.endpoint.block_on(asked);
+        match (entry.operation().stage, ended) {
+            (Stage::Asking, Ok(found)) => entry.settle(found, Id::NOBODY),
+            (Stage::Asking, Err(error)) if is_outside(&error) => entry.operation_mut().stage = Stage::Outside,
+            (Stage::Asking, Err(_)) => {}
+            (_, Ok(found)) => entry.settle_left(found),
+            (_, Err(error)) if error.is_refused() => {
+                let home = entry.record().node();
+                let _ = entry.is_refused(home); // an error leaks the entry: the lock stays taken
+            }
+            (_, Err(_)) => entry.leak(),
         }
     }
 }
@@ -88,7 +94,8 @@ impl Queue {
             }
             asked => {
                 let mut entry = self.at_head(endpoint, head, Grant::new(0, false));
-                entry.operation_mut().stage = Stage::Asking;
+                // One that has found another tail is in no queue.
+                entry.operation_mut().stage = if asked.is_ok() { Stage::Outside } else { Stage::Asking };
                 Ok(Err(Moving::new(entry, asked)))
             }
         }

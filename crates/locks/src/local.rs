@@ -153,11 +153,12 @@ impl Local {
 
     /// Leaves the head if no operation is behind. Returns whether it has.
     #[inline]
-    pub(super) fn leaves_at_once(&self, head: LocalHead) -> bool {
+    pub(super) fn leaves_at_once(&self, endpoint: &Endpoint, head: LocalHead) -> bool {
         let slot = head.slot as usize;
         let is_last = self.word(slot, NEXT).load() == 0
             && tail(self.locks.words(head.offset, WORDS)).compare_exchange(Local::name(slot), 0).is_ok();
         if is_last {
+            endpoint.wake_local(); // the head of the remote queue may sleep until it sees the tail
             self.slots.give_back(slot);
         }
         is_last
@@ -165,8 +166,10 @@ impl Local {
 
     /// The head of the local queue competes with that of the remote one. Returns whether it has won.
     #[inline]
-    pub(super) fn competes(&self, head: LocalHead) -> bool {
-        competes(self.locks.words(head.offset, WORDS))
+    pub(super) fn competes(&self, endpoint: &Endpoint, head: LocalHead) -> bool {
+        let has_won = competes(self.locks.words(head.offset, WORDS));
+        endpoint.wake_local(); // the head of the remote queue may sleep until it sees the victim
+        has_won
     }
 
     /// The number of deaths that may have left something half-written, and how many of them were repaired.
@@ -216,8 +219,9 @@ impl Local {
     }
 
     /// Empties the queue if no other operation is behind. Returns whether it did.
-    fn empties(&self, operation: &mut LocalOperation) -> bool {
+    fn empties(&self, endpoint: &Endpoint, operation: &mut LocalOperation) -> bool {
         if tail(self.record(operation)).compare_exchange(Local::name(operation.slot), 0).is_ok() {
+            endpoint.wake_local(); // as in `leaves_at_once`
             self.slots.give_back(operation.slot);
             return true;
         }
@@ -317,7 +321,9 @@ impl LocalEntry<'_> {
 
     /// Competes with the head of the remote queue. Returns whether it has won.
     pub(super) fn competes(&self) -> bool {
-        competes(self.local.record(self.operation()))
+        let has_won = competes(self.local.record(self.operation()));
+        self.endpoint.wake_local(); // as in `Local::competes`
+        has_won
     }
 
     /// Waits until it has won, after [`LocalEntry::competes`], which names the victim. Returns false if it may not wait.
@@ -356,7 +362,7 @@ impl LocalEntry<'_> {
     #[inline]
     pub(super) fn leave_at_once(mut self) -> Result<(), Self> {
         let operation = self.operation.as_mut().expect("it has not left");
-        if self.local.hand_over(self.endpoint, operation) || self.local.empties(operation) {
+        if self.local.hand_over(self.endpoint, operation) || self.local.empties(self.endpoint, operation) {
             self.operation = None;
             return Ok(());
         }
@@ -380,7 +386,7 @@ impl LocalEntry<'_> {
     pub(super) fn back_out(mut self) {
         let (local, endpoint) = (self.local, self.endpoint);
         let operation = self.operation.as_mut().expect("it has not left");
-        if local.hand_over(endpoint, operation) || local.empties(operation) {
+        if local.hand_over(endpoint, operation) || local.empties(endpoint, operation) {
             self.operation = None;
         }
     }
@@ -430,7 +436,7 @@ impl Poller for LocalLeft {
             },
             Stage::Head | Stage::Leaving if local.hand_over(endpoint, operation) => Progress::Done,
             Stage::Head => {
-                if local.empties(operation) {
+                if local.empties(endpoint, operation) {
                     Progress::Done
                 } else {
                     Progress::Idle

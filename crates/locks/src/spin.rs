@@ -312,7 +312,7 @@ impl<'a> SpinGuard<'a> {
 
     /// If this future is dropped before the release is done or left to the service thread, `holding` says so. When it
     /// returns, the caller ends the guard. `posted` is the release if it is posted already.
-    async fn release(&mut self, posted: Option<Op<'a, u64>>) -> Result<()> {
+    async fn release(&mut self, posted: Option<fabric::Result<Op<'a, u64>>>) -> Result<()> {
         let (path, node, home) = (self.locks.spread.path(), self.locks.spread.node(), self.word.node());
         let (word, held) = (self.word, self.held());
         let posted = match posted {
@@ -327,10 +327,14 @@ impl<'a> SpinGuard<'a> {
                     };
                     return release_later(node, self.endpoint, lost, release).of(path);
                 }
-                self.posts_release()
+                Ok(self.posts_release())
             }
         };
-        match posted.await {
+        let released = match posted {
+            Ok(posted) => posted.await,
+            Err(error) => Err(error),
+        };
+        match released {
             Err(error) if error.is_refused() => {
                 // The service thread posts from another endpoint, so the exempt puts are made visible first.
                 self.holding.resume();
@@ -351,7 +355,7 @@ impl<'a> SpinGuard<'a> {
     }
 
     /// [`LockGuard::unlock`] where it has to wait.
-    async fn unlock_on(mut self, posted: Option<Op<'a, u64>>) -> Result<()> {
+    async fn unlock_on(mut self, posted: Option<fabric::Result<Op<'a, u64>>>) -> Result<()> {
         let released = self.release(posted).await;
         self.holding.end();
         released
@@ -366,8 +370,13 @@ impl LockGuard for SpinGuard<'_> {
         if fence_at_once(self.locks.spread.node(), endpoint, |node| node == home) {
             match self.posts_release().into_value() {
                 Ok(_) => return Ok(Ok(())),
-                Err(release) => posted = Some(release),
+                Err(release) => posted = Some(release.accepted()),
             }
+        }
+        if let Some(Err(error)) = &posted
+            && error.is_refused()
+        {
+            self.holding.resume(); // until the rest has left it to the service thread
         }
         Ok(Err(endpoint.boxed(self.unlock_on(posted))))
     }

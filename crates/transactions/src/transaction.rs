@@ -337,6 +337,7 @@ impl<'a> Transaction<'a> {
                 Err(error) => releases.note(Err(error)),
             }
         }
+        together.next();
         releases
     }
 

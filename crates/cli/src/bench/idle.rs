@@ -6,7 +6,7 @@ use anyhow::{Context, Result, bail, ensure};
 use clap::{Args, ValueEnum};
 use farfield::{
     ALockArray, ALockOptions, Barrier, BarrierThread, Endpoint, LockArray, LockGuard, MutexArray, Node, NodeId,
-    OwnedVar, OwnedWriter, Queue, QueueOptions, RingBuffer, RingOptions,
+    OwnedVar, Queue, QueueOptions, RingBuffer, RingOptions,
 };
 use rustix::time::{ClockId, clock_gettime};
 use serde::{Deserialize, Serialize};
@@ -161,52 +161,58 @@ impl Waits<'_> {
         worker::meet(self.endpoint, &mut self.phase)
     }
 
-    /// Lets the other node wait, and notes the time.
-    fn pause(&self, stamp: &mut OwnedWriter<u64>) -> Result<()> {
+    /// Lets the other node wait, and returns the time.
+    fn pause(&self) -> u64 {
         std::thread::sleep(Duration::from_millis(self.plan.pause_ms.into()));
-        stamp.store(self.endpoint.now().ns);
-        Ok(self.endpoint.block_on(stamp.push(self.endpoint))?)
+        self.endpoint.now().ns
     }
 
-    /// Ends each wait of the other node.
+    /// Ends each wait of the other node. Only then does that learn when this has begun: a put before might wake it.
     fn end_all(&mut self, mut meeting: BarrierThread) -> Result<()> {
         let (objects, ep) = (self.objects, self.endpoint);
         let (mut stamp, mut sender) = (objects.stamp.writer()?, objects.ring.sender()?);
         say("running", &())?;
         for round in 0..self.plan.rounds {
-            match self.plan.case {
+            let acted = match self.plan.case {
                 Case::Queue => {
                     self.begin()?;
-                    self.pause(&mut stamp)?;
+                    let now = self.pause();
                     ep.block_on(objects.queue.enqueue(ep, &round.into()))?;
+                    now
                 }
                 Case::Ring => {
                     self.begin()?;
-                    self.pause(&mut stamp)?;
+                    let now = self.pause();
                     ep.block_on(sender.send(ep, &round.to_le_bytes()))?;
+                    now
                 }
                 Case::Variable => {
                     self.begin()?;
-                    self.pause(&mut stamp)?;
+                    self.pause()
                 }
                 Case::Barrier => {
                     self.begin()?;
-                    self.pause(&mut stamp)?;
+                    let now = self.pause();
                     ep.block_on(meeting.wait(ep))?;
+                    now
                 }
                 Case::Mutex => {
                     let held = ep.block_on(objects.mutexes.lock(ep, 0))?;
                     self.begin()?;
-                    self.pause(&mut stamp)?;
+                    let now = self.pause();
                     ep.block_on(held.unlock())?;
+                    now
                 }
                 Case::Alock => {
                     let held = ep.block_on(objects.alocks.lock(ep, 0))?;
                     self.begin()?;
-                    self.pause(&mut stamp)?;
+                    let now = self.pause();
                     ep.block_on(held.unlock())?;
+                    now
                 }
-            }
+            };
+            stamp.store(acted);
+            ep.block_on(stamp.push(ep))?;
             self.begin()?; // the other node has what it waited for, and has released it
         }
         self.begin()
@@ -254,10 +260,10 @@ impl Waits<'_> {
                     now
                 }
             };
+            self.begin()?;
             let acted = ep.block_on(objects.stamp.load(ep))?;
             done.latencies.record(ended.ns.saturating_sub(acted), 1);
             done.operations += 1;
-            self.begin()?;
         }
         done.seconds = (ep.now() - start).as_secs_f64();
         done.add_cost(ep.counts() - before);

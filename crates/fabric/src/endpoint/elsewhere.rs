@@ -55,6 +55,11 @@ pub(super) struct Elsewhere {
 }
 
 impl Elsewhere {
+    /// Whether a wait of the endpoint's thread is under way.
+    pub(super) fn is_blocking(&self) -> bool {
+        self.blocks.get() > 0
+    }
+
     pub(super) fn new() -> Elsewhere {
         Elsewhere {
             blocks: Cell::new(0),

@@ -10,7 +10,7 @@ use super::{Endpoint, Inner};
 use crate::error::{ErrorKind, Result};
 use crate::fabric::{Waiting, Watches};
 use crate::local::Instant;
-use crate::ptr::{NodeId, RemotePtr};
+use crate::ptr::RemotePtr;
 
 /// Looks of [`Endpoint::spin_until`]: a microsecond or two.
 const SPINS: u32 = 64;
@@ -189,7 +189,7 @@ impl Endpoint {
                     return Err(ErrorKind::Timeout { waited: now - start }.into());
                 }
             }
-            self.wait_for_change_at(Watches::Node(word.node()), deadline).await;
+            self.wait_for_change_at(Watches::of(word), deadline).await;
         }
     }
 
@@ -239,25 +239,24 @@ impl Endpoint {
         self.wait_for_change_at(Watches::Several, until).await;
     }
 
-    /// [`Endpoint::wait_for_change`] where all that was read since the last wait is in the memory of one node: on shared
-    /// memory a write there ends the wait.
+    /// [`Endpoint::wait_for_change`] where all words that were read since the last wait are in the memory of this one: of
+    /// its node, and of its group. On shared memory a write there ends the wait.
     ///
     /// ```
     /// # use farfield_fabric::{Endpoint, RemotePtr, Result};
     /// # async fn f(ep: &Endpoint, state: RemotePtr<u64>) -> Result<()> {
     /// let deadline = ep.deadline();
     /// while ep.get(state).await? != 1 && ep.now() < deadline {
-    ///     ep.wait_for_change_on(state.node(), deadline).await;
+    ///     ep.wait_for_change_on(state, deadline).await;
     /// }
     /// # Ok(())
     /// # }
     /// ```
-    pub async fn wait_for_change_on(&self, node: NodeId, until: Instant) {
-        self.wait_for_change_at(Watches::Node(node), until).await;
+    pub async fn wait_for_change_on(&self, word: RemotePtr<u64>, until: Instant) {
+        self.wait_for_change_at(Watches::of(word), until).await;
     }
 
     async fn wait_for_change_at(&self, watched: Watches, until: Instant) {
-        let watched = if watched == Watches::Node(self.me) { Watches::Here } else { watched };
         let before = self.changes.get();
         poll_fn(|cx| {
             if self.changes.get() != before {
@@ -302,11 +301,19 @@ impl Endpoint {
     #[inline(never)]
     fn block_on_slow<F: Future>(&self, mut future: Pin<&mut F>) -> F::Output {
         let mut context = Context::from_waker(&elsewhere::OWN);
+        // It may be nested in another wait, which goes on as if this had not been, or looks once too often.
+        let outer = match self.elsewhere.is_blocking() {
+            true => (self.asleep.get(), self.watches.get(), self.next_deadline.get()),
+            false => (false, Watches::Nothing, Instant::NEVER),
+        };
         let mut blocked = Blocked::begin(self);
         loop {
             blocked.idle();
             if let Poll::Ready(output) = future.as_mut().poll(&mut context) {
                 self.idle_end(&mut blocked.waiting);
+                self.asleep.set(outer.0);
+                self.watches.set(outer.1);
+                self.next_deadline.set(outer.2);
                 return output;
             }
         }

@@ -1,7 +1,8 @@
 //! The state of a wait, and what it depends on.
 
+use super::Bell;
 use crate::local::Instant;
-use crate::ptr::NodeId;
+use crate::ptr::{GroupKey, NodeId, RemotePtr};
 
 /// The state of one wait: it first spins, then yields, then sleeps.
 ///
@@ -15,8 +16,10 @@ pub struct Waiting {
     /// How often it has slept.
     pub(crate) sleeps: u32,
     pub(crate) watches: Watches,
-    /// The other node on whose bell it is announced, if it is not this node's.
-    pub(crate) announced_far: Option<NodeId>,
+    /// On whose bell it is announced, if it waits by operations; none: on its own node's.
+    pub(crate) announced_at: Option<Watches>,
+    /// How many rings in a row were for others.
+    pub(crate) vain_rings: u32,
     /// The last step ended because operations of the thread itself were complete, and not because something else may
     /// have changed. (On fabrics where all steps end by themselves, none ends for this reason alone.)
     pub(crate) only_completions: bool,
@@ -26,15 +29,15 @@ pub struct Waiting {
     pub(crate) deadline: Instant,
 }
 
-/// Whose memory a wait depends on.
+/// What a wait depends on.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Watches {
     Nothing,
-    /// Only that of this node.
+    /// Words of this node, read by its CPU.
     Here,
-    /// Only that of another node. A write there wakes no thread that sleeps on its own node's bell.
-    Node(NodeId),
-    /// That of several nodes.
+    /// Words that are read by operations, all of one node and with one bell.
+    At(NodeId, Bell),
+    /// Others, or both.
     Several,
 }
 
@@ -47,9 +50,18 @@ impl Watches {
         }
     }
 
-    /// Whether it depends on a word of another node.
+    /// A word that is read by operations.
+    pub(crate) fn of(word: RemotePtr<u64>) -> Watches {
+        match word.key() {
+            GroupKey::SIGNAL => Watches::At(word.node(), Bell::Waiters),
+            GroupKey::DATA => Watches::At(word.node(), Bell::Silent),
+            _ => Watches::Several,
+        }
+    }
+
+    /// Whether it depends on words that are read by operations.
     pub(crate) fn has_remote(self) -> bool {
-        matches!(self, Watches::Node(_) | Watches::Several)
+        matches!(self, Watches::At(..) | Watches::Several)
     }
 }
 
@@ -61,7 +73,8 @@ impl Default for Waiting {
             announced: None,
             sleeps: 0,
             watches: Watches::Nothing,
-            announced_far: None,
+            announced_at: None,
+            vain_rings: 0,
             only_completions: false,
             service: false,
             deadline: Instant::NEVER,
@@ -78,7 +91,7 @@ impl Waiting {
     /// Starts again with spinning, after an event.
     #[inline]
     pub fn reset(&mut self) {
-        self.round = 0;
+        (self.round, self.vain_rings) = (0, 0);
     }
 
     /// Sets the time at which the wait ends at the latest.

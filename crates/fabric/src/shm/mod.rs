@@ -28,12 +28,12 @@ use self::groups::OwnGroup;
 pub use self::lane::ShmLane;
 pub use self::limits::{LAYOUT, NODES_MAX, PLACES_MAX};
 use self::limits::{lock, system};
-use self::node_header::{DoorBell, LANES_MAX, NodeHeader, SILENT, TAKEN};
+use self::node_header::{DoorBell, LANES_MAX, NodeHeader, TAKEN};
 pub use self::options::ShmOptions;
 use self::reach::{LanePlace, Memory, OwnCard};
 use self::waiting::{
-    DOUBLINGS_MAX, REMOTE_SLEEP, REMOTE_YIELDS, SERVICE_SLEEP_MAX, SLEEP, SLEEPS, SPINS, WaitersBell, YIELDS, announce,
-    announce_far,
+    DOUBLINGS_MAX, REMOTE_SLEEP, REMOTE_YIELDS, SERVICE_SLEEP_MAX, SLEEP, SLEEPS, SPINS, VAIN_RINGS_MAX, WaitersBell,
+    YIELDS, announce, announce_far,
 };
 use self::window::Attach;
 use crate::alarm::Alarm;
@@ -252,11 +252,14 @@ impl ShmFabric {
         if is_known { Ok(()) } else { Err(ErrorKind::UnknownGroup { node: self.me, key }.into()) }
     }
 
-    /// The bell of the only node that a wait depends on, if that is another one.
-    fn far_bell(&self, watches: Watches) -> Option<(NodeId, &DoorBell)> {
-        let Watches::Node(node) = watches else { return None };
+    /// The bell of the only memory that a wait depends on, if it reads that by operations.
+    fn far_bell(&self, watches: Watches) -> Option<&DoorBell> {
+        let Watches::At(node, bell) = watches else { return None };
+        if node == self.me {
+            return Some(bell_of(self.memory.own.card(), bell));
+        }
         let card = self.memory.known_peers().get(node.index())?.get()?.as_ref()?;
-        Some((node, &NodeHeader::of(card).waiters))
+        Some(bell_of(NodeHeader::of(card), bell))
     }
 
     /// The bell that a waiter of this node sleeps on.
@@ -293,7 +296,7 @@ impl Drop for FenceOnPanic<'_> {
 
 fn bell_of(card: &NodeHeader, bell: Bell) -> &DoorBell {
     match bell {
-        Bell::Silent => &SILENT,
+        Bell::Silent => &card.others,
         Bell::Waiters => &card.waiters,
         Bell::Service => &card.service,
     }
@@ -539,32 +542,29 @@ impl Transport for ShmFabric {
     fn idle(&self, waiting: &mut Waiting) {
         let far = self.far_bell(waiting.watches);
         let has_bell = far.is_some() || !waiting.watches.has_remote();
+        let left = || Duration::from_nanos(waiting.deadline.ns.saturating_sub(self.now().ns));
         if let Some(ring) = waiting.announced.take() {
             // The waiter has looked since the announcement and found nothing: a write since then rings.
-            let sleep = if waiting.service {
-                SERVICE_SLEEP_MAX
-            } else {
-                let left = Duration::from_nanos(waiting.deadline.ns.saturating_sub(self.now().ns));
-                let sleep = match has_bell {
-                    true => SLEEP * (1 << (waiting.sleeps / SLEEPS).min(DOUBLINGS_MAX)),
-                    false => REMOTE_SLEEP,
-                };
-                sleep.min(left)
+            let sleep = match has_bell {
+                _ if waiting.service => SERVICE_SLEEP_MAX,
+                true => left().min(SLEEP * (1 << (waiting.sleeps / SLEEPS).min(DOUBLINGS_MAX))),
+                false => left().min(REMOTE_SLEEP),
             };
-            let announced_far = waiting.announced_far.take();
+            let announced_at = waiting.announced_at.take();
             let bell = match far {
                 // Nothing that it looked at has told it to sleep on another bell.
-                Some((node, bell)) if announced_far == Some(node) => Some(bell),
-                None if announced_far.is_none() => Some(self.own_bell(waiting)),
+                Some(bell) if announced_at == Some(waiting.watches) => Some(bell),
+                None if announced_at.is_none() => Some(self.own_bell(waiting)),
                 _ => None,
             };
             let is_rung = bell.is_none_or(|bell| futex_wait(&bell.ring, ring, sleep));
-            if announced_far.is_none() {
+            if announced_at.is_none() {
                 self.own_bell(waiting).sleepers.fetch_sub(1, Ordering::Relaxed);
             }
             // A few more looks, then sleep again. After a sleep that no ring has ended, one look is enough.
             let yields = if has_bell { YIELDS } else { REMOTE_YIELDS };
             waiting.sleeps = if is_rung { 0 } else { waiting.sleeps.saturating_add(1) };
+            waiting.vain_rings = if is_rung { waiting.vain_rings.saturating_add(1) } else { 0 };
             waiting.round = if is_rung { YIELDS / 2 } else { waiting.spins + yields };
             return;
         }
@@ -578,17 +578,21 @@ impl Transport for ShmFabric {
             core::hint::spin_loop();
         } else if waiting.round <= waiting.spins + yields {
             std::thread::yield_now();
+        } else if far.is_some() && waiting.vain_rings >= VAIN_RINGS_MAX {
+            // Others write there all the time: each would pay for waking this thread, for nothing.
+            waiting.vain_rings -= 1;
+            std::thread::sleep(left().min(REMOTE_SLEEP));
         } else {
-            waiting.announced_far = far.map(|(node, _)| node);
+            waiting.announced_at = far.map(|_| waiting.watches);
             waiting.announced = Some(match far {
-                Some((_, bell)) => announce_far(bell),
+                Some(bell) => announce_far(bell),
                 None => announce(self.own_bell(waiting)),
             });
         }
     }
 
     fn idle_end(&self, waiting: &mut Waiting) {
-        if waiting.announced.take().is_some() && waiting.announced_far.take().is_none() {
+        if waiting.announced.take().is_some() && waiting.announced_at.take().is_none() {
             self.own_bell(waiting).sleepers.fetch_sub(1, Ordering::Relaxed);
         }
     }

@@ -8,10 +8,11 @@
 //!    128         64      left: 1 once the node has left in good order
 //!    192         64      bell of the waiters:        sleepers, ring
 //!    256         64      bell of the service thread: sleepers, ring
-//!    320         64      lanes open, incarnation
-//!    384     256·8       bytes of each group's memory
-//!   2432   256·64        a mark for each lane: odd while it is in the middle of a write
-//!  18816  4095·256       rights: [peer][group], 1 if the peer's right to the group was taken
+//!    320         64      bell of all other memory:   sleepers, ring
+//!    384         64      lanes open, incarnation
+//!    448     256·8       bytes of each group's memory
+//!   2496   256·64        a mark for each lane: odd while it is in the middle of a write
+//!  18880  4095·256       rights: [peer][group], 1 if the peer's right to the group was taken
 //! ```
 //!
 //! Rights have a place for every number of a node. Their pages are taken when a peer of that number comes: a read of a
@@ -41,6 +42,8 @@ pub(crate) struct NodeHeader {
     pub(crate) left: AtomicU32,
     pub(crate) waiters: DoorBell,
     pub(crate) service: DoorBell,
+    /// Of memory whose writes wake no thread of this node. Threads of all nodes that read it by operations sleep on it.
+    pub(crate) others: DoorBell,
     /// Lanes open now, less those in the background: a hint of how many threads share the cores.
     pub(crate) lanes: AtomicU32,
     pub(crate) incarnation: AtomicU64,
@@ -56,10 +59,10 @@ const _: () = {
     assert!(align_of::<NodeHeader>() == HEADER_BYTES);
     assert!(HEADER_BYTES + offset_of!(NodeHeader, left) == 128);
     assert!(HEADER_BYTES + offset_of!(NodeHeader, waiters) == 192);
-    assert!(HEADER_BYTES + offset_of!(NodeHeader, lanes) == 320);
-    assert!(HEADER_BYTES + offset_of!(NodeHeader, group_bytes) == 384);
-    assert!(HEADER_BYTES + offset_of!(NodeHeader, marks) == 2432);
-    assert!(HEADER_BYTES + size_of::<NodeHeader>() == 18816);
+    assert!(HEADER_BYTES + offset_of!(NodeHeader, lanes) == 384);
+    assert!(HEADER_BYTES + offset_of!(NodeHeader, group_bytes) == 448);
+    assert!(HEADER_BYTES + offset_of!(NodeHeader, marks) == 2496);
+    assert!(HEADER_BYTES + size_of::<NodeHeader>() == 18880);
 };
 
 /// A right that was taken.
@@ -76,16 +79,16 @@ pub(crate) struct Mark(pub(crate) AtomicU64);
 /// Who sleeps, and the futex word they sleep on.
 #[repr(C, align(64))]
 pub(crate) struct DoorBell {
-    /// The number of this node's sleepers; and [`FAR`], if threads of other nodes may sleep.
+    /// The number of this node's sleepers; and [`FAR`], if threads that wait by operations may sleep.
     pub(crate) sleepers: AtomicU64,
     pub(crate) ring: AtomicU32,
 }
 
-/// A thread of another node may sleep. It is no number: such a thread may die in its sleep, and then nothing would count it
-/// down. The next write rings for it, and clears this.
+/// A thread that waits by operations may sleep, of this node or another. It is no number: such a thread may die in its
+/// sleep, and then nothing would count it down. The next write rings for it, and clears this.
 pub(crate) const FAR: u64 = 1 << 32;
 
-/// A bell without sleepers.
+/// The bell of a window that is not attached.
 pub(crate) static SILENT: CachePadded<DoorBell> =
     CachePadded::new(DoorBell { sleepers: AtomicU64::new(0), ring: AtomicU32::new(0) });
 

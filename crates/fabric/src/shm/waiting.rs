@@ -26,7 +26,11 @@ pub(super) const SLEEPS: u32 = 4;
 
 pub(super) const DOUBLINGS_MAX: u32 = 3;
 
-/// The sleeps where no bell ends the wait: the end is noticed after half of it, as a rule.
+/// After so many rings in a row that were for others, a wait by operations sleeps without a bell after each.
+pub(super) const VAIN_RINGS_MAX: u32 = 2;
+
+/// The sleeps where no bell ends the wait, or where others write all the time: the end is noticed after half of it, as a
+/// rule.
 pub(super) const REMOTE_SLEEP: Duration = Duration::from_micros(150);
 
 /// The same for the service thread, which nothing but bells and control messages concerns.
@@ -43,7 +47,7 @@ pub(super) fn announce(bell: &DoorBell) -> u32 {
     ring
 }
 
-/// The same on the bell of another node, whose memory the thread waits for. It need not be taken back.
+/// The same for a thread that waits by operations, perhaps of another node. It need not be taken back.
 pub(super) fn announce_far(bell: &DoorBell) -> u32 {
     // In this order: a ring in between clears the announcement, and has ended the sleep before it begins.
     let ring = bell.ring.load(Ordering::SeqCst);

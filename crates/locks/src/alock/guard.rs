@@ -99,7 +99,7 @@ impl<'a> ALockGuard<'a> {
             Held::Remote(head) => {
                 Ok(self.locks.queue.leaves(self.endpoint, head, next_grant, spared)?.map(Leaving::Remote))
             }
-            Held::Local(head) if self.local().leaves_at_once(head) => Ok(None),
+            Held::Local(head) if self.local().leaves_at_once(self.endpoint, head) => Ok(None),
             Held::Local(head) => {
                 let entry = self.local().at_head(self.endpoint, head, next_grant);
                 Ok(entry.leave_at_once().err().map(Leaving::Local))

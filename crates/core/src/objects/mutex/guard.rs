@@ -2,7 +2,7 @@
 
 use core::future::Future;
 
-use farfield_fabric::{Attempt, Begun, Endpoint, Op, RemotePtr};
+use farfield_fabric::{self as fabric, Attempt, Begun, Endpoint, Op, RemotePtr};
 
 use super::state::DIED;
 use super::{Lock, MutexArray};
@@ -91,14 +91,19 @@ impl<'a> Guard<'a> {
                     self.saw_release(before);
                     return Ok(Ok(()));
                 }
-                Err(release) => posted = Some(release),
+                Err(release) => posted = Some(release.accepted()),
             }
+        }
+        if let Some(Err(error)) = &posted
+            && error.is_refused()
+        {
+            self.holding.resume(); // until the rest has left it to the service thread
         }
         Ok(Err(self.endpoint.boxed(self.unlock_on(posted))))
     }
 
     /// [`Guard::unlock`] where it has to wait: for the fence, or only for the release.
-    async fn unlock_on(mut self, release: Option<Op<'a, u64>>) -> Result<()> {
+    async fn unlock_on(mut self, release: Option<fabric::Result<Op<'a, u64>>>) -> Result<()> {
         let path = self.locks.object.path();
         let home = self.lock.word.node();
         let mut fenced = Ok(());
@@ -120,10 +125,13 @@ impl<'a> Guard<'a> {
                     }
                     ended => fenced = ended.map(drop),
                 }
-                self.posts_release()
+                Ok(self.posts_release())
             }
         };
-        let released = release.await;
+        let released = match release {
+            Ok(release) => release.await,
+            Err(error) => Err(error),
+        };
         match &released {
             Ok(before) => self.saw_release(*before),
             Err(error) if error.is_refused() => {

@@ -16,6 +16,9 @@ use crate::objects::release;
 use crate::objects::settle::CancelGuard;
 use crate::objects::wait_limit::{Rest, WaitLimit, Waits};
 
+/// The attempts of `try_lock`. Other operations may take and release the lock in between; after a few it counts as taken.
+const TRIES: u32 = 4;
+
 /// How often a waiter checks whether the holder's node is alive.
 const HOLDER_CHECK_EVERY: Duration = Duration::from_millis(20);
 
@@ -143,7 +146,7 @@ impl MutexArray {
                 return Ok(Some(self.guard(endpoint, lock, taken)));
             }
             if *limit.borrow_mut() == WaitLimit::Now {
-                return self.attempts_now(endpoint, index, found).await;
+                return self.attempts_now(endpoint, index, found, TRIES - 1).await;
             }
             if let Some(taken) = found.taken_by_newcomer(self.me) {
                 let again = match endpoint.cas(lock.word, found.0, taken.0).into_value() {
@@ -156,7 +159,9 @@ impl MutexArray {
             }
         }
         let Some(deadline) = limit.borrow_mut().begin(endpoint) else {
-            return self.attempts_now(endpoint, index, guess).await;
+            // The guess may be old: others have waited then.
+            let found = State(endpoint.get(self.word(index)).await.of(path)?);
+            return self.attempts_now(endpoint, index, found, TRIES).await;
         };
         self.lock_in_turn(endpoint, index, deadline).await.map(Some)
     }
@@ -189,10 +194,10 @@ impl MutexArray {
         endpoint: &'a Endpoint,
         index: usize,
         mut state: State,
+        attempts: u32,
     ) -> Result<Option<Guard<'a>>> {
         let (lock, me) = (self.lock_at(index), self.me);
-        // Other operations may take and release it between the attempts; after a few it counts as taken.
-        for _ in 0..3 {
+        for _ in 0..attempts {
             let found = match state.taken_by_newcomer(me) {
                 Some(taken) => {
                     let take = endpoint.cas(lock.word, state.0, taken.0);

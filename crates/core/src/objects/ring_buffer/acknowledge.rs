@@ -99,6 +99,7 @@ impl Acknowledgements {
     ) -> Result<()> {
         let behind = || self.tails().filter(|(_, tail)| *tail < position).map(|(owner, _)| owner);
         let start = endpoint.now();
+        doing(); // even where no wait follows
         let none_is_behind = || behind().next().is_none().then_some(Ok(()));
         // Those that are dead or departed do not count.
         let mut none_counts = || {
