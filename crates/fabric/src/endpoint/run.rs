@@ -430,17 +430,18 @@ struct WordWait {
 }
 
 impl WordWait {
-    /// Whether it is time for what is looked at now and then. Reading the clock costs as much as dozens of polls.
+    /// Whether it is time for what is looked at now and then.
     #[inline]
     fn is_rare(&self, endpoint: &Endpoint) -> bool {
-        self.polls.is_multiple_of(64) || endpoint.asleep.get()
+        self.polls.is_multiple_of(16) || endpoint.asleep.get()
     }
 
     /// Whether the condition is to be looked at once more before the thread waits; or the time is over.
     #[inline(never)]
     fn goes_on(&mut self, endpoint: &Endpoint, cx: &Context<'_>) -> Result<bool> {
         let deadline = self.deadline;
-        let is_time = self.is_rare(endpoint);
+        // Reading the clock costs as much as dozens of polls.
+        let is_time = self.polls.is_multiple_of(64) || endpoint.asleep.get();
         self.polls = self.polls.wrapping_add(1);
         if deadline != Instant::NEVER && is_time {
             let now = endpoint.now();

@@ -100,24 +100,20 @@ impl Acknowledgements {
         let behind = || self.tails().filter(|(_, tail)| *tail < position).map(|(owner, _)| owner);
         let start = endpoint.now();
         doing(); // even where no wait follows
-        let none_is_behind = || behind().next().is_none().then_some(Ok(()));
         // Those that are dead or departed do not count.
-        let mut none_counts = || {
+        let none_counts = || (!behind().any(|owner| self.counts(endpoint, owner))).then_some(Ok(()));
+        let mut fails = || {
             doing();
-            if behind().any(|owner| self.counts(endpoint, owner)) {
-                self.shared.check_unasked().err().map(Err)
-            } else {
-                Some(Ok(()))
-            }
+            self.shared.check_unasked().err().map(Err)
         };
-        match endpoint.wait_until_or(deadline, none_is_behind, &mut none_counts).await {
+        match endpoint.wait_until_or(deadline, none_counts, &mut fails).await {
             Ok(done) => done,
             Err(_) => {
                 let mut missing: Vec<NodeId> = behind().filter(|owner| self.counts(endpoint, *owner)).collect();
                 missing.dedup();
                 // The last one has come since the last look.
                 if missing.is_empty()
-                    && let Some(done) = none_counts()
+                    && let Some(done) = none_counts().or_else(fails)
                 {
                     return done;
                 }
