@@ -456,7 +456,7 @@ pub const CONTROL_BYTES_MAX: usize = 48 * 1024;
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Bell {
-    /// No thread.
+    /// No thread but those that wait by operations for a word there.
     Silent,
     /// Threads that wait for a word.
     Waiters,

@@ -69,7 +69,7 @@ pub struct GroupKey(pub u8);
 impl GroupKey {
     /// Memory with words that threads wait for: a put to it wakes the sleeping waiters of its node.
     pub const SIGNAL: GroupKey = GroupKey(0);
-    /// Bulk memory without waiters: a put to it wakes no thread, so it costs the writer nothing.
+    /// Bulk memory: a put to it wakes no thread but one that waits for a word there by operations.
     pub const DATA: GroupKey = GroupKey(1);
     /// Memory that the node's service thread watches.
     pub const SERVICE: GroupKey = GroupKey(2);

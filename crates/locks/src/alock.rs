@@ -251,7 +251,7 @@ impl ALockArray {
         let Some(local) = self.local(record) else {
             let head = match self.queue.enters(endpoint, record, index)? {
                 Ok(head) => head,
-                Err(moving) => return Ok(Err(Taking::Enters(moving))),
+                Err(moving) => return Ok(Err(Taking::Remote(Entering::Enters(moving)))),
             };
             return match names_victim(endpoint, record) {
                 Ok(Ok(look)) if look.has_won() && look.is_repaired() => {
@@ -261,7 +261,7 @@ impl ALockArray {
                     let entry = self.queue.at_head(endpoint, head, Grant::new(0, false));
                     // A put of a word that fails here was refused: no victim is named, and the entry may leave the head.
                     let look = look.of(self.spread.path())?;
-                    Ok(Err(Taking::Competes(Competing(Some((entry, look))))))
+                    Ok(Err(Taking::Remote(Entering::Competes(Competing(Some((entry, look)))))))
                 }
             };
         };
@@ -281,19 +281,19 @@ impl ALockArray {
         let wait = Wait::new(limit.borrow_mut());
         match taking {
             Taking::Local(local, head) => self.lock_local(local, endpoint, index, head, wait).await,
-            remote => self.lock_remote(endpoint, remote, wait).await,
+            Taking::Remote(entering) => self.lock_remote(endpoint, entering, wait).await,
         }
     }
 
     async fn lock_remote<'a>(
         &'a self,
         endpoint: &'a Endpoint,
-        taking: Taking<'a>,
+        entering: Entering<'a>,
         mut wait: Wait<'_>,
     ) -> Result<Option<ALockGuard<'a>>> {
         let (mut granted, mut looked) = (None, None);
-        let mut entry = match taking {
-            Taking::Enters(moving) => {
+        let mut entry = match entering {
+            Entering::Enters(moving) => {
                 let (mut entry, asked) = moving.into_parts();
                 let Some(found) = entry.enqueue(&mut wait, asked).await? else { return Ok(None) };
                 if found.node().is_some() {
@@ -305,12 +305,11 @@ impl ALockArray {
                 }
                 entry
             }
-            Taking::Competes(mut competing) => {
+            Entering::Competes(mut competing) => {
                 let (entry, look) = competing.0.take().expect("it is taken apart once");
                 looked = Some(look);
                 entry
             }
-            Taking::Local(..) => unreachable!("it is of the remote queue"),
         };
         let (budget, is_poisoned) = match granted {
             Some(grant) if grant.budget() > 0 => (grant.budget(), grant.is_poisoned()),
@@ -397,12 +396,17 @@ impl LockArray for ALockArray {
 
 /// An operation that has not got its lock without a wait.
 enum Taking<'a> {
-    /// In front of the remote queue.
-    Enters(Moving<'a>),
-    /// It is at the head of the remote queue, and has named the victim.
-    Competes(Competing<'a>),
+    Remote(Entering<'a>),
     /// On the lock's own node: at the head of the queue, or not in it yet.
     Local(&'a Arc<Local>, Option<LocalEntry<'a>>),
+}
+
+/// How far an operation of another node has come.
+enum Entering<'a> {
+    /// It is in front of the remote queue, or behind others.
+    Enters(Moving<'a>),
+    /// It is at the head, and has named the victim.
+    Competes(Competing<'a>),
 }
 
 /// An operation at the head of the remote queue that has named the victim. If it is dropped, that is in memory before it

@@ -161,56 +161,28 @@ impl Waits<'_> {
         worker::meet(self.endpoint, &mut self.phase)
     }
 
-    /// Lets the other node wait, and returns the time.
-    fn pause(&self) -> u64 {
-        std::thread::sleep(Duration::from_millis(self.plan.pause_ms.into()));
-        self.endpoint.now().ns
-    }
-
     /// Ends each wait of the other node. Only then does that learn when this has begun: a put before might wake it.
     fn end_all(&mut self, mut meeting: BarrierThread) -> Result<()> {
         let (objects, ep) = (self.objects, self.endpoint);
         let (mut stamp, mut sender) = (objects.stamp.writer()?, objects.ring.sender()?);
         say("running", &())?;
+        let case = self.plan.case;
         for round in 0..self.plan.rounds {
-            let acted = match self.plan.case {
-                Case::Queue => {
-                    self.begin()?;
-                    let now = self.pause();
-                    ep.block_on(objects.queue.enqueue(ep, &round.into()))?;
-                    now
+            let mutex = (case == Case::Mutex).then(|| ep.block_on(objects.mutexes.lock(ep, 0))).transpose()?;
+            let alock = (case == Case::Alock).then(|| ep.block_on(objects.alocks.lock(ep, 0))).transpose()?;
+            self.begin()?;
+            std::thread::sleep(Duration::from_millis(self.plan.pause_ms.into())); // the other node waits
+            let acted = ep.now().ns;
+            match case {
+                Case::Queue => ep.block_on(objects.queue.enqueue(ep, &round.into()))?,
+                Case::Ring => ep.block_on(sender.send(ep, &round.to_le_bytes()))?,
+                Case::Variable => {} // the stamp itself
+                Case::Barrier => ep.block_on(meeting.wait(ep))?,
+                Case::Mutex | Case::Alock => {
+                    mutex.map(|held| ep.block_on(held.unlock())).transpose()?;
+                    alock.map(|held| ep.block_on(held.unlock())).transpose()?;
                 }
-                Case::Ring => {
-                    self.begin()?;
-                    let now = self.pause();
-                    ep.block_on(sender.send(ep, &round.to_le_bytes()))?;
-                    now
-                }
-                Case::Variable => {
-                    self.begin()?;
-                    self.pause()
-                }
-                Case::Barrier => {
-                    self.begin()?;
-                    let now = self.pause();
-                    ep.block_on(meeting.wait(ep))?;
-                    now
-                }
-                Case::Mutex => {
-                    let held = ep.block_on(objects.mutexes.lock(ep, 0))?;
-                    self.begin()?;
-                    let now = self.pause();
-                    ep.block_on(held.unlock())?;
-                    now
-                }
-                Case::Alock => {
-                    let held = ep.block_on(objects.alocks.lock(ep, 0))?;
-                    self.begin()?;
-                    let now = self.pause();
-                    ep.block_on(held.unlock())?;
-                    now
-                }
-            };
+            }
             stamp.store(acted);
             ep.block_on(stamp.push(ep))?;
             self.begin()?; // the other node has what it waited for, and has released it
@@ -227,39 +199,27 @@ impl Waits<'_> {
         let mut done = ThreadResult::new();
         for round in 0..self.plan.rounds {
             self.begin()?;
-            let ended = match self.plan.case {
+            let (mut mutex, mut alock) = (None, None);
+            match self.plan.case {
                 Case::Queue => {
                     let value = ep.block_on(objects.queue.dequeue(ep))?;
                     ensure!(value == u64::from(round), "value {round} was expected, and {value} has come");
-                    ep.now()
                 }
                 Case::Ring => {
                     ep.block_on(receiver.recv(ep, &mut message))?;
                     ensure!(message == round.to_le_bytes(), "message {round} was expected, and another has come");
-                    ep.now()
                 }
                 Case::Variable => {
                     let changed = || objects.stamp.try_load().filter(|now| *now != seen);
                     seen = ep.block_on(ep.wait_until(ep.deadline(), changed))?;
-                    ep.now()
                 }
-                Case::Barrier => {
-                    ep.block_on(meeting.wait(ep))?;
-                    ep.now()
-                }
-                Case::Mutex => {
-                    let held = ep.block_on(objects.mutexes.lock(ep, 0))?;
-                    let now = ep.now();
-                    ep.block_on(held.unlock())?;
-                    now
-                }
-                Case::Alock => {
-                    let held = ep.block_on(objects.alocks.lock(ep, 0))?;
-                    let now = ep.now();
-                    ep.block_on(held.unlock())?;
-                    now
-                }
-            };
+                Case::Barrier => ep.block_on(meeting.wait(ep))?,
+                Case::Mutex => mutex = Some(ep.block_on(objects.mutexes.lock(ep, 0))?),
+                Case::Alock => alock = Some(ep.block_on(objects.alocks.lock(ep, 0))?),
+            }
+            let ended = ep.now();
+            mutex.map(|held| ep.block_on(held.unlock())).transpose()?;
+            alock.map(|held| ep.block_on(held.unlock())).transpose()?;
             self.begin()?;
             let acted = ep.block_on(objects.stamp.load(ep))?;
             done.latencies.record(ended.ns.saturating_sub(acted), 1);

@@ -65,6 +65,9 @@ pub(crate) fn meet(endpoint: &Endpoint, phase: &mut BarrierThread) -> Result<()>
     Ok(endpoint.block_on(phase.wait_deadline(endpoint, endpoint.now() + PATIENCE))?)
 }
 
+/// How long a process that was killed may take to end.
+const DYING_MAX: Duration = Duration::from_millis(500);
+
 impl Workers {
     /// Starts this binary again, with the same arguments and a plan, as the nodes of a session of its own.
     pub(crate) fn start(nodes: u16, fabric: FabricChoice, plan: &impl Serialize) -> Result<Workers> {
@@ -149,11 +152,19 @@ impl Workers {
         Ok(())
     }
 
-    /// A node that a signal has ended, which is why another one may have failed before it was seen.
+    /// A node that a signal has ended, which is why another one may have failed before it was seen: its peers learn of a
+    /// death while the system still frees the process's memory.
     fn killed(&mut self) -> Option<(usize, ExitStatus)> {
-        let ended = self.children.iter_mut().enumerate();
-        let mut ended = ended.filter_map(|(node, child)| Some((node, child.try_wait().ok()??)));
-        ended.find(|(_, status)| status.signal().is_some())
+        let start = Instant::now();
+        loop {
+            let ended = self.children.iter_mut().enumerate();
+            let mut ended = ended.filter_map(|(node, child)| Some((node, child.try_wait().ok()??)));
+            let killed = ended.find(|(_, status)| status.signal().is_some());
+            if killed.is_some() || start.elapsed() > DYING_MAX {
+                return killed;
+            }
+            std::thread::sleep(Duration::from_millis(5)); // between looks
+        }
     }
 }
 

@@ -100,13 +100,12 @@ mod tests {
     use core::future::{Ready, ready};
     use core::pin::pin;
 
-    use super::super::boxed::KeptBlocks;
     use super::*;
 
     #[test]
     fn an_attempt_is_made_once_and_the_rest_goes_on() {
         let mut cx = Context::from_waker(core::task::Waker::noop());
-        let (blocks, attempts) = (KeptBlocks::default(), Cell::new(0));
+        let attempts = Cell::new(0);
         fn attempt<R>(attempts: &Cell<u32>, result: R) -> Result<R, ()> {
             attempts.set(attempts.get() + 1);
             Ok(result)
@@ -120,14 +119,14 @@ mod tests {
             polls += 1;
             if polls < 2 { Poll::Pending } else { Poll::Ready(Ok(2)) }
         });
-        let mut call = pin!(Attempt::new(|| attempt(&attempts, Err(blocks.boxed(rest)))));
+        let mut call = pin!(Attempt::new(|| attempt(&attempts, Err(rest))));
         assert_eq!(call.as_mut().poll(&mut cx), Poll::Pending);
         assert_eq!(call.as_mut().poll(&mut cx), Poll::Ready(Ok(2)));
         let mut call = pin!(Attempt::<_, Never>::new(|| Err(())));
         assert_eq!(call.as_mut().poll(&mut cx), Poll::Ready(Err(())));
         // One that is dropped before it is polled, or in the middle, does nothing more.
         drop(Attempt::<_, Never>::new(|| attempt(&attempts, Ok(1))));
-        drop(Attempt::new(|| attempt(&attempts, Err(blocks.boxed(ready(Ok(1)))))));
+        drop(Attempt::new(|| attempt(&attempts, Err(ready(Ok(1))))));
         assert_eq!(attempts.get(), 2);
     }
 }

@@ -58,7 +58,7 @@ impl Endpoint {
 }
 
 impl KeptBlocks {
-    pub(super) fn boxed<F>(&self, future: F) -> Boxed<'_, F> {
+    fn boxed<F>(&self, future: F) -> Boxed<'_, F> {
         let place = if Boxed::<F>::IS_KEPT {
             let block = self.0.borrow_mut().pop().unwrap_or_else(|| Box::new(KeptBlock(MaybeUninit::uninit())));
             NonNull::from(Box::leak(block)).cast()

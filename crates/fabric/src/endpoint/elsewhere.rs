@@ -55,11 +55,6 @@ pub(super) struct Elsewhere {
 }
 
 impl Elsewhere {
-    /// Whether a wait of the endpoint's thread is under way.
-    pub(super) fn is_blocking(&self) -> bool {
-        self.blocks.get() > 0
-    }
-
     pub(super) fn new() -> Elsewhere {
         Elsewhere {
             blocks: Cell::new(0),
@@ -72,6 +67,11 @@ impl Elsewhere {
             quiet_since: Cell::default(),
             last: Cell::default(),
         }
+    }
+
+    /// Whether a wait of the endpoint's thread is under way.
+    pub(super) fn is_blocking(&self) -> bool {
+        self.blocks.get() > 0
     }
 }
 

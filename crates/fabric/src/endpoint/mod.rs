@@ -65,6 +65,8 @@ pub struct Endpoint {
     /// Incremented when something other than the thread's own operations may have changed since its last poll.
     changes: Cell<u64>,
     asleep: Cell<bool>,
+    /// The thread's wait still spins: its looks follow each other at once.
+    spins: Cell<bool>,
     /// What the thread's waits depend on.
     watches: Cell<Watches>,
     /// The earliest deadline of a wait.
@@ -209,6 +211,7 @@ impl Endpoint {
             progress: Cell::new(0),
             changes: Cell::new(0),
             asleep: Cell::new(false),
+            spins: Cell::new(false),
             watches: Cell::new(Watches::Nothing),
             next_deadline: Cell::new(Instant::NEVER),
             elsewhere: Elsewhere::new(),

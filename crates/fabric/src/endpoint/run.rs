@@ -116,7 +116,7 @@ impl Endpoint {
     }
 
     /// [`Endpoint::wait_until`] with a further condition that costs more to look at and is rarely true, such as the death
-    /// of a peer. It is evaluated now and then while the thread spins, and at every look while it sleeps.
+    /// of a peer. It is evaluated now and then while the thread spins, and at every look after that.
     ///
     /// ```
     /// # use farfield_fabric::*;
@@ -302,9 +302,10 @@ impl Endpoint {
     fn block_on_slow<F: Future>(&self, mut future: Pin<&mut F>) -> F::Output {
         let mut context = Context::from_waker(&elsewhere::OWN);
         // It may be nested in another wait, which goes on as if this had not been, or looks once too often.
-        let outer = match self.elsewhere.is_blocking() {
-            true => (self.asleep.get(), self.watches.get(), self.next_deadline.get()),
-            false => (false, Watches::Nothing, Instant::NEVER),
+        let outer = if self.elsewhere.is_blocking() {
+            (self.asleep.get(), self.watches.get(), self.next_deadline.get())
+        } else {
+            (false, Watches::Nothing, Instant::NEVER)
         };
         let mut blocked = Blocked::begin(self);
         loop {
@@ -328,11 +329,13 @@ impl Endpoint {
             self.changes.set(self.changes.get() + 1);
         }
         self.asleep.set(waiting.is_asleep());
+        self.spins.set(waiting.spins());
     }
 
     pub(super) fn idle_end(&self, waiting: &mut Waiting) {
         self.fabric.idle_end(waiting);
         self.asleep.set(false);
+        self.spins.set(false);
     }
 
     /// Runs the futures of an iterator, at most `window` of them at a time, interleaved on this thread; `done` gets
@@ -430,10 +433,10 @@ struct WordWait {
 }
 
 impl WordWait {
-    /// Whether it is time for what is looked at now and then.
+    /// Whether it is time for what is looked at now and then: at each look but while the thread spins.
     #[inline]
     fn is_rare(&self, endpoint: &Endpoint) -> bool {
-        self.polls.is_multiple_of(16) || endpoint.asleep.get()
+        self.polls.is_multiple_of(16) || !endpoint.spins.get()
     }
 
     /// Whether the condition is to be looked at once more before the thread waits; or the time is over.

@@ -99,6 +99,11 @@ impl Waiting {
         self.deadline = deadline;
     }
 
+    /// Whether the wait spins: it neither yields nor sleeps between two looks.
+    pub(crate) fn spins(&self) -> bool {
+        self.announced.is_none() && (1..=self.spins).contains(&self.round)
+    }
+
     /// Whether the wait has reached its sleeping phase.
     pub fn is_asleep(&self) -> bool {
         self.announced.is_some()

@@ -31,19 +31,16 @@ use self::limits::{lock, system};
 use self::node_header::{DoorBell, LANES_MAX, NodeHeader, TAKEN};
 pub use self::options::ShmOptions;
 use self::reach::{LanePlace, Memory, OwnCard};
-use self::waiting::{
-    DOUBLINGS_MAX, REMOTE_SLEEP, REMOTE_YIELDS, SERVICE_SLEEP_MAX, SLEEP, SLEEPS, SPINS, VAIN_RINGS_MAX, WaitersBell,
-    YIELDS, announce, announce_far,
-};
+use self::waiting::{SPINS, WaitersBell, YIELDS};
 use self::window::Attach;
 use crate::alarm::Alarm;
 use crate::error::{Code, Error, ErrorKind, Result};
-use crate::fabric::{Bell, ControlEvent, DeathRule, Fabric, PeerState, Region, Transport, Waiting, Watches, explain};
+use crate::fabric::{Bell, ControlEvent, DeathRule, Fabric, PeerState, Region, Transport, Waiting, explain};
 use crate::lane::Lane;
 use crate::local::{Instant, Thread};
 use crate::ptr::{GroupKey, NodeId, RemotePtr};
 use crate::space::{GRANULE_BYTES, Offsets};
-use crate::sys::fence::{cpus_allowed, futex_wait, heavy_fence, register_membarrier};
+use crate::sys::fence::{cpus_allowed, heavy_fence, register_membarrier};
 use crate::sys::generations::reserve_for;
 use crate::sys::incarnations::{Entry, Places};
 use crate::sys::liveness;
@@ -250,22 +247,6 @@ impl ShmFabric {
         self.check_member(peer)?;
         let is_known = usize::from(key.0) < lock(&self.groups).len();
         if is_known { Ok(()) } else { Err(ErrorKind::UnknownGroup { node: self.me, key }.into()) }
-    }
-
-    /// The bell of the only memory that a wait depends on, if it reads that by operations.
-    fn far_bell(&self, watches: Watches) -> Option<&DoorBell> {
-        let Watches::At(node, bell) = watches else { return None };
-        if node == self.me {
-            return Some(bell_of(self.memory.own.card(), bell));
-        }
-        let card = self.memory.known_peers().get(node.index())?.get()?.as_ref()?;
-        Some(bell_of(NodeHeader::of(card), bell))
-    }
-
-    /// The bell that a waiter of this node sleeps on.
-    fn own_bell(&self, waiting: &Waiting) -> &DoorBell {
-        let card = self.memory.own.card();
-        if waiting.service { &card.service } else { &card.waiters }
     }
 
     /// Whether all threads that use lanes on this host have a core of their own, as far as is known.
@@ -540,61 +521,11 @@ impl Transport for ShmFabric {
     }
 
     fn idle(&self, waiting: &mut Waiting) {
-        let far = self.far_bell(waiting.watches);
-        let has_bell = far.is_some() || !waiting.watches.has_remote();
-        let left = || Duration::from_nanos(waiting.deadline.ns.saturating_sub(self.now().ns));
-        if let Some(ring) = waiting.announced.take() {
-            // The waiter has looked since the announcement and found nothing: a write since then rings.
-            let sleep = match has_bell {
-                _ if waiting.service => SERVICE_SLEEP_MAX,
-                true => left().min(SLEEP * (1 << (waiting.sleeps / SLEEPS).min(DOUBLINGS_MAX))),
-                false => left().min(REMOTE_SLEEP),
-            };
-            let announced_at = waiting.announced_at.take();
-            let bell = match far {
-                // Nothing that it looked at has told it to sleep on another bell.
-                Some(bell) if announced_at == Some(waiting.watches) => Some(bell),
-                None if announced_at.is_none() => Some(self.own_bell(waiting)),
-                _ => None,
-            };
-            let is_rung = bell.is_none_or(|bell| futex_wait(&bell.ring, ring, sleep));
-            if announced_at.is_none() {
-                self.own_bell(waiting).sleepers.fetch_sub(1, Ordering::Relaxed);
-            }
-            // A few more looks, then sleep again. After a sleep that no ring has ended, one look is enough.
-            let yields = if has_bell { YIELDS } else { REMOTE_YIELDS };
-            waiting.sleeps = if is_rung { 0 } else { waiting.sleeps.saturating_add(1) };
-            waiting.vain_rings = if is_rung { waiting.vain_rings.saturating_add(1) } else { 0 };
-            waiting.round = if is_rung { YIELDS / 2 } else { waiting.spins + yields };
-            return;
-        }
-        let yields = if has_bell { YIELDS } else { REMOTE_YIELDS };
-        if waiting.round == 0 {
-            waiting.sleeps = 0;
-            waiting.spins = if !waiting.service && self.cores_suffice() { SPINS } else { 1 };
-        }
-        waiting.round += 1;
-        if waiting.round <= waiting.spins {
-            core::hint::spin_loop();
-        } else if waiting.round <= waiting.spins + yields {
-            std::thread::yield_now();
-        } else if far.is_some() && waiting.vain_rings >= VAIN_RINGS_MAX {
-            // Others write there all the time: each would pay for waking this thread, for nothing.
-            waiting.vain_rings -= 1;
-            std::thread::sleep(left().min(REMOTE_SLEEP));
-        } else {
-            waiting.announced_at = far.map(|_| waiting.watches);
-            waiting.announced = Some(match far {
-                Some(bell) => announce_far(bell),
-                None => announce(self.own_bell(waiting)),
-            });
-        }
+        self.step(waiting);
     }
 
     fn idle_end(&self, waiting: &mut Waiting) {
-        if waiting.announced.take().is_some() && waiting.announced_at.take().is_none() {
-            self.own_bell(waiting).sleepers.fetch_sub(1, Ordering::Relaxed);
-        }
+        self.end(waiting);
     }
 
     fn alarm(&self) -> Option<&Alarm> {

@@ -4,10 +4,11 @@ use core::sync::atomic::Ordering;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::lane;
-use super::node_header::{DoorBell, FAR};
+use super::node_header::{DoorBell, FAR, NodeHeader};
 use super::reach::Memory;
+use super::{ShmFabric, bell_of, lane};
 use crate::alarm::NodeBell;
+use crate::fabric::{Fabric, Waiting, Watches};
 use crate::sys::fence::{futex_wait, heavy_fence};
 
 /// Steps of a wait before it sleeps: spins where every thread has a core, then yields.
@@ -16,29 +17,29 @@ pub(super) const SPINS: u32 = 100;
 pub(super) const YIELDS: u32 = 50;
 
 /// The same for a wait on the memory of several nodes, which no bell ends.
-pub(super) const REMOTE_YIELDS: u32 = 200;
+const REMOTE_YIELDS: u32 = 200;
 
 /// The first sleeps of a wait that a bell ends: local stores ring none, and deaths are to be noticed. After every
 /// [`SLEEPS`] in a row without a ring they are twice as long, up to eight times. A sleep ends with the wait's deadline.
-pub(super) const SLEEP: Duration = Duration::from_micros(250);
+const SLEEP: Duration = Duration::from_micros(250);
 
-pub(super) const SLEEPS: u32 = 4;
+const SLEEPS: u32 = 4;
 
-pub(super) const DOUBLINGS_MAX: u32 = 3;
+const DOUBLINGS_MAX: u32 = 3;
 
 /// After so many rings in a row that were for others, a wait by operations sleeps without a bell after each.
-pub(super) const VAIN_RINGS_MAX: u32 = 2;
+const VAIN_RINGS_MAX: u32 = 2;
 
 /// The sleeps where no bell ends the wait, or where others write all the time: the end is noticed after half of it, as a
 /// rule.
-pub(super) const REMOTE_SLEEP: Duration = Duration::from_micros(150);
+const REMOTE_SLEEP: Duration = Duration::from_micros(150);
 
 /// The same for the service thread, which nothing but bells and control messages concerns.
-pub(super) const SERVICE_SLEEP_MAX: Duration = Duration::from_millis(2);
+const SERVICE_SLEEP_MAX: Duration = Duration::from_millis(2);
 
 /// Announces a sleeper on a bell: from the return on, a write to the memory behind it that is not seen rings. Returns
 /// how often it has rung.
-pub(super) fn announce(bell: &DoorBell) -> u32 {
+fn announce(bell: &DoorBell) -> u32 {
     bell.sleepers.fetch_add(1, Ordering::SeqCst);
     let ring = bell.ring.load(Ordering::SeqCst);
     // Every writer either sees `sleepers` after its write, or wrote before this fence, so that the waiter's
@@ -48,12 +49,90 @@ pub(super) fn announce(bell: &DoorBell) -> u32 {
 }
 
 /// The same for a thread that waits by operations, perhaps of another node. It need not be taken back.
-pub(super) fn announce_far(bell: &DoorBell) -> u32 {
+fn announce_far(bell: &DoorBell) -> u32 {
     // In this order: a ring in between clears the announcement, and has ended the sleep before it begins.
     let ring = bell.ring.load(Ordering::SeqCst);
     bell.sleepers.fetch_or(FAR, Ordering::SeqCst);
     let _ = heavy_fence(); // as above
     ring
+}
+
+impl ShmFabric {
+    /// The bell of the only memory that a wait depends on, if it reads that by operations.
+    fn far_bell(&self, watches: Watches) -> Option<&DoorBell> {
+        let Watches::At(node, bell) = watches else { return None };
+        if node == self.me {
+            return Some(bell_of(self.memory.own.card(), bell));
+        }
+        let card = self.memory.known_peers().get(node.index())?.get()?.as_ref()?;
+        Some(bell_of(NodeHeader::of(card), bell))
+    }
+
+    /// The bell that a waiter of this node sleeps on.
+    fn own_bell(&self, waiting: &Waiting) -> &DoorBell {
+        let card = self.memory.own.card();
+        if waiting.service { &card.service } else { &card.waiters }
+    }
+
+    /// One step of a wait.
+    pub(super) fn step(&self, waiting: &mut Waiting) {
+        let far = self.far_bell(waiting.watches);
+        let has_bell = far.is_some() || !waiting.watches.has_remote();
+        let left = || Duration::from_nanos(waiting.deadline.ns.saturating_sub(self.now().ns));
+        if let Some(ring) = waiting.announced.take() {
+            // The waiter has looked since the announcement and found nothing: a write since then rings.
+            let sleep = match has_bell {
+                _ if waiting.service => SERVICE_SLEEP_MAX,
+                true => left().min(SLEEP * (1 << (waiting.sleeps / SLEEPS).min(DOUBLINGS_MAX))),
+                false => left().min(REMOTE_SLEEP),
+            };
+            let announced_at = waiting.announced_at.take();
+            let bell = match far {
+                // Nothing that it looked at has told it to sleep on another bell.
+                Some(bell) if announced_at == Some(waiting.watches) => Some(bell),
+                None if announced_at.is_none() => Some(self.own_bell(waiting)),
+                _ => None,
+            };
+            let is_rung = bell.is_none_or(|bell| futex_wait(&bell.ring, ring, sleep));
+            if announced_at.is_none() {
+                self.own_bell(waiting).sleepers.fetch_sub(1, Ordering::Relaxed);
+            }
+            // A few more looks, then sleep again. After a sleep that no ring has ended, one look is enough.
+            let yields = if has_bell { YIELDS } else { REMOTE_YIELDS };
+            waiting.sleeps = if is_rung { 0 } else { waiting.sleeps.saturating_add(1) };
+            waiting.vain_rings = if is_rung { waiting.vain_rings.saturating_add(1) } else { 0 };
+            waiting.round = if is_rung { YIELDS / 2 } else { waiting.spins + yields };
+            return;
+        }
+        let yields = if has_bell { YIELDS } else { REMOTE_YIELDS };
+        if waiting.round == 0 {
+            waiting.sleeps = 0;
+            waiting.spins = if !waiting.service && self.cores_suffice() { SPINS } else { 1 };
+        }
+        waiting.round += 1;
+        if waiting.round <= waiting.spins {
+            core::hint::spin_loop();
+        } else if waiting.round <= waiting.spins + yields {
+            std::thread::yield_now();
+        } else if far.is_some() && waiting.vain_rings >= VAIN_RINGS_MAX {
+            // Others write there all the time: each would pay for waking this thread, for nothing.
+            waiting.vain_rings -= 1;
+            std::thread::sleep(left().min(REMOTE_SLEEP));
+        } else {
+            waiting.announced_at = far.map(|_| waiting.watches);
+            waiting.announced = Some(match far {
+                Some(bell) => announce_far(bell),
+                None => announce(self.own_bell(waiting)),
+            });
+        }
+    }
+
+    /// The end of a wait, which may have announced a sleep.
+    pub(super) fn end(&self, waiting: &mut Waiting) {
+        if waiting.announced.take().is_some() && waiting.announced_at.take().is_none() {
+            self.own_bell(waiting).sleepers.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
 }
 
 /// The bell of this node's waiters.

@@ -142,7 +142,9 @@ impl MutexArray {
                 Ok(found) => found,
                 Err(take) => take.await.of(path)?,
             });
-            if let Some(taken) = if found == guess { guess.taken_by_newcomer(self.me) } else { None } {
+            if found == guess
+                && let Some(taken) = guess.taken_by_newcomer(self.me)
+            {
                 return Ok(Some(self.guard(endpoint, lock, taken)));
             }
             if *limit.borrow_mut() == WaitLimit::Now {
@@ -223,7 +225,7 @@ impl MutexArray {
     }
 
     /// Takes a held lock: draws a ticket and waits for its turn. If this is dropped or fails, the turn is passed on.
-    #[expect(clippy::manual_async_fn, reason = "it would hold its arguments twice, in each future of `lock`")]
+    #[expect(clippy::manual_async_fn, reason = "it would hold its arguments twice, in the future of the rest")]
     fn lock_in_turn<'a>(
         &'a self,
         endpoint: &'a Endpoint,
