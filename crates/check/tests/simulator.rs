@@ -256,6 +256,31 @@ fn an_execution_that_does_not_end_is_a_failure() {
     assert_eq!(finding.failure.kind, FailureKind::TooLong);
 }
 
+/// A look that takes a lock changes nothing that the other thread has seen, however many places both look at.
+#[test]
+fn two_threads_that_look_at_much_do_not_wake_each_other() {
+    let scenario =
+        Scenario::new("test/looks", "two waits that look at 40 words, and take a lock of their own", 2, |cluster| {
+            for node in 0..2 {
+                let words = cluster.node(node).alloc(GroupKey::SIGNAL, 40 * 8)?;
+                cluster.thread(node, "waits", move |ep| {
+                    let lock = LocalMutex::new(0u64);
+                    let is_there = || {
+                        *lock.lock() += 1;
+                        (0..40).any(|at| words.word(8 * at).load() != 0).then_some(())
+                    };
+                    assert!(ep.block_on(ep.wait_until(ep.now() + Duration::from_secs(1), is_there)).is_err());
+                    Ok(())
+                });
+            }
+            Ok(())
+        })
+        .steps_max(10_000);
+    let in_turns: Replay = "test/looks#:".parse().unwrap();
+    let failure = replay(&scenario, &in_turns).failure;
+    assert!(failure.is_none(), "{failure:?}");
+}
+
 #[test]
 fn an_invariant_is_looked_at_whenever_memory_changes() {
     let scenario = Scenario::new("test/invariant", "two words that are to be equal, but for a moment", 1, |cluster| {

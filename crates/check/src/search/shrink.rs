@@ -2,6 +2,8 @@
 
 use std::time::{Duration, Instant};
 
+use farfield_core::fabric::sim::FailureKind;
+
 use super::script::{Replay, Script};
 use super::{Finding, run};
 use crate::scenario::Scenario;
@@ -22,7 +24,10 @@ pub(super) fn shrink(scenario: &Scenario, finding: &Finding) -> Finding {
         }
         let replay = best.replay.with(choices);
         let outcome = run(scenario, Box::new(Script::new(&replay)), false);
-        let failure = outcome.failure.filter(|failure| failure.kind == finding.failure.kind)?;
+        // Nothing ends while a cut lasts: that is no failure of the scenario.
+        let waits_for_fault = |kind| kind == FailureKind::TooLong && outcome.fault_lasts;
+        let is_same = |kind| kind == finding.failure.kind && !waits_for_fault(kind);
+        let failure = outcome.failure.filter(|failure| is_same(failure.kind))?;
         // The choices really made: a number beyond the last candidate is the first.
         let made = Replay::new(&scenario.name, replay.eager, replay.early_timeouts, &outcome.choices);
         if (made.len(), made.choices.last()) > (best.replay.len(), best.replay.choices.last()) {

@@ -378,6 +378,8 @@ pub struct Outcome {
     pub labels: Vec<(u16, u32, u32, String)>,
     /// The faults that happened, in words.
     pub faults: Option<String>,
+    /// A fault has not ended: a cut, a stall, or a death that is not known to all nodes.
+    pub fault_lasts: bool,
     /// Rights or membership have changed in the explored executions, and the settings have neither faults nor a rule:
     /// the reduction of an exhaustive search does not account for that.
     pub changes_rights: bool,
@@ -436,6 +438,7 @@ pub fn run(settings: Settings, chooser: Box<dyn Chooser>, main: impl FnOnce(Hand
         failure.message = format!("({faults}) {}", failure.message);
     }
     Outcome {
+        fault_lasts: inner.faults.as_ref().is_some_and(|faults| faults.progress().1),
         failure: inner.failure,
         faults,
         choices: inner.log,

@@ -43,7 +43,7 @@ pub(super) fn mix(digest: u64, value: u64) -> u64 {
 /// The keys that a thread has looked at since it last waited, and whether it has to look again.
 #[derive(Clone, Default)]
 pub(super) struct Interest {
-    pub(super) watch: SmallVec<[Key; WATCH_MAX]>,
+    pub(super) watch: SmallVec<[Key; 24]>,
     /// A bit for each of them: most changes are of nothing that is watched.
     bits: u64,
     watches_all: bool,
@@ -132,8 +132,9 @@ impl ThreadState {
     }
 }
 
-/// More different things than a thread looks at between two waits; beyond, any change wakes it.
-const WATCH_MAX: usize = 24;
+/// More different things than a thread looks at between two waits; beyond, any change wakes it. Two such threads may wake
+/// each other for ever, each by the locks that it takes to look.
+const WATCH_MAX: usize = 256;
 
 /// The facts outside of a lock about the contents of it, or of another structure in the node's own memory.
 #[derive(Default)]
