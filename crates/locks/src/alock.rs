@@ -97,6 +97,7 @@ mod options;
 mod single;
 
 use core::borrow::BorrowMut;
+use core::mem;
 use std::sync::Arc;
 
 use farfield_fabric::{self as fabric, Begun, Endpoint, GroupKey, NodeId, Op, RemotePtr};
@@ -466,6 +467,7 @@ async fn compete<'a>(entry: &mut Entry<'a>, wait: &mut Wait<'_>, looked: Option<
         Some(looking) => looking,
         None => names_victim(endpoint, record)?,
     };
+    let mut has_spun = false;
     loop {
         let look = match looking {
             Ok(look) => look,
@@ -483,7 +485,8 @@ async fn compete<'a>(entry: &mut Entry<'a>, wait: &mut Wait<'_>, looked: Option<
             return Err(late);
         }
         let looks = || Look::begin(endpoint, record).ok().filter(Look::has_won);
-        looking = match endpoint.spin_until(looks) {
+        let seen = if mem::replace(&mut has_spun, true) { None } else { endpoint.spin_until(looks) };
+        looking = match seen {
             Some(look) => Ok(look),
             None => {
                 endpoint.wait_for_change_on(record, wait.slice(endpoint)).await;

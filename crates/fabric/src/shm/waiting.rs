@@ -19,13 +19,11 @@ pub(super) const YIELDS: u32 = 50;
 /// The same for a wait on the memory of several nodes, which no bell ends.
 const REMOTE_YIELDS: u32 = 200;
 
-/// The first sleeps of a wait that a bell ends: local stores ring none, and deaths are to be noticed. After every
-/// [`SLEEPS`] in a row without a ring they are twice as long, up to eight times. A sleep ends with the wait's deadline.
+/// The first sleep of a wait that a bell ends: local stores ring none, and deaths are to be noticed. Each further one without
+/// a ring is twice as long, up to 8 ms: it costs a fiftieth of what it sleeps at most. A sleep ends with the wait's deadline.
 const SLEEP: Duration = Duration::from_micros(250);
 
-const SLEEPS: u32 = 4;
-
-const DOUBLINGS_MAX: u32 = 3;
+const DOUBLINGS_MAX: u32 = 5;
 
 /// After so many rings in a row that were for others, a wait by operations sleeps without a bell after each.
 const VAIN_RINGS_MAX: u32 = 2;
@@ -83,7 +81,7 @@ impl ShmFabric {
             // The waiter has looked since the announcement and found nothing: a write since then rings.
             let sleep = match has_bell {
                 _ if waiting.service => SERVICE_SLEEP_MAX,
-                true => left().min(SLEEP * (1 << (waiting.sleeps / SLEEPS).min(DOUBLINGS_MAX))),
+                true => left().min(SLEEP * (1 << waiting.sleeps.min(DOUBLINGS_MAX))),
                 false => left().min(REMOTE_SLEEP),
             };
             let announced_at = waiting.announced_at.take();

@@ -245,6 +245,7 @@ fn lead(shared: &Arc<Shared>, membership: &mut Membership) -> Option<Duration> {
     speak(shared, membership);
     if membership.has_changed() {
         shared.service.publish(membership);
+        fabric.wake_local(); // a thread may wait for one of them
         shared.service.reopenings.members_change();
         shared.forget_the_gone();
         tracing::info!("epoch {}: {:?}", membership.epoch(), membership.members().collect::<Vec<_>>());
