@@ -33,6 +33,7 @@ use self::processes::Processes;
 use self::report::Report;
 use self::run::Director;
 pub(crate) use self::worker::{WorkerArgs, main as worker_main};
+use crate::caretaker::{self, Left};
 use crate::launch::{FabricChoice, SILENCE};
 use crate::output;
 use crate::parts;
@@ -145,12 +146,16 @@ pub(crate) fn main(args: &ChaosArgs) -> Result<ExitCode> {
     // Removed only when all was right.
     let logs = tempfile::Builder::new().prefix("farfield-chaos-").disable_cleanup(true).tempdir();
     let mut logs = logs.context("creating a directory for the logs")?;
+    caretaker::owed(Left::Folder(logs.path().into()));
     let processes = Processes::new(nodes, args.fabric, silence, &hosts, logs.path(), args.mutant);
     let mut director = Director::new(seed, detection, args.locks, link, processes, logs.path(), &bar);
     let ended = director.conduct(nodes, &plan, &mut report);
     bar.finish_and_clear();
     if let Err(error) = ended {
         report.findings.violations.push(format!("{error:#}"));
+    }
+    if !report.is_right() {
+        caretaker::settled(Left::Folder(logs.path().into()));
     }
     report.publish(args.json.as_deref())?;
     if report.is_right() {

@@ -7,6 +7,8 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use clap::ValueEnum;
 
+use crate::caretaker::{self, Left};
+
 /// For how long a node may be silent, in milliseconds.
 pub(crate) const SILENCE: &str = "FARFIELD_SILENCE_MS";
 const SILENCE_DEFAULT: Duration = Duration::from_millis(500);
@@ -37,6 +39,13 @@ impl FabricChoice {
         let Ok(text) = std::env::var(SILENCE) else { return Ok(Some(SILENCE_DEFAULT)) };
         let ms = text.parse().with_context(|| format!("{SILENCE}: `{text}` is no number of milliseconds"))?;
         Ok(Some(Duration::from_millis(ms)))
+    }
+
+    /// What the nodes of a session leave on this host is removed when this command has ended.
+    pub(crate) fn clean_up(self, session: &str) {
+        if self == FabricChoice::Shm {
+            caretaker::owed(Left::Session(session.into()));
+        }
     }
 
     /// The variables by which all nodes of a session on this host are told, beside their number, and how many they are.

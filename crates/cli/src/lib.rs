@@ -22,6 +22,7 @@
 #![forbid(unsafe_code)]
 
 mod bench;
+mod caretaker;
 mod chaos;
 mod check;
 mod doctor;
@@ -74,6 +75,9 @@ enum Command {
     /// What `chaos` starts for each node
     #[command(name = "__chaos", hide = true)]
     ChaosWorker(chaos::WorkerArgs),
+    /// What commands start that leave something behind when they are killed
+    #[command(name = "__caretaker", hide = true)]
+    Caretaker,
 }
 
 /// Runs the command line with the parts of other crates.
@@ -100,7 +104,12 @@ pub fn main(parts: Parts) -> ExitCode {
         }
         Command::Child(args) => Ok(run::child_main(&args)),
         Command::Remote => run::remote_main(),
+        Command::Caretaker => {
+            caretaker::main();
+            Ok(ExitCode::SUCCESS)
+        }
     };
+    caretaker::finish();
     outcome.unwrap_or_else(|error| {
         // Not eprintln: a closed stderr is no reason to panic.
         let _ = writeln!(std::io::stderr(), "farfield: {error:#}");

@@ -175,6 +175,7 @@ impl Plan {
             return Ok(Plan { seats: seats.into_iter().map(Some).collect(), variables, ssh });
         }
         let nodes = args.nodes.unwrap_or(1) as usize;
+        args.fabric.clean_up(&session);
         Ok(Plan { seats: vec![None; nodes], variables: args.fabric.variables(&session, nodes), ssh })
     }
 }

@@ -25,6 +25,7 @@ use self::program::Line;
 use self::tools::Tools;
 use self::work::Work;
 use super::measurement::Measurement;
+use crate::caretaker::{self, Left};
 
 /// A system to compare with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, ValueEnum)]
@@ -81,7 +82,9 @@ impl Peers {
         }
         if !peers.found.is_empty() {
             let directory = tempfile::Builder::new().prefix("farfield-peers-").tempdir();
-            peers.directory = Some(directory.context("a directory for the peers' programs")?);
+            let directory = directory.context("a directory for the peers' programs")?;
+            caretaker::owed(Left::Folder(directory.path().into()));
+            peers.directory = Some(directory);
             // A peer is in a process group of its own, which the terminal does not interrupt: it is ended here.
             for signal in [SIGINT, SIGTERM, SIGHUP] {
                 flag::register(signal, Arc::clone(&peers.interrupted)).context("cannot handle signals")?;

@@ -7,10 +7,10 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 use farfield::{BarrierThread, Endpoint};
 use indicatif::ProgressBar;
-use rustix::process::{Signal, set_parent_process_death_signal};
+use rustix::process::{Pid, Signal, getppid, set_parent_process_death_signal};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
@@ -18,6 +18,8 @@ use crate::launch::FabricChoice;
 
 /// The environment variable with the plan for the processes that a benchmark starts.
 const PLAN: &str = "FARFIELD_BENCH_PLAN";
+/// The one with the number of the process that has started them.
+const PARENT: &str = "FARFIELD_BENCH_PARENT";
 /// How long threads wait for each other.
 const PATIENCE: Duration = Duration::from_secs(600);
 
@@ -32,6 +34,9 @@ pub(crate) struct Workers {
 pub(crate) fn plan<P: DeserializeOwned>() -> Result<Option<P>> {
     let Some(text) = std::env::var_os(PLAN) else { return Ok(None) };
     set_parent_process_death_signal(Some(Signal::KILL)).context("tying this process's life to its parent's")?;
+    // One that has died before is not announced any more.
+    let parent = getppid().map_or(0, Pid::as_raw_pid).to_string();
+    ensure!(std::env::var(PARENT).is_ok_and(|told| told == parent), "the benchmark has ended");
     let plan: P = serde_json::from_slice(text.as_encoded_bytes()).with_context(|| format!("reading {PLAN}"))?;
     Ok(Some(plan))
 }
@@ -75,6 +80,7 @@ impl Workers {
         let plan = serde_json::to_string(plan).context("writing the plan")?;
         let program = std::env::current_exe().context("finding this program")?;
         let session = format!("bench-{}-{:08x}", std::process::id(), rand::random::<u32>());
+        fabric.clean_up(&session);
         let variables = fabric.variables(&session, nodes);
         let (say, lines) = mpsc::channel();
         let mut workers = Workers { children: Vec::new(), lines, open: nodes };
@@ -82,6 +88,7 @@ impl Workers {
             let mut child = Command::new(&program)
                 .args(std::env::args_os().skip(1))
                 .env(PLAN, &plan)
+                .env(PARENT, std::process::id().to_string())
                 .envs(variables.iter().cloned())
                 .env("FARFIELD_NODE", node.to_string())
                 .stdin(Stdio::null())

@@ -135,7 +135,10 @@ impl Processes {
     ) -> Processes {
         let session = format!("chaos-{}-{:08x}", std::process::id(), rand::random::<u32>());
         let mut variables = match hosts {
-            [] => fabric.variables(&session, places),
+            [] => {
+                fabric.clean_up(&session);
+                fabric.variables(&session, places)
+            }
             hosts => variables(&session, places, hosts),
         };
         variables.extend(silence.map(|silence| (SILENCE, silence.as_millis().to_string().into())));

@@ -4,6 +4,7 @@ use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
+use farfield::fabric::shm::rendezvous_directory;
 use serde_json::json;
 
 use super::{Check, MIB, read, size};
@@ -25,14 +26,15 @@ impl Base {
 }
 
 pub(super) fn base() -> Base {
-    if let Some(path) = std::env::var_os("FARFIELD_DIR").filter(|path| !path.is_empty()) {
-        return Base { path: path.into(), why: "FARFIELD_DIR" };
-    }
-    let shm = PathBuf::from("/dev/shm");
-    if shm.is_dir() {
-        return Base { path: shm, why: "the default" };
-    }
-    Base { path: std::env::temp_dir(), why: "the temporary directory, as there is no /dev/shm" }
+    let path = rendezvous_directory();
+    let why = if std::env::var_os("FARFIELD_DIR").is_some_and(|path| !path.is_empty()) {
+        "FARFIELD_DIR"
+    } else if path == Path::new("/dev/shm") {
+        "the default"
+    } else {
+        "the temporary directory, as this user cannot write to /dev/shm"
+    };
+    Base { path, why }
 }
 
 pub(super) fn directory(base: &Base) -> Check {

@@ -15,8 +15,8 @@
 //! [`Claim::started`] the creator therefore holds a lock on the card, which the kernel releases when it dies.
 //!
 //! Files are only added, judged and removed under the session's lock. The lock file itself is removed with its
-//! directory when the session is empty; a process that waited for it notices that it has no name any more, and starts
-//! again.
+//! directory when the session is empty, and so is the user's directory after it; a process that waited for it notices
+//! that it has no name any more, and starts again.
 
 use std::ffi::OsStr;
 use std::ops::Range;
@@ -57,17 +57,52 @@ impl SessionDir {
 
     /// [`SessionDir::open`] below a base of one's own.
     pub(crate) fn open_in(base: &Path, session: &str) -> Result<Self, SessionError> {
+        let this = Self::named(base, session)?;
+        // Node numbers of up to five digits; longer ones are checked when they are used.
+        this.checked_socket_path(99_999)?;
+        this.make()?;
+        Ok(this)
+    }
+
+    /// The directory of a session of this name, whether it is there or not.
+    fn named(base: &Path, session: &str) -> Result<Self, SessionError> {
         let is_fit = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '.' | '-');
         if session.is_empty() || session.len() > 64 || session.starts_with('.') || !session.chars().all(is_fit) {
             return Err(SessionError::BadName { name: session.to_owned() });
         }
         let user = base.join(format!("farfield-{}", geteuid().as_raw()));
-        let this = Self { dir: user.join(session), user };
-        // Node numbers of up to five digits; longer ones are checked when they are used.
-        this.checked_socket_path(99_999)?;
-        make_private_dir(&this.user)?;
-        make_private_dir(&this.dir)?;
-        Ok(this)
+        Ok(Self { dir: user.join(session), user })
+    }
+
+    /// Creates the directories, or checks that no other user can access them.
+    fn make(&self) -> Result<(), SessionError> {
+        let start = Instant::now();
+        loop {
+            make_private_dir(&self.user)?;
+            match make_private_dir(&self.dir) {
+                // The last node of another session has just removed the user's directory as empty.
+                Err(SessionError::System { source, .. })
+                    if source.kind() == io::ErrorKind::NotFound && start.elapsed() < LOCK_MAX => {}
+                made => return made,
+            }
+        }
+    }
+
+    /// Removes what ended nodes of a session have left. Returns whether nothing of it is there any more.
+    pub(crate) fn remove_leftovers(
+        session: &str,
+        is_alive: impl Fn(&CardMapping) -> bool,
+    ) -> Result<bool, SessionError> {
+        let this = Self::named(&base_dir(), session)?;
+        if this.dir.exists()
+            && let Err(error) = this.sweep_session(&is_alive)
+            && this.dir.exists()
+        {
+            return Err(error);
+        }
+        // A node that was killed as it created the session's directory has not come further than the user's.
+        let _ = fs::remove_dir(&this.user);
+        Ok(!this.dir.exists())
     }
 
     /// The session's directory.
@@ -181,7 +216,11 @@ impl SessionDir {
     /// A session that is locked, or where a file resists, is passed over: the next start tries again.
     pub(crate) fn sweep(&self, is_alive: impl Fn(&CardMapping) -> bool) -> Result<usize, SessionError> {
         let mut removed = 0;
-        for entry in fs::read_dir(&self.user).map_err(system("reading", &self.user))? {
+        let entries = match fs::read_dir(&self.user) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(0),
+            entries => entries.map_err(system("reading", &self.user))?,
+        };
+        for entry in entries {
             let Ok(entry) = entry else { continue };
             if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
                 let session = Self { user: self.user.clone(), dir: entry.path() };
@@ -216,6 +255,8 @@ impl SessionDir {
             // uses it. One that creates a new one before the directory is removed keeps the directory.
             remove_file(&lock_path)?;
             let _ = fs::remove_dir(&self.dir);
+            // Refused while there are other sessions.
+            let _ = fs::remove_dir(&self.user);
         }
         Ok(removed)
     }
@@ -235,7 +276,7 @@ impl SessionDir {
         let path = self.lock_path();
         let start = Instant::now();
         loop {
-            make_private_dir(&self.dir)?;
+            self.make()?;
             match open_lock(&path) {
                 Ok(lock) => match flock(&lock, FlockOperation::NonBlockingLockExclusive) {
                     Ok(()) if has_name(&lock, &path) => return Ok(lock),
@@ -331,7 +372,8 @@ fn node_of(name: &OsStr, suffix: &str) -> Option<u32> {
     (node.to_string() == digits).then_some(node)
 }
 
-fn base_dir() -> PathBuf {
+/// The directory below which the nodes of sessions on one host find each other.
+pub(crate) fn base_dir() -> PathBuf {
     if let Some(dir) = std::env::var_os("FARFIELD_DIR").filter(|dir| !dir.is_empty()) {
         return dir.into();
     }

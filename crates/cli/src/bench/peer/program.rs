@@ -13,6 +13,7 @@ use rustix::process::{Pid, Signal, kill_process_group};
 use serde::Deserialize;
 
 use super::super::measurement::{Latencies, Measurement, Percentiles};
+use crate::caretaker::{self, Left};
 
 /// From asking the processes to end (SIGTERM) to ending them (SIGKILL). `mpirun` ends its processes in this time, which
 /// are in groups of their own.
@@ -103,6 +104,7 @@ pub(super) fn run(command: &mut Command, limit: Duration, interrupted: &AtomicBo
     let (mut out, mut err) = (scratch()?, scratch()?);
     command.process_group(0).stdout(out.try_clone()?).stderr(err.try_clone()?);
     let mut group = Group { leader: command.spawn().context("starting it")?, has_ended: false };
+    caretaker::owed(group.left());
     let status = group.wait(limit, interrupted)?;
     drop(group);
     let said = text(&mut err)?;
@@ -141,9 +143,17 @@ impl Group {
     }
 }
 
+impl Group {
+    /// What remains of it if this process is killed.
+    fn left(&self) -> Left {
+        Left::Group(self.leader.id() as i32)
+    }
+}
+
 impl Drop for Group {
     fn drop(&mut self) {
         if self.has_ended {
+            caretaker::settled(self.left());
             return;
         }
         // The leader is not reaped yet, so that its number is not another group's.
@@ -153,5 +163,6 @@ impl Drop for Group {
             let _ = kill_process_group(group, Signal::KILL);
             let _ = self.leader.wait();
         }
+        caretaker::settled(self.left());
     }
 }

@@ -141,6 +141,7 @@ fn a_place_is_claimed_shared_and_given_up() {
     let _socket = UnixListener::bind(claim.socket_path()).unwrap();
     drop(claim);
     assert!(!session.path().exists(), "the last one out removes the directory");
+    assert!(!base.user().exists(), "and that of the user");
     assert_eq!(session.nodes().unwrap(), []);
     assert!(session.open_peer(3).unwrap().is_none());
     drop(start(&session, 3));
@@ -198,7 +199,7 @@ fn cards_of_another_boot_and_broken_ones() {
     claim.card().u64_at(0).store(0, Ordering::Relaxed);
     assert!(session.open_peer(0).unwrap().is_none());
     assert_eq!(session.sweep(is_alive).unwrap(), 1);
-    make_private_dir(session.path()).unwrap();
+    session.make().unwrap();
     let path = session.path().join("1.card");
     fs::write(&path, "").unwrap();
     fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).unwrap();
@@ -207,7 +208,7 @@ fn cards_of_another_boot_and_broken_ones() {
         Err(SessionError::BadCard { why: found, .. }) => assert!(found.contains(why), "{found}"),
         other => panic!("{other:?}"),
     };
-    make_private_dir(session.path()).unwrap();
+    session.make().unwrap();
     let path = session.path().join("9.card");
     fs::write(&path, [7; 100]).unwrap();
     bad("mode");
@@ -263,7 +264,7 @@ fn starters_leavers_and_sweepers_do_not_disturb_each_other() {
             });
         }
     });
-    assert_eq!(fs::read_dir(base.user()).unwrap().count(), 0);
+    assert!(!base.user().exists());
 }
 
 #[test]

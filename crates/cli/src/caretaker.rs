@@ -1,0 +1,164 @@
+//! Cleans up after a command, however it ends. Another process of this program, in a group of its own, waits until the
+//! command has ended: by itself, by Ctrl-C, or killed. Then it ends what the command has started, and removes its files.
+
+use std::fs;
+use std::io::{self, BufRead, Write};
+use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use farfield::fabric::shm::remove_leftovers;
+use rustix::process::{Pid, Signal, kill_process_group, test_kill_process_group};
+use serde::{Deserialize, Serialize};
+
+/// How long the nodes of a session may take to end when their command has: the system ends them then.
+const ENDING_MAX: Duration = Duration::from_secs(10);
+/// From asking a group of processes to end (SIGTERM) to ending it (SIGKILL).
+const GRACE: Duration = Duration::from_secs(3);
+const TICK: Duration = Duration::from_millis(2);
+/// What a signal has ended together with the command has ended after this time, and creates no more files.
+const DYING_MAX: Duration = Duration::from_millis(100);
+
+/// What is cleaned up.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub(crate) enum Left {
+    /// The files of a session on shared memory.
+    Session(String),
+    Folder(PathBuf),
+    /// A group of processes, by its leader's number.
+    Group(i32),
+}
+
+/// What the command tells its caretaker.
+#[derive(Serialize, Deserialize)]
+enum Note {
+    Owed(Left),
+    Settled(Left),
+    /// The command has come to its end: all that it started has ended.
+    Finished,
+}
+
+struct Caretaker {
+    process: Child,
+    notes: ChildStdin,
+}
+
+/// That of this command, once it owes something.
+static CARETAKER: Mutex<Option<Caretaker>> = Mutex::new(None);
+
+fn caretaker() -> MutexGuard<'static, Option<Caretaker>> {
+    CARETAKER.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// To be cleaned up when this command has ended, unless it is [`settled`] by then. Where no process can be started for it,
+/// the command does without: the next one removes the files of sessions.
+pub(crate) fn owed(left: Left) {
+    let mut caretaker = caretaker();
+    if caretaker.is_none() {
+        *caretaker = start().ok();
+    }
+    tell(&mut caretaker, &Note::Owed(left));
+}
+
+/// Not to be cleaned up any more.
+pub(crate) fn settled(left: Left) {
+    tell(&mut caretaker(), &Note::Settled(left));
+}
+
+/// Cleans up what is owed, and waits for it.
+pub(crate) fn finish() {
+    let mut caretaker = caretaker();
+    tell(&mut caretaker, &Note::Finished);
+    if let Some(Caretaker { mut process, notes }) = caretaker.take() {
+        drop(notes);
+        let _ = process.wait();
+    }
+}
+
+fn start() -> io::Result<Caretaker> {
+    let mut command = Command::new("/proc/self/exe");
+    command.arg0("farfield").arg("__caretaker").stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null());
+    // The terminal and `timeout` signal the group of this command.
+    let mut process = command.process_group(0).spawn()?;
+    let notes = process.stdin.take().ok_or(io::ErrorKind::BrokenPipe)?;
+    Ok(Caretaker { process, notes })
+}
+
+fn tell(caretaker: &mut Option<Caretaker>, note: &Note) {
+    let (Some(caretaker), Ok(line)) = (caretaker, serde_json::to_string(note)) else { return };
+    let _ = writeln!(caretaker.notes, "{line}");
+}
+
+/// The caretaker's own program.
+pub(crate) fn main() {
+    let (mut owed, mut was_killed) = (Vec::new(), true);
+    for line in io::stdin().lock().lines().map_while(Result::ok) {
+        match serde_json::from_str(&line) {
+            Ok(Note::Owed(left)) => owed.push(left),
+            Ok(Note::Settled(left)) => owed.retain(|other| *other != left),
+            Ok(Note::Finished) => was_killed = false,
+            Err(_) => {} // cut short: the command was killed while it wrote
+        }
+    }
+    if was_killed {
+        thread::sleep(DYING_MAX);
+    }
+    // Processes first: they may still write files.
+    owed.sort_by_key(|left| !matches!(left, Left::Group(_)));
+    owed.iter().for_each(clean_up);
+}
+
+fn clean_up(left: &Left) {
+    match left {
+        Left::Group(leader) => {
+            let Some(group) = Pid::from_raw(*leader) else { return };
+            let is_gone = || test_kill_process_group(group).is_err();
+            let _ = kill_process_group(group, Signal::TERM);
+            if !within(GRACE, is_gone) {
+                let _ = kill_process_group(group, Signal::KILL);
+            }
+        }
+        Left::Session(name) => _ = within(ENDING_MAX, || remove_leftovers(name).unwrap_or(false)),
+        Left::Folder(path) => {
+            let is_gone = || fs::remove_dir_all(path).is_ok() || !path.exists();
+            within(ENDING_MAX, is_gone);
+        }
+    }
+}
+
+/// Whether it holds within a time.
+fn within(time: Duration, holds: impl Fn() -> bool) -> bool {
+    let start = Instant::now();
+    loop {
+        if holds() {
+            return true;
+        }
+        if start.elapsed() > time {
+            return false;
+        }
+        thread::sleep(TICK);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn folders_go_with_their_contents_and_processes_end() {
+        let folder = tempfile::tempdir().unwrap().keep();
+        fs::write(folder.join("file"), "text").unwrap();
+        clean_up(&Left::Folder(folder.clone()));
+        assert!(!folder.exists());
+        clean_up(&Left::Folder(folder)); // there is none any more
+
+        let mut sleeps = Command::new("sleep").arg("60").process_group(0).spawn().unwrap();
+        let leader = sleeps.id() as i32;
+        let reaps = thread::spawn(move || sleeps.wait());
+        clean_up(&Left::Group(leader));
+        assert!(!reaps.join().unwrap().unwrap().success());
+    }
+}
