@@ -103,7 +103,8 @@ impl Node {
         Node::builder().environment()?.start()
     }
 
-    /// Whether a launcher (`farfield run`, `mpirun`, `srun`) has set this process's node number.
+    /// Whether a launcher (`farfield run`, `mpirun`, `srun`) has set this process's node number. If only a part of what a
+    /// node needs is set, it is launched, too, and [`Node::from_environment`] says what is missing.
     ///
     /// ```
     /// if !farfield::Node::is_launched() {

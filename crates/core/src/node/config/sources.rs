@@ -11,7 +11,7 @@ use serde::Deserialize;
 
 use super::super::config_error;
 use super::Builder;
-use crate::error::Result;
+use crate::error::{Error, Result};
 
 /// A configuration file.
 #[derive(Deserialize)]
@@ -47,9 +47,12 @@ struct FileRdma {
     silence_ms: Option<u64>,
 }
 
+const OWN_NODE: &str = "FARFIELD_NODE";
+const OWN_NODES: &str = "FARFIELD_NODES";
+
 /// The variables of each launcher: this process's node number, the number of nodes, and the session.
 const LAUNCHERS: [(&str, &str, &str); 4] = [
-    ("FARFIELD_NODE", "FARFIELD_NODES", "FARFIELD_SESSION"),
+    (OWN_NODE, OWN_NODES, "FARFIELD_SESSION"),
     ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "PMIX_NAMESPACE"),
     ("SLURM_PROCID", "SLURM_NTASKS", "SLURM_JOB_ID"),
     ("PMI_RANK", "PMI_SIZE", "PMI_JOBID"),
@@ -156,7 +159,7 @@ impl Builder {
     /// ```
     ///
     /// # Errors
-    /// A variable is invalid.
+    /// A variable is invalid, or a node's number is set without the number of nodes, or the other way round.
     pub fn environment(self) -> Result<Builder> {
         self.variables(|name| std::env::var(name).ok())
     }
@@ -174,18 +177,25 @@ impl Builder {
             let unknown = |why| config_error(format!("FARFIELD_HUGE_PAGES: {why}"));
             self.config.huge_pages = pages.trim().parse().map_err(unknown)?;
         }
-        for (node, nodes, session) in LAUNCHERS {
-            let (Some(node), Some(nodes)) = (number(node)?, number(nodes)?) else { continue };
+        for (node_name, nodes_name, session) in LAUNCHERS {
+            let (node, nodes) = match (number(node_name)?, number(nodes_name)?) {
+                (Some(node), Some(nodes)) => (node, nodes),
+                (None, None) => continue,
+                // A shell in an allocation has the size as well, but is no node.
+                (None, Some(_)) if node_name != OWN_NODE => continue,
+                (Some(_), None) => return Err(half_set(node_name, nodes_name)),
+                (None, Some(_)) => return Err(half_set(nodes_name, node_name)),
+            };
             (self.config.node, self.config.nodes) = (node, nodes);
-            if let Some(name) = variable("FARFIELD_SESSION").or_else(|| variable(session)) {
+            if let Some(name) = variable(session) {
+                // A launcher's own name for the run may have any characters.
                 let fit = |c: char| if c.is_ascii_alphanumeric() || "_.-".contains(c) { c } else { '_' };
                 self.config.session = name.chars().map(fit).take(64).collect();
             }
-            return Ok(self);
+            break;
         }
-        if let Some(name) = variable("FARFIELD_SESSION") {
-            self.config.session = name;
-        }
+        // As it is: a name that no session can have is refused at the start.
+        self.config.session = variable("FARFIELD_SESSION").unwrap_or(self.config.session);
         Ok(self)
     }
 
@@ -217,9 +227,18 @@ impl Builder {
     }
 }
 
-/// Whether the variables of a launcher are set.
+/// One of a launcher's variables is set without the other.
+#[cold]
+fn half_set(there: &str, missing: &str) -> Error {
+    config_error(format!(
+        "{there} is set, and {missing} is not: a node needs its number, from 0, and how many nodes there are; start it by \
+         `farfield run`, mpirun or srun, or set both"
+    ))
+}
+
+/// Whether the variables of a launcher are set, or some of them.
 pub(in crate::node) fn is_launched() -> bool {
-    LAUNCHERS.iter().any(|(node, nodes, _)| [node, nodes].iter().all(|name| std::env::var_os(name).is_some()))
+    LAUNCHERS.iter().map(|(node, ..)| node).chain([&OWN_NODES]).any(|name| std::env::var_os(name).is_some())
 }
 
 fn read_secret(path: &Path) -> Result<Secret> {

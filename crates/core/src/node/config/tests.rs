@@ -25,6 +25,36 @@ fn the_rank_is_found_inside_every_launcher() {
 }
 
 #[test]
+fn a_half_set_environment_starts_no_lonely_node() {
+    for (set, missing) in [
+        ("FARFIELD_NODES", "FARFIELD_NODE"),
+        ("FARFIELD_NODE", "FARFIELD_NODES"),
+        ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
+        ("SLURM_PROCID", "SLURM_NTASKS"),
+        ("PMI_RANK", "PMI_SIZE"),
+    ] {
+        let error = from(&[(set, "3")]).err().expect("half of it").to_string();
+        assert!(error.contains(&format!("{set} is set, and {missing} is not")), "{error}");
+    }
+    // In a shell of `salloc`.
+    assert_eq!(from(&[("SLURM_NTASKS", "3")]).unwrap().nodes, 1);
+}
+
+#[test]
+fn a_session_has_the_name_it_was_given() {
+    let launched = [("FARFIELD_NODE", "0"), ("FARFIELD_NODES", "1")];
+    let long = "x".repeat(70);
+    for name in ["a b", "night@1", &long] {
+        let config = from(&[&launched[..], &[("FARFIELD_SESSION", name)]].concat()).unwrap();
+        assert_eq!(config.session, name);
+        assert!(Node::builder().session(name).start().is_err(), "{name}");
+    }
+    // The launcher chose it.
+    let config = from(&[("OMPI_COMM_WORLD_RANK", "0"), ("OMPI_COMM_WORLD_SIZE", "1"), ("PMIX_NAMESPACE", "a@1")]);
+    assert_eq!(config.unwrap().session, "a_1");
+}
+
+#[test]
 fn a_file_says_names_and_limits_and_nothing_unknown() {
     let text = "session='s'\nnode=1\ntimeout_ms=50\n[[nodes]]\nname='a'\n[[nodes]]\nname='b'\n";
     let config = Node::builder().toml(text).unwrap().config;
