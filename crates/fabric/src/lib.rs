@@ -50,3 +50,5 @@ pub use op::{BufOp, Op};
 pub use ptr::{GroupKey, NodeId, Plain, RemotePtr};
 pub use rand::rngs::SmallRng as Rng;
 pub use sys::pages::HugePages;
+/// The crate of the derives for [`Plain`] data.
+pub use zerocopy;

@@ -21,6 +21,22 @@ use zerocopy::{FromBytes, Immutable, IntoBytes};
 /// fn plain<T: Plain>() {}
 /// plain::<Sample>();
 /// ```
+///
+/// A crate that does not depend on zerocopy itself takes the derives from here, and says so to them:
+///
+/// ```
+/// use farfield_fabric::zerocopy::{FromBytes, Immutable, IntoBytes};
+///
+/// #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable)]
+/// #[zerocopy(crate = "farfield_fabric::zerocopy")]
+/// #[repr(C)]
+/// struct Sample { volts: f64, sequence: u64 }
+/// ```
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is not plain data",
+    label = "it cannot be in network memory",
+    note = "derive `Clone, Copy, FromBytes, IntoBytes, Immutable` on a `#[repr(C)]` type without padding"
+)]
 pub trait Plain: FromBytes + IntoBytes + Immutable + Copy + Send + 'static {}
 impl<T: FromBytes + IntoBytes + Immutable + Copy + Send + 'static> Plain for T {}
 

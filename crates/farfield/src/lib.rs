@@ -56,6 +56,7 @@
 //! | [`KvOptions`], [`Placement`] | The size of a `KvStore`, and the node that stores a new key's value. |
 //! | [`Key`], [`Value`] | The types that a `KvStore` or a `Queue` takes: plain data, or a `ByteString`. |
 //! | [`ByteString`] | A key or a value of any length up to the store's limit. |
+//! | [`zerocopy`] | The derives for plain data of your own: `#[zerocopy(crate = "farfield::zerocopy")]`. |
 //! | [`ALock`], [`ALockArray`] | A lock whose threads on its own node use no NIC. |
 //! | [`ALockOptions`], [`ALockGuard`] | The budgets and limits of ALocks, and a held ALock. |
 //! | [`SpinLockArray`], [`McsLockArray`] | A remote spinlock and a remote queue lock. |

@@ -1,6 +1,10 @@
 //! The bytes of keys and values: in the messages and slots of a key-value store, and in the cells of a queue.
 
+use core::borrow::Borrow;
+use core::fmt;
 use core::hash::Hash;
+use core::ops::Deref;
+use core::str::Utf8Error;
 
 use farfield_fabric::Plain;
 use zerocopy::IntoBytes;
@@ -13,6 +17,12 @@ use zerocopy::IntoBytes;
 /// ByteString::from("user:17").encode(&mut bytes); // as in a message to the other nodes
 /// assert_eq!(ByteString::decode(&bytes), Some(ByteString::from("user:17")));
 /// ```
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` cannot be a key",
+    label = "neither plain data with `Hash` and `Eq`, nor a `ByteString`",
+    note = "derive `Clone, Copy, PartialEq, Eq, Hash, FromBytes, IntoBytes, Immutable` on a `#[repr(C)]` type without padding; for \
+            keys of any length use `ByteString`"
+)]
 pub trait Key: Hash + Eq + Clone + Send + Sync + 'static {
     /// Whether all keys have the same length.
     const FIXED: bool;
@@ -51,6 +61,12 @@ pub trait Key: Hash + Eq + Clone + Send + Sync + 'static {
 /// assert_eq!((used, words[0]), (3, 12));
 /// assert_eq!(ByteString::decode(&words), Some((ByteString::from("twelve bytes"), 3)));
 /// ```
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` cannot be a value",
+    label = "neither plain data, nor a `ByteString`",
+    note = "derive `Clone, Copy, FromBytes, IntoBytes, Immutable` on a `#[repr(C)]` type without padding; for values of any \
+            length use `ByteString`"
+)]
 pub trait Value: Clone + Send + Sync + 'static {
     /// Whether all values have the same length.
     const FIXED: bool;
@@ -129,19 +145,44 @@ impl<T: Plain + Sync> Value for T {
     }
 }
 
-/// A string of bytes of any length up to the store's limit.
+/// A string of bytes of any length up to the store's limit. It is used like a slice of bytes; [`ByteString::as_str`] gives
+/// it as text.
 ///
 /// ```
 /// use farfield::ByteString;
 /// let key = ByteString::from("user:17");
-/// assert_eq!(key.as_ref(), b"user:17");
+/// assert_eq!((key.len(), key.as_str()), (7, Ok("user:17")));
+/// assert!(key == *"user:17" && key.starts_with(b"user:"));
+/// assert_eq!(format!("{key} is {key:?}"), r#"user:17 is b"user:17""#);
 /// ```
-#[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Default)]
+#[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
 pub struct ByteString(Box<[u8]>);
+
+impl ByteString {
+    /// The bytes as text.
+    ///
+    /// ```
+    /// # use farfield::ByteString;
+    /// assert_eq!(ByteString::from("Zürich").as_str(), Ok("Zürich"));
+    /// assert!(ByteString::from(&[0xff]).as_str().is_err());
+    /// ```
+    ///
+    /// # Errors
+    /// They are not UTF-8.
+    pub fn as_str(&self) -> Result<&str, Utf8Error> {
+        core::str::from_utf8(&self.0)
+    }
+}
 
 impl From<&str> for ByteString {
     fn from(text: &str) -> ByteString {
-        ByteString(text.as_bytes().into())
+        text.as_bytes().into()
+    }
+}
+
+impl From<String> for ByteString {
+    fn from(text: String) -> ByteString {
+        text.into_bytes().into()
     }
 }
 
@@ -151,15 +192,67 @@ impl From<&[u8]> for ByteString {
     }
 }
 
+impl<const N: usize> From<&[u8; N]> for ByteString {
+    fn from(bytes: &[u8; N]) -> ByteString {
+        bytes[..].into()
+    }
+}
+
 impl From<Vec<u8>> for ByteString {
     fn from(bytes: Vec<u8>) -> ByteString {
         ByteString(bytes.into())
     }
 }
 
+impl From<ByteString> for Vec<u8> {
+    fn from(string: ByteString) -> Vec<u8> {
+        string.0.into()
+    }
+}
+
+impl Deref for ByteString {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        &self.0
+    }
+}
+
 impl AsRef<[u8]> for ByteString {
     fn as_ref(&self) -> &[u8] {
         &self.0
+    }
+}
+
+/// Looks up by bytes in a map of [`ByteString`]s.
+impl Borrow<[u8]> for ByteString {
+    fn borrow(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+impl PartialEq<str> for ByteString {
+    fn eq(&self, other: &str) -> bool {
+        *self.0 == *other.as_bytes()
+    }
+}
+
+impl PartialEq<[u8]> for ByteString {
+    fn eq(&self, other: &[u8]) -> bool {
+        *self.0 == *other
+    }
+}
+
+/// As text; bytes that are none are replaced by U+FFFD.
+impl fmt::Display for ByteString {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(&String::from_utf8_lossy(&self.0))
+    }
+}
+
+impl fmt::Debug for ByteString {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "b\"{}\"", self.0.escape_ascii())
     }
 }
 
