@@ -83,7 +83,9 @@ pub enum ErrorKind {
         why: String,
     },
     /// The configuration asks for a part of Farfield that this program was built without.
-    #[error("this program was built without {what}: enable the feature `{feature}` of the crate `farfield`, or {instead}")]
+    #[error(
+        "this program was built without {what}: enable the feature `{feature}` of the crate `farfield`, or {instead}"
+    )]
     NotBuilt {
         /// The part.
         what: &'static str,

@@ -19,7 +19,10 @@ mod endpoint;
 mod error;
 mod fabric;
 mod hook;
-#[cfg_attr(not(feature = "verbs"), allow(dead_code, reason = "only a NIC works after the call, and needs what a request keeps"))]
+#[cfg_attr(
+    not(feature = "verbs"),
+    allow(dead_code, reason = "only a NIC works after the call, and needs what a request keeps")
+)]
 mod lane;
 mod local;
 #[cfg(not(feature = "verbs"))]
