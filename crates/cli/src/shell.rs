@@ -95,7 +95,7 @@ mod tests {
             }
             assert!(words.contains(&"--repetitions"), "{shell} knows no options");
             for hidden in command.get_subcommands().filter(|below| below.is_hide_set()) {
-                assert!(!script.contains(hidden.get_name()), "{shell} offers {}", hidden.get_name());
+                assert!(!words.contains(&hidden.get_name()), "{shell} offers {}", hidden.get_name());
             }
         }
     }
