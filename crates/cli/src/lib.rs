@@ -1,6 +1,7 @@
 //! The command line of Farfield: starts the nodes of a session on this host (`run`), measures (`bench`), makes a page of
 //! what was measured (`report`), searches for failing executions (`check`), enumerates the outcomes of litmus tests and
-//! runs them (`litmus`), kills nodes at work (`chaos`), and reports what this machine supports and lacks (`doctor`).
+//! runs them (`litmus`), kills nodes at work (`chaos`), reports what this machine supports and lacks (`doctor`), and describes itself
+//! to shells (`completions`) and to `man`.
 //!
 //! The program `farfield` is [`main`] with no [`Parts`]. A crate with an object of its own builds a program with its
 //! scenarios, mutants and chaos loads in it:
@@ -32,12 +33,13 @@ mod output;
 mod parts;
 mod report;
 mod run;
+mod shell;
 mod spread;
 
 use std::io::Write;
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, Parser, Subcommand};
 
 pub use chaos::custom::{Failure, Load, Log, Observed, ObservedCall, Setup, Work};
 pub use parts::Parts;
@@ -66,6 +68,10 @@ enum Command {
     Litmus(litmus::LitmusArgs),
     /// Report what this machine supports, what it lacks, and how to fix it
     Doctor(doctor::DoctorArgs),
+    /// Print the script by which a shell completes this command line
+    Completions(shell::CompletionsArgs),
+    /// Write a manual page for each command
+    Man(shell::ManArgs),
     /// What `run` starts for each node: ties its life to the launcher's, then becomes the program
     #[command(name = "__child", hide = true)]
     Child(run::ChildArgs),
@@ -99,6 +105,8 @@ pub fn main(parts: Parts) -> ExitCode {
         Command::Litmus(args) => output::unless_unread(litmus::main(&args)),
         Command::Doctor(args) => doctor::main(&args),
         Command::Chaos(args) => chaos::main(&args),
+        Command::Completions(args) => output::unless_unread(shell::completions_main(&args, Cli::command())),
+        Command::Man(args) => shell::man_main(&args, Cli::command()),
         Command::ChaosWorker(args) => {
             output::log().and_then(|()| chaos::worker_main(&args)).map(|()| ExitCode::SUCCESS)
         }

@@ -82,6 +82,18 @@ pub enum ErrorKind {
         /// The mistake, and the remedy.
         why: String,
     },
+    /// The configuration asks for a part of Farfield that this program was built without.
+    #[error(
+        "this program was built without {what}: enable the feature `{feature}` of the crate `farfield`, or {instead}"
+    )]
+    NotBuilt {
+        /// The part.
+        what: &'static str,
+        /// The feature that contains it.
+        feature: &'static str,
+        /// What to do instead.
+        instead: &'static str,
+    },
     /// Memory of the object contains a value that the object cannot have written.
     #[error("{what}: its memory is corrupt, something else has written to it")]
     Corrupt {

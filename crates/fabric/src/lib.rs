@@ -19,9 +19,16 @@ mod endpoint;
 mod error;
 mod fabric;
 mod hook;
+#[cfg_attr(
+    not(feature = "verbs"),
+    allow(dead_code, reason = "only a NIC works after the call, and needs what a request keeps")
+)]
 mod lane;
 mod local;
+#[cfg(not(feature = "verbs"))]
+mod no_verbs;
 mod op;
+#[cfg_attr(not(feature = "verbs"), allow(dead_code, reason = "only a NIC needs registered memory"))]
 mod pool;
 mod ptr;
 mod space;
@@ -32,6 +39,7 @@ pub mod record;
 pub mod shm;
 #[cfg(feature = "sim")]
 pub mod sim;
+#[cfg(feature = "verbs")]
 pub mod verbs;
 pub mod weak;
 

@@ -110,10 +110,14 @@
 //!
 //! | feature | default | content |
 //! |---|---|---|
+//! | `verbs` | yes | RDMA between hosts; libibverbs is loaded when a node uses it, and not needed before |
+//! | `toml` | yes | configuration files ([`Builder::file`], [`Builder::toml`]) |
 //! | `locks` | yes | `ALock`, the other locks of asymmetric memory, and tables of any of them |
 //! | `transactions` | yes | `Transactions` |
 //! | `sim` | no | the simulated session of the fabric; `farfield-check` enables it |
 //! | `mutants` | no | seeded bugs in debug builds, for tests of the checker |
+//!
+//! Without `verbs` a node whose configuration asks for RDMA does not start: [`ErrorKind::NotBuilt`].
 //!
 //! This crate has no code of its own: `farfield-core` has the nodes and objects, and each system has a crate that uses
 //! nothing but the public items of `farfield-core`. There is no `unsafe` code in any of them.

@@ -19,8 +19,12 @@
 //! `#[cfg(any(not(seeded), clippy, doc, rust_analyzer))]` in front of each `mod` with edits, and includes
 //! `seeded.rs` otherwise, which declares the same modules. So clippy, rustdoc and editors read the plain files. Outside of
 //! the edits every line of a copy has its number in the plain file.
+//!
+//! [`switch`] is for mistakes that `farfield-sweep`, a tool for Farfield's developers, puts in.
 
 #![forbid(unsafe_code)]
+
+pub mod switch;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};

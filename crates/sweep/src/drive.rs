@@ -48,7 +48,7 @@ fn build(root: &Path, sites: &mut BTreeMap<u32, Site>, profile: Profile, bar: &P
     std::fs::create_dir_all(&scratch)?;
     bar.enable_steady_tick(Duration::from_millis(200));
     let tree = Tree::new(root, &scratch, profile);
-    ensure!(sites.len() <= farfield_sweep_switch::SITES_MAX, "more mistakes than a build can have: {}", sites.len());
+    ensure!(sites.len() <= farfield_seeded::switch::SITES_MAX, "more mistakes than a build can have: {}", sites.len());
     let refused = tree.build(sites, |what| bar.set_message(what.to_string()))?;
     println!("{} mistakes; the compiler refuses {refused} more", sites.len());
     Ok(tree)
@@ -364,7 +364,7 @@ impl Judges {
     fn by_tests(&self, all: &[&Tests], id: u32, site: &Site, args: &RunArgs) -> Result<Option<Fate>> {
         for tests in all.iter().filter(|tests| site.file.starts_with(tests.files)) {
             let mut run = self.command(tests);
-            run.env(farfield_sweep_switch::VARIABLE, id.to_string());
+            run.env(farfield_seeded::switch::VARIABLE, id.to_string());
             match ended(run, args.seconds + SLACK_SECONDS)? {
                 None => return Ok(Some(Fate::OutOfTime)),
                 Some((true, _)) => {}

@@ -273,7 +273,7 @@ pub(crate) fn instrument(text: &str, mistakes: &[(u32, &Mistake)]) -> (String, V
     let mut at = 0;
     let mut put = |out: &mut String, number: u32, what: &str| {
         let start = out.len();
-        out.push_str(&what.replace("{ON}", &format!("::farfield_sweep_switch::on({number})")));
+        out.push_str(&what.replace("{ON}", &format!("::farfield_seeded::switch::on({number})")));
         put_in.push((number, start..out.len()));
     };
     for (number, wrap) in wraps {

@@ -154,7 +154,7 @@ impl Tree {
                 | "crates/mowgli/Cargo.toml"
                 | "crates/cli/Cargo.toml" => {
                     let text = String::from_utf8(bytes)?;
-                    let switch = "[dependencies]\nfarfield-sweep-switch = { path = \"../sweep/switch\" }\n";
+                    let switch = "[dependencies]\nfarfield-seeded = { path = \"../seeded\" }\n";
                     text.replacen("[dependencies]\n", switch, 1).into_bytes()
                 }
                 // The edits of the seeded bugs do not fit the lines with mistakes.

@@ -1,17 +1,24 @@
 //! The configuration of a node: by calls, from a TOML file, from the environment.
 
-mod sources;
+mod environment;
+#[cfg(feature = "toml")]
+mod file;
+#[cfg(not(feature = "verbs"))]
+mod no_rdma;
+#[cfg(feature = "verbs")]
+mod rdma;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
 use farfield_fabric::shm::ShmOptions;
-use farfield_fabric::verbs::control::{Limits, Secret};
-use farfield_fabric::verbs::{JoinOptions, VerbsOptions};
 use farfield_fabric::{self as fabric, HugePages, Transport};
 
-pub(super) use self::sources::is_launched;
+pub(super) use self::environment::is_launched;
+#[cfg(not(feature = "verbs"))]
+use self::no_rdma as rdma;
+use self::rdma::Rdma;
 use super::{Node, config_error};
 use crate::error::Result;
 
@@ -59,20 +66,10 @@ pub(crate) struct Hosts {
     pub(crate) addresses: Vec<SocketAddr>,
     /// How many nodes there were at this place before.
     pub(crate) life: u16,
-    pub(crate) secret: Option<Secret>,
-    pub(crate) device: VerbsOptions,
     /// A node that is silent for this long is suspected.
     pub(crate) silence: Option<Duration>,
-}
-
-impl Hosts {
-    /// Selects this node's device, if several are given.
-    fn take_device_in_turn(&mut self, node: u16) {
-        if let Some(devices) = &mut self.device.device {
-            let names: Vec<&str> = devices.split(',').map(str::trim).collect();
-            *devices = names[usize::from(node) % names.len()].to_owned();
-        }
-    }
+    /// The secret and the device.
+    pub(crate) rdma: Rdma,
 }
 
 impl Config {
@@ -83,27 +80,6 @@ impl Config {
         options.huge_pages = self.huge_pages;
         options.seed = self.seed;
         options
-    }
-
-    /// The options for joining a session on RDMA.
-    pub(super) fn rdma(&self) -> JoinOptions {
-        let Hosts { addresses, life, secret, device, silence } = &self.hosts;
-        let listen = addresses[usize::from(self.node)];
-        let (mut limits, mut device) = (Limits::default(), device.clone());
-        device.huge_pages = self.huge_pages;
-        if let Some(silence) = *silence {
-            (limits.silence, limits.beat, device.patience) = (silence, silence / 5, silence);
-        }
-        JoinOptions {
-            life: *life,
-            addresses: addresses.clone(),
-            secret: secret.clone(),
-            device,
-            limits,
-            group_bytes_max: self.memory_bytes_max,
-            seed: self.seed,
-            ..JoinOptions::new(self.session.clone(), self.node, self.nodes, listen)
-        }
     }
 }
 
@@ -221,7 +197,7 @@ impl Builder {
 
     /// Sets the page size of network memory. The default is 2 MiB as long as the machine has free pages of that size.
     /// In a file this is `huge_pages = "none"`, `"2M"` or `"1G"`; in the environment `FARFIELD_HUGE_PAGES`. It applies
-    /// to shared memory and RDMA, and replaces [`VerbsOptions::huge_pages`].
+    /// to shared memory and RDMA, and replaces `VerbsOptions::huge_pages`.
     ///
     /// ```
     /// let node = farfield::Node::builder().huge_pages(farfield::HugePages::Never).start()?;
@@ -274,7 +250,8 @@ impl Builder {
     }
 
     /// Starts the node on RDMA. The nodes of all places listen at these addresses, in order; their number is the number
-    /// of nodes. Each node uses one device, see [`Builder::device`].
+    /// of nodes. Each node uses one device, see `Builder::device`. In a build without the feature `verbs`,
+    /// [`Builder::start`] returns [`ErrorKind::NotBuilt`](crate::ErrorKind::NotBuilt).
     ///
     /// ```no_run
     /// # fn main() -> farfield::Result<()> {
@@ -287,32 +264,6 @@ impl Builder {
         self.config.hosts.addresses = addresses.into_iter().collect();
         self.config.nodes = self.config.hosts.addresses.len().try_into().unwrap_or(u16::MAX);
         self.config.fabric = Choice::Verbs;
-        self
-    }
-
-    /// Sets a secret that all nodes on RDMA share: a process without it is refused. Without a secret, any process that
-    /// can connect is admitted.
-    ///
-    /// ```
-    /// use farfield::fabric::verbs::control::Secret;
-    /// let secret = Secret::new(b"sixteen bytes or more").unwrap();
-    /// let builder = farfield::Node::builder().hosts(farfield::loopback_hosts(3)).secret(secret);
-    /// ```
-    pub fn secret(mut self, secret: Secret) -> Builder {
-        self.config.hosts.secret = Some(secret);
-        self
-    }
-
-    /// Sets the RDMA device of this node and its options. Without a name, the library selects the device. If several
-    /// names are given, separated by commas, the nodes take turns.
-    ///
-    /// ```
-    /// use farfield::fabric::verbs::VerbsOptions;
-    /// let device = VerbsOptions { device: Some("mlx5_0,mlx5_1".into()), ..VerbsOptions::default() }; // in turns
-    /// let builder = farfield::Node::builder().hosts(farfield::loopback_hosts(3)).device(device);
-    /// ```
-    pub fn device(mut self, device: VerbsOptions) -> Builder {
-        self.config.hosts.device = device;
         self
     }
 
@@ -380,7 +331,7 @@ impl Builder {
             let why = format!("{} names for {} nodes", config.names.len(), config.nodes);
             return Err(config_error(why));
         }
-        config.hosts.take_device_in_turn(config.node);
+        config.hosts.rdma.take_device_in_turn(config.node);
         if matches!(config.fabric, Choice::Verbs) && config.hosts.addresses.len() != usize::from(config.nodes) {
             let why = format!("{} addresses for {} nodes", config.hosts.addresses.len(), config.nodes);
             return Err(config_error(why));

@@ -13,7 +13,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use farfield_fabric::shm::ShmFabric;
-use farfield_fabric::verbs::VerbsFabric;
 use farfield_fabric::{
     Counts, CountsReader, Endpoint, EndpointOptions, Fabric, Instant, LocalMutex, NodeId, PeerState, Rng, Thread,
     Transport, Word,
@@ -118,7 +117,7 @@ impl Node {
     pub(crate) fn start(config: Config) -> Result<Node> {
         let mut fabric: Arc<dyn Transport> = match &config.fabric {
             Choice::Joined(fabric) => Arc::clone(fabric),
-            Choice::Verbs => VerbsFabric::join(&config.rdma())?,
+            Choice::Verbs => config.join_rdma()?,
             Choice::Shm => ShmFabric::join(&config.shm())?,
         };
         if let Some(decorate) = &config.decorate {

@@ -7,7 +7,10 @@ use core::any::Any;
 use core::ops::{Deref, DerefMut};
 
 use crate::lane::Lane;
+#[cfg(not(feature = "verbs"))]
+pub(super) use crate::no_verbs::VerbsLane;
 pub(super) use crate::shm::ShmLane;
+#[cfg(feature = "verbs")]
 pub(super) use crate::verbs::VerbsLane;
 
 /// A lane, by how the endpoint calls it.

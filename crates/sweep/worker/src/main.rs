@@ -12,7 +12,7 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use farfield_check::{Budget, Faults, Finding, Scenario, check, exhaust};
-use farfield_sweep_switch as switch;
+use farfield_seeded::switch;
 
 /// Executions of a scenario in the first round. Each further round has four times as many, of half of the scenarios.
 const FIRST_ROUND: u64 = 50;

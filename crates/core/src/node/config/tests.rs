@@ -76,7 +76,7 @@ fn addresses_put_a_node_on_rdma() {
     let text = "[[nodes]]\nname='a'\naddress='10.0.0.1:1'\n[[nodes]]\nname='b'\naddress='[fd99::2]:1'\n[rdma]\nport=2";
     let config = Node::builder().toml(text).unwrap().config;
     assert!(matches!(config.fabric, Choice::Verbs) && config.hosts.addresses[1].is_ipv6());
-    assert_eq!((config.nodes, config.hosts.device.port), (2, Some(2)));
+    assert_eq!((config.nodes, config.hosts.rdma.device.port), (2, Some(2)));
     let huge = Node::builder().toml(&format!("huge_pages='1G'\n{text}")).unwrap().config;
     assert_eq!(
         (config.rdma().device.huge_pages, huge.rdma().device.huge_pages),
@@ -87,9 +87,9 @@ fn addresses_put_a_node_on_rdma() {
     let hosts = ("FARFIELD_HOSTS", "127.0.0.1:1,127.0.0.2:1, 127.0.0.3:1");
     let node = [("FARFIELD_NODE", "1"), ("FARFIELD_NODES", "3"), ("FARFIELD_DEVICE", "a,b")];
     let mut config = from(&[&node[..], &[hosts, ("FARFIELD_SECRET", "0123456789abcdef")]].concat()).unwrap();
-    config.hosts.take_device_in_turn(config.node);
-    assert_eq!((config.hosts.addresses.len(), config.hosts.device.device.as_deref()), (3, Some("b")));
-    assert!(config.hosts.secret.is_some());
+    config.hosts.rdma.take_device_in_turn(config.node);
+    assert_eq!((config.hosts.addresses.len(), config.hosts.rdma.device.device.as_deref()), (3, Some("b")));
+    assert!(config.hosts.rdma.secret.is_some());
     for wrong in [("FARFIELD_HOSTS", "here"), ("FARFIELD_LIFE", "x"), ("FARFIELD_SECRET", "short")] {
         assert!(from(&[hosts, wrong][usize::from(wrong.0 == hosts.0)..]).is_err(), "{wrong:?}");
     }

@@ -1,8 +1,6 @@
 //! The switch of the mistakes that `farfield-sweep` puts into a copy of the sources: one of them is on at a time, in
 //! the whole process. It also notes which of them were reached.
 
-#![forbid(unsafe_code)]
-
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 /// The most mistakes of one build.
