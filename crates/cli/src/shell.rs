@@ -125,7 +125,8 @@ mod tests {
             .unwrap()
             .map(|file| file.unwrap().file_name().into_string().unwrap().strip_suffix(".1").unwrap().to_owned())
             .collect();
-        (expected.sort(), written.sort());
+        expected.sort();
+        written.sort();
         assert_eq!(written, expected);
         assert!(written.contains(&"farfield-bench-kv".to_string()), "{written:?}");
         for name in written {
