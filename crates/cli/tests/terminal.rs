@@ -130,7 +130,7 @@ fn every_command_runs_in_a_terminal_and_leaves_nothing() {
     with_each(|command, option| {
         let mut terminal = Terminal::start(command, option, "0.3");
         let (status, screen) = terminal.end();
-        if !status.success() || ["panicked", "error", "crate feature"].iter().any(|word| screen.contains(word)) {
+        if !status.success() || ["panicked", "error:", "crate feature"].iter().any(|word| screen.contains(word)) {
             return Err(format!("{status}: {screen}"));
         }
         terminal.leaves_nothing()
