@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 use farfield::fabric::shm::remove_leftovers;
 use rustix::process::{Pid, Signal, kill_process_group, test_kill_process_group};
 use serde::{Deserialize, Serialize};
+use tempfile::TempDir;
 
 /// How long the nodes of a session may take to end when their command has: the system ends them then.
 const ENDING_MAX: Duration = Duration::from_secs(10);
@@ -61,6 +62,14 @@ pub(crate) fn owed(left: Left) {
         *caretaker = start().ok();
     }
     tell(&mut caretaker, &Note::Owed(left));
+}
+
+/// A directory for temporary files whose name begins so. It is owed before it is there: no moment is left in which a signal
+/// would leave it behind.
+pub(crate) fn folder(prefix: &str) -> io::Result<TempDir> {
+    let name = format!("{prefix}{:016x}", rand::random::<u64>());
+    owed(Left::Folder(std::env::temp_dir().join(&name)));
+    tempfile::Builder::new().prefix(&name).rand_bytes(0).tempdir()
 }
 
 /// Not to be cleaned up any more.

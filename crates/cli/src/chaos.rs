@@ -144,9 +144,8 @@ pub(crate) fn main(args: &ChaosArgs) -> Result<ExitCode> {
     let plan = report.plan.clone();
     let hosts = link.as_ref().map_or(Ok(Vec::new()), |link| link.hosts(nodes))?;
     // Removed only when all was right.
-    let logs = tempfile::Builder::new().prefix("farfield-chaos-").disable_cleanup(true).tempdir();
-    let mut logs = logs.context("creating a directory for the logs")?;
-    caretaker::owed(Left::Folder(logs.path().into()));
+    let mut logs = caretaker::folder("farfield-chaos-").context("creating a directory for the logs")?;
+    logs.disable_cleanup(true);
     let processes = Processes::new(nodes, args.fabric, silence, &hosts, logs.path(), args.mutant);
     let mut director = Director::new(seed, detection, args.locks, link, processes, logs.path(), &bar);
     let ended = director.conduct(nodes, &plan, &mut report);

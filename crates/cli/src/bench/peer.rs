@@ -25,7 +25,7 @@ use self::program::Line;
 use self::tools::Tools;
 use self::work::Work;
 use super::measurement::Measurement;
-use crate::caretaker::{self, Left};
+use crate::caretaker;
 
 /// A system to compare with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, ValueEnum)]
@@ -81,10 +81,8 @@ impl Peers {
             }
         }
         if !peers.found.is_empty() {
-            let directory = tempfile::Builder::new().prefix("farfield-peers-").tempdir();
-            let directory = directory.context("a directory for the peers' programs")?;
-            caretaker::owed(Left::Folder(directory.path().into()));
-            peers.directory = Some(directory);
+            let directory = caretaker::folder("farfield-peers-");
+            peers.directory = Some(directory.context("a directory for the peers' programs")?);
             // A peer is in a process group of its own, which the terminal does not interrupt: it is ended here.
             for signal in [SIGINT, SIGTERM, SIGHUP] {
                 flag::register(signal, Arc::clone(&peers.interrupted)).context("cannot handle signals")?;
