@@ -103,17 +103,22 @@ fn tell(caretaker: &mut Option<Caretaker>, note: &Note) {
 
 /// The caretaker's own program.
 pub(crate) fn main() {
-    let (mut owed, mut was_killed) = (Vec::new(), true);
+    let (mut owed, mut kept, mut was_killed) = (Vec::new(), Vec::new(), true);
     for line in io::stdin().lock().lines().map_while(Result::ok) {
         match serde_json::from_str(&line) {
             Ok(Note::Owed(left)) => owed.push(left),
-            Ok(Note::Settled(left)) => owed.retain(|other| *other != left),
+            Ok(Note::Settled(left)) => {
+                owed.retain(|other| *other != left);
+                kept.extend(Some(left).filter(|left| matches!(left, Left::Folder(_))));
+            }
             Ok(Note::Finished) => was_killed = false,
             Err(_) => {} // cut short: the command was killed while it wrote
         }
     }
     if was_killed {
         thread::sleep(DYING_MAX);
+        // It has kept them for the failure of a node that the same signal has ended.
+        owed.append(&mut kept);
     }
     // Processes first: they may still write files.
     owed.sort_by_key(|left| !matches!(left, Left::Group(_)));

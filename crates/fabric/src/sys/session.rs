@@ -235,6 +235,10 @@ impl SessionDir {
         let lock_path = self.lock_path();
         let lock = open_lock(&lock_path).map_err(system("opening", &lock_path))?;
         flock(&lock, FlockOperation::NonBlockingLockExclusive).map_err(system("locking", &lock_path))?;
+        if !has_name(&lock, &lock_path) {
+            // Another sweeper has removed it meanwhile: a node may be creating its card under a new lock.
+            return Ok(0);
+        }
         let mut removed = 0;
         for node in self.nodes()? {
             let path = self.card_path(node);
@@ -250,7 +254,7 @@ impl SessionDir {
             let is_gone = is_orphan && remove_file(&entry.path()).is_ok();
             left += usize::from(!is_gone && name != LOCK_FILE);
         }
-        if left == 0 && has_name(&lock, &lock_path) {
+        if left == 0 {
             // A process that has opened this lock file meanwhile waits for us and then sees that the session no longer
             // uses it. One that creates a new one before the directory is removed keeps the directory.
             remove_file(&lock_path)?;
