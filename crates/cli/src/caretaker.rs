@@ -15,7 +15,7 @@ use rustix::process::{Pid, Signal, kill_process_group, test_kill_process_group};
 use serde::{Deserialize, Serialize};
 use tempfile::TempDir;
 
-/// How long the nodes of a session may take to end when their command has: the system ends them then.
+/// How long the nodes of a session may take to end when their command was killed: the system ends them then.
 const ENDING_MAX: Duration = Duration::from_secs(10);
 /// From asking a group of processes to end (SIGTERM) to ending it (SIGKILL).
 const GRACE: Duration = Duration::from_secs(3);
@@ -122,10 +122,12 @@ pub(crate) fn main() {
     }
     // Processes first: they may still write files.
     owed.sort_by_key(|left| !matches!(left, Left::Group(_)));
-    owed.iter().for_each(clean_up);
+    let patience = if was_killed { ENDING_MAX } else { Duration::ZERO };
+    owed.iter().for_each(|left| clean_up(left, patience));
 }
 
-fn clean_up(left: &Left) {
+/// Cleans up. A session may have other nodes than this command's: it is waited for as long as `patience`.
+fn clean_up(left: &Left, patience: Duration) {
     match left {
         Left::Group(leader) => {
             let Some(group) = Pid::from_raw(*leader) else { return };
@@ -135,10 +137,10 @@ fn clean_up(left: &Left) {
                 let _ = kill_process_group(group, Signal::KILL);
             }
         }
-        Left::Session(name) => _ = within(ENDING_MAX, || remove_leftovers(name).unwrap_or(false)),
+        Left::Session(name) => _ = within(patience, || remove_leftovers(name).unwrap_or(false)),
         Left::Folder(path) => {
             let is_gone = || fs::remove_dir_all(path).is_ok() || !path.exists();
-            within(ENDING_MAX, is_gone);
+            within(patience, is_gone);
         }
     }
 }
@@ -165,14 +167,14 @@ mod tests {
     fn folders_go_with_their_contents_and_processes_end() {
         let folder = tempfile::tempdir().unwrap().keep();
         fs::write(folder.join("file"), "text").unwrap();
-        clean_up(&Left::Folder(folder.clone()));
+        clean_up(&Left::Folder(folder.clone()), ENDING_MAX);
         assert!(!folder.exists());
-        clean_up(&Left::Folder(folder)); // there is none any more
+        clean_up(&Left::Folder(folder), ENDING_MAX); // there is none any more
 
         let mut sleeps = Command::new("sleep").arg("60").process_group(0).spawn().unwrap();
         let leader = sleeps.id() as i32;
         let reaps = thread::spawn(move || sleeps.wait());
-        clean_up(&Left::Group(leader));
+        clean_up(&Left::Group(leader), ENDING_MAX);
         assert!(!reaps.join().unwrap().unwrap().success());
     }
 }

@@ -20,7 +20,7 @@ pub(super) const YIELDS: u32 = 50;
 const REMOTE_YIELDS: u32 = 200;
 
 /// The first sleep of a wait that a bell ends: local stores ring none, and deaths are to be noticed. Each further one without
-/// a ring is twice as long, up to 8 ms: it costs a fiftieth of what it sleeps at most. A sleep ends with the wait's deadline.
+/// a ring is twice as long, up to 8 ms, so that a long wait costs little. A sleep ends with the wait's deadline.
 const SLEEP: Duration = Duration::from_micros(250);
 
 const DOUBLINGS_MAX: u32 = 5;

@@ -3,7 +3,9 @@
 use mowgli::machine::{Step, Thread as Cpu};
 
 use super::fault_kinds::Fault;
+use super::record::Event;
 use super::world::Inner;
+use crate::ptr::NodeId;
 
 /// Something that could happen next.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -149,4 +151,33 @@ pub enum FailureKind {
     TooLong,
     /// The same choices led elsewhere than before: the scenario depends on something that is not chosen.
     Unrepeatable,
+}
+
+/// How an execution ended.
+pub struct Outcome {
+    /// Why it failed, if it did.
+    pub failure: Option<Failure>,
+    /// The choices that were made.
+    pub choices: Vec<Choice>,
+    /// The step at which the exploration began.
+    pub explored_from: u64,
+    /// Steps of threads and of the machine.
+    pub steps: u64,
+    /// A digest of the state at the end of the exploration: the same if all threads have seen the same.
+    pub end: u64,
+    /// What happened, if it was recorded.
+    pub events: Vec<Event>,
+    /// The threads: node and name.
+    pub threads: Vec<(NodeId, String)>,
+    /// Names of memory: node, first word, words, name.
+    pub labels: Vec<(u16, u32, u32, String)>,
+    /// The faults that happened, in words.
+    pub faults: Option<String>,
+    /// A fault has not ended: a cut, a stall, or a death that is not known to all nodes.
+    pub fault_lasts: bool,
+    /// Rights or membership have changed in the explored executions, and the settings have neither faults nor a rule:
+    /// the reduction of an exhaustive search does not account for that.
+    pub changes_rights: bool,
+    /// The chooser, back.
+    pub chooser: Box<dyn Chooser>,
 }

@@ -36,9 +36,9 @@ mod threads;
 mod wait_set;
 mod world;
 
-pub use choice::{Candidate, Choice, Chooser, Failure, FailureKind, Footprint, Touch, View};
+pub use choice::{Candidate, Choice, Chooser, Failure, FailureKind, Footprint, Outcome, Touch, View};
 pub use fabric::SimFabric;
 pub use fault_kinds::{Fault, Faults};
 pub use mowgli::machine::Loc;
 pub use record::{Cell, Event, What};
-pub use threads::{Handle, Outcome, Settings, calm, choose, crashed, excuses, fail, note, run, was_paused};
+pub use threads::{Handle, Settings, calm, choose, crashed, excuses, fail, note, run, was_paused};

@@ -10,9 +10,9 @@ use corosensei::stack::DefaultStack;
 use corosensei::{Coroutine, CoroutineResult, Yielder};
 
 use super::arena::Arena;
-use super::choice::{Choice, Chooser, Failure, FailureKind};
+use super::choice::{Chooser, FailureKind, Outcome};
 use super::fault_kinds::Faults;
-use super::record::{Cell, Event, What};
+use super::record::{Cell, What};
 use super::schedule::Decided;
 use super::state::{Pending, Phase};
 use super::wait_set::Key;
@@ -356,35 +356,6 @@ pub struct Settings {
     pub death_rule: DeathRule,
     /// The faults that may occur. With `Some`, even with none in it, the search handles operations that are cut short.
     pub faults: Option<Faults>,
-}
-
-/// How an execution ended.
-pub struct Outcome {
-    /// Why it failed, if it did.
-    pub failure: Option<Failure>,
-    /// The choices that were made.
-    pub choices: Vec<Choice>,
-    /// The step at which the exploration began.
-    pub explored_from: u64,
-    /// Steps of threads and of the machine.
-    pub steps: u64,
-    /// A digest of the state at the end of the exploration: the same if all threads have seen the same.
-    pub end: u64,
-    /// What happened, if it was recorded.
-    pub events: Vec<Event>,
-    /// The threads: node and name.
-    pub threads: Vec<(NodeId, String)>,
-    /// Names of memory: node, first word, words, name.
-    pub labels: Vec<(u16, u32, u32, String)>,
-    /// The faults that happened, in words.
-    pub faults: Option<String>,
-    /// A fault has not ended: a cut, a stall, or a death that is not known to all nodes.
-    pub fault_lasts: bool,
-    /// Rights or membership have changed in the explored executions, and the settings have neither faults nor a rule:
-    /// the reduction of an exhaustive search does not account for that.
-    pub changes_rights: bool,
-    /// The chooser, back.
-    pub chooser: Box<dyn Chooser>,
 }
 
 /// The simulation, as its main thread sees it. What happens before and after [`Handle::explore`] follows one schedule

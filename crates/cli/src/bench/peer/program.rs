@@ -124,6 +124,11 @@ fn text(file: &mut File) -> Result<String> {
 }
 
 impl Group {
+    /// What remains of it if this process is killed.
+    fn left(&self) -> Left {
+        Left::Group(self.leader.id() as i32)
+    }
+
     /// The status of the leader, if it ends within the limit.
     fn wait(&mut self, limit: Duration, interrupted: &AtomicBool) -> Result<Option<ExitStatus>> {
         let start = Instant::now();
@@ -140,13 +145,6 @@ impl Group {
             }
             thread::sleep(TICK);
         }
-    }
-}
-
-impl Group {
-    /// What remains of it if this process is killed.
-    fn left(&self) -> Left {
-        Left::Group(self.leader.id() as i32)
     }
 }
 

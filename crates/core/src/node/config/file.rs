@@ -62,7 +62,7 @@ impl Builder {
     /// port = 1
     /// gid_index = 3
     /// in_order = true                      # this device is known to place puts in order
-    /// silence_ms = 500                     # who says nothing for so long is suspected to be dead
+    /// silence_ms = 500                     # a node that is silent for so long is suspected
     /// ```
     ///
     /// # Errors
