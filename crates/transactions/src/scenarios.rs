@@ -6,8 +6,10 @@ use std::cell::Cell;
 use std::rc::Rc;
 
 use farfield_check::scenarios::{with_at_once, with_slow};
-use farfield_check::{Faults, Scenario, crashed, was_paused};
-use farfield_fabric::{DeathRule, NodeId};
+use farfield_check::{Faults, Scenario, choose, crashed, was_paused};
+use farfield_core::Result;
+use farfield_fabric::fault::{self, inject};
+use farfield_fabric::{DeathRule, Endpoint, EndpointOptions, NodeId};
 use farfield_locks::{ALockOptions, LockKind, LockOptions};
 
 use crate::{TransactionOptions, Transactions};
@@ -27,6 +29,7 @@ pub fn all() -> Vec<Scenario> {
         home_dies("transactions/cell-dies", [0, 2], 2),
         home_dies("transactions/lock-dies", [0, 1], 1),
         poison_cleared(),
+        refused(),
     ];
     with_at_once(with_slow(single.into_iter().chain(random::scenarios())), AT_ONCE)
 }
@@ -157,6 +160,55 @@ fn poison_cleared() -> Scenario {
         Ok(())
     })
     .faults(Faults::new().crashes(1).of([1]))
+}
+
+/// One of the operations of node 1 is refused, whichever it is. Where a transaction has not begun, it is begun again. A commit
+/// repeats the puts that were refused, and each lock is released.
+fn refused() -> Scenario {
+    const CELLS: [usize; 3] = [0, 2, 3];
+    let about = "a commit of which an operation is refused is done whole, and leaves no lock taken";
+    Scenario::new("transactions/refused", about, 3, |cluster| {
+        let kind = [LockKind::ALock, LockKind::Mcs, LockKind::Spin, LockKind::Mutex][cluster.draw(4)];
+        let options = TransactionOptions { cells: 4, locks: 2, lock: LockOptions { kind, alock: LOCKS } };
+        let all = cluster.on_each(move |node| Transactions::open(node, "cells", options).map(Rc::new))?;
+        for node in [1, 2] {
+            let cells = Rc::clone(&all[node]);
+            cluster.thread(node, "adds", move |ep| {
+                let faults = fault::Faults::default();
+                let ep = Endpoint::open(inject(ep.transport().clone(), faults.clone()), EndpointOptions::default())?;
+                if node == 1 {
+                    faults.fail_after(choose(24) as u64);
+                }
+                let mut transaction = again(|| ep.block_on(cells.begin(&ep, &CELLS)))?;
+                let seen = again(|| ep.block_on(transaction.read_all(&CELLS)))?;
+                CELLS.into_iter().zip(seen).try_for_each(|(cell, seen)| transaction.write(cell, seen + 1))?;
+                ep.block_on(transaction.commit())
+            });
+        }
+        let nodes = cluster.nodes();
+        cluster.at_end(move || {
+            for (node, cells) in nodes.iter().zip(&all) {
+                let ep = node.endpoint()?;
+                ep.block_on(async {
+                    let transaction = cells.begin(&ep, &CELLS).await?;
+                    assert_eq!(transaction.read_all(&CELLS).await?, [2; 3], "both have added one to each");
+                    transaction.abort().await
+                })?;
+            }
+            Ok(())
+        });
+        Ok(())
+    })
+}
+
+/// Repeats a refused call.
+fn again<T>(mut attempt: impl FnMut() -> Result<T>) -> Result<T> {
+    loop {
+        match attempt() {
+            Err(error) if error.is_refused() => {}
+            done => return done,
+        }
+    }
 }
 
 /// Each node transfers an amount from its own account to the other's. It names its own account first, which is

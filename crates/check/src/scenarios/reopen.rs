@@ -279,6 +279,14 @@ fn stale() -> Scenario {
                 Ok::<(), farfield_core::Error>(())
             })?;
         }
+        // What was under the lock may be half-written, as after a death.
+        for (node, new) in cluster.nodes().iter().zip(&new) {
+            let ep = node.endpoint()?;
+            let lock: &Mutex = new[5].downcast_ref().expect("the lock");
+            let guard = ep.block_on(lock.try_lock(&ep))?.expect("it is free");
+            assert!(guard.is_poisoned(), "nobody is warned");
+            ep.block_on(guard.unlock())?;
+        }
         keep(cluster, (old, new));
         Ok(())
     })

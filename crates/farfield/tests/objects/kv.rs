@@ -27,7 +27,7 @@ struct Step {
 }
 
 fn steps() -> impl Strategy<Value = Vec<Step>> {
-    let step = (0..3usize, 0..8u8, 0..12usize, any::<u64>());
+    let step = (0..3usize, 0..10u8, 0..12usize, any::<u64>());
     proptest::collection::vec(step.prop_map(|(node, what, key, value)| Step { node, what, key, value }), 1..80)
 }
 
@@ -47,7 +47,7 @@ async fn agrees<K: Key + std::fmt::Debug + Ord, V: Value + std::fmt::Debug + Par
     let mut full = 0;
     for (at, step) in steps.iter().enumerate() {
         let (kv, endpoint) = (&kvs[step.node], &endpoints[step.node]);
-        let (key, value) = (key_of(step.key), value_of(step.value));
+        let (key, value) = (key_of(step.key), value_of(if step.what < 3 { step.value % 4 } else { step.value }));
         let there = map.contains_key(&key);
         match step.what {
             0 => prop_assert_eq!(kv.get(endpoint, &key).await.unwrap(), map.get(&key).cloned(), "get, step {}", at),
@@ -91,6 +91,23 @@ async fn agrees<K: Key + std::fmt::Debug + Ord, V: Value + std::fmt::Debug + Par
                         full += 1;
                     }
                 }
+            }
+            7 => {
+                let expected = value_of(step.value % 4);
+                let passes = map.get(&key) == Some(&expected);
+                let updated = kv.update_if(endpoint, &key, |old| *old == expected, &value).await.unwrap();
+                prop_assert_eq!(updated, passes, "update_if, step {}", at);
+                if passes {
+                    map.insert(key, value);
+                }
+            }
+            8 => {
+                let mut keys = kv.keys();
+                keys.sort();
+                prop_assert_eq!(keys, map.keys().cloned().collect::<Vec<K>>(), "keys, step {}", at);
+                let pairs = kv.pairs(endpoint).await.unwrap().into_iter();
+                let pairs: BTreeMap<K, V> = pairs.map(|(key, value)| (key, value.unwrap())).collect();
+                prop_assert_eq!(&pairs, &map, "pairs, step {}", at);
             }
             _ => {
                 let keys: Vec<K> = (0..step.key + 1).map(|key| key_of((key * 7 + at) % 12)).collect();

@@ -98,6 +98,7 @@ mod slots;
 mod tracker;
 mod unfinished;
 mod values;
+mod whole;
 
 use std::sync::Arc;
 

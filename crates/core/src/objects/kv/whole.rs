@@ -1,0 +1,84 @@
+//! All keys of a store, with their values.
+
+use farfield_fabric::Endpoint;
+
+use super::{Key, KvStore, Value};
+use crate::error::Result;
+
+impl<K: Key, V: Value> KvStore<K, V> {
+    /// The keys in this node's index, in no order. Every key is there whose insert has returned before the call, on whichever
+    /// node, and whose delete has not begun. What is inserted or deleted meanwhile may be there or not. It takes no round trip.
+    ///
+    /// ```
+    /// # fn main() -> farfield::Result<()> {
+    /// # let node = farfield::Node::builder().session("doc-kv-keys").start()?;
+    /// # let ep = node.endpoint()?;
+    /// # let store = farfield::KvStore::<u64, u64>::open(&node, "store", farfield::KvOptions::default())?;
+    /// for key in [8, 7] {
+    ///     ep.block_on(store.insert(&ep, &key, &(key * 10)))?;
+    /// }
+    /// let mut keys = store.keys();
+    /// keys.sort_unstable();
+    /// assert_eq!(keys, [7, 8]);
+    /// # Ok(()) }
+    /// ```
+    pub fn keys(&self) -> Vec<K> {
+        self.index.entries(|_| true).into_iter().map(|(key, _)| key).collect()
+    }
+
+    /// The pairs of the store: the keys as [`KvStore::keys`] has them, each with the result of reading it, in no order. Each
+    /// key is read at its own moment, and those on other nodes many at a time, as by [`KvStore::get_many`]: together the
+    /// pairs are not a snapshot. A key that has gone meanwhile is left out.
+    ///
+    /// ```
+    /// # fn main() -> farfield::Result<()> {
+    /// # let node = farfield::Node::builder().session("doc-kv-pairs").start()?;
+    /// # let ep = node.endpoint()?;
+    /// # let store = farfield::KvStore::<u64, u64>::open(&node, "store", farfield::KvOptions::default())?;
+    /// ep.block_on(store.insert(&ep, &7, &70))?;
+    /// for (key, value) in ep.block_on(store.pairs(&ep))? {
+    ///     assert_eq!((key, value?), (7, 70)); // a value that was lost with its node is an error of its own
+    /// }
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    /// There is no memory to read into.
+    pub async fn pairs(&self, endpoint: &Endpoint) -> Result<Vec<(K, Result<V>)>> {
+        let keys = self.keys();
+        let mut values = Vec::with_capacity(keys.len());
+        self.get_many(endpoint, &keys, &mut values).await?;
+        Ok(keys.into_iter().zip(values).filter_map(|(key, value)| Some((key, value.transpose()?))).collect())
+    }
+
+    /// Updates a key if its value passes a test, as one operation. Returns whether it has. An absent key passes none.
+    ///
+    /// ```
+    /// # fn main() -> farfield::Result<()> {
+    /// # let node = farfield::Node::builder().session("doc-kv-update-if").start()?;
+    /// # let ep = node.endpoint()?;
+    /// # let store = farfield::KvStore::<u64, u64>::open(&node, "store", farfield::KvOptions::default())?;
+    /// ep.block_on(store.insert(&ep, &7, &70))?;
+    /// assert!(ep.block_on(store.update_if(&ep, &7, |value| *value == 70, &71))?); // compare and set
+    /// assert!(!ep.block_on(store.update_if(&ep, &7, |value| *value == 70, &72))?);
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    /// As [`KvStore::modify`].
+    pub async fn update_if(
+        &self,
+        endpoint: &Endpoint,
+        key: &K,
+        passes: impl FnOnce(&V) -> bool,
+        value: &V,
+    ) -> Result<bool> {
+        let mut is_updated = false;
+        let change = |old: Option<&V>| {
+            is_updated = old.is_some_and(passes);
+            is_updated.then(|| value.clone())
+        };
+        self.modify(endpoint, key, change).await?;
+        Ok(is_updated)
+    }
+}
