@@ -168,7 +168,7 @@ fn refused() -> Scenario {
     const CELLS: [usize; 3] = [0, 2, 3];
     let about = "a commit of which an operation is refused is done whole, and leaves no lock taken";
     Scenario::new("transactions/refused", about, 3, |cluster| {
-        let kind = [LockKind::ALock, LockKind::Mcs, LockKind::Spin, LockKind::Mutex][cluster.draw(4)];
+        let kind = LockKind::ALL[cluster.draw(LockKind::ALL.len())];
         let options = TransactionOptions { cells: 4, locks: 2, lock: LockOptions { kind, alock: LOCKS } };
         let all = cluster.on_each(move |node| Transactions::open(node, "cells", options).map(Rc::new))?;
         for node in [1, 2] {
