@@ -23,7 +23,7 @@ use farfield_core::Node;
 use farfield_core::Result;
 pub use farfield_core::WaitLimit;
 use farfield_core::toolkit::ErrorContext;
-use farfield_core::toolkit::{Object, ObjectBuilder, Participants, Regions, Rest, Waits};
+use farfield_core::toolkit::{Object, ObjectBuilder, Participants, Regions, Rest, Waits, at_least_one, region_bytes};
 use farfield_core::{Guard, MutexArray};
 
 #[cfg(any(not(seeded), clippy, doc, rust_analyzer))]
@@ -432,7 +432,8 @@ impl Spread {
             expected,
             after_death,
         } = layout;
-        let bytes = count.div_ceil(homes.len().max(1)).max(1) * words_each * 8;
+        at_least_one(&[("count", count)]).of(path)?;
+        let bytes = region_bytes(count.div_ceil(homes.len().max(1)), words_each, "the number of locks").of(path)?;
         let mut record = vec![0; words_each];
         if node.is_reopening(path) {
             let (word, value) = after_death;

@@ -29,6 +29,13 @@ fn options_are_checked() -> Result<()> {
         let error = McsLockArray::open(&node, "invalid", 1, operations_max).err().expect("it is invalid");
         assert!(matches!(error.kind(), ErrorKind::Config { .. }), "{operations_max}: {error}");
     }
+    for kind in LockKind::ALL {
+        for count in [0, 1 << 41, usize::MAX] {
+            let options = LockOptions { kind: *kind, alock: valid };
+            let error = LockTable::open(&node, "invalid", count, options).err().expect("it is invalid");
+            assert!(matches!(error.kind(), ErrorKind::Config { .. }), "{count} of {kind}: {error}");
+        }
+    }
     valid.check(descriptor::LOCKS_MAX)?;
     ALockOptions { operations_max: descriptor::COUNT_MAX, ..valid }.check(1)?;
     assert!(valid.check(descriptor::LOCKS_MAX + 1).is_err());

@@ -98,7 +98,9 @@ include!(concat!(env!("OUT_DIR"), "/seeded.rs"));
 
 use farfield_fabric::{Endpoint, GroupKey, Instant, NodeId, Region, RemotePtr, Word};
 
-use farfield_core::toolkit::{ErrorContext, Object, ObjectBuilder, Participants, Regions, Waits};
+use farfield_core::toolkit::{
+    ErrorContext, Object, ObjectBuilder, Participants, Regions, Waits, at_least_one, region_bytes,
+};
 use farfield_core::{Error, ErrorKind, Node, Result};
 use farfield_locks::{LockArray, LockTable, WaitLimit};
 use smallvec::SmallVec;
@@ -174,14 +176,11 @@ impl Transactions {
         options: TransactionOptions,
     ) -> Result<Transactions> {
         let TransactionOptions { cells, locks, lock } = options;
-        if cells == 0 || locks == 0 {
-            let why = format!("`cells` is {cells} and `locks` {locks}: both have to be at least 1");
-            return Err(Error::from(ErrorKind::Config { why }).of(path));
-        }
+        at_least_one(&[("cells", cells), ("locks", locks)]).of(path)?;
         let participants = Participants::new(participants);
         participants.require(node.id()).of(path)?;
         let homes: Vec<NodeId> = participants.iter().collect();
-        let bytes = cells.div_ceil(homes.len()).saturating_mul(8);
+        let bytes = region_bytes(cells.div_ceil(homes.len()), 1, "`cells`").of(path)?;
         let mut regions = Regions::new(node);
         let own = regions.alloc("cells", GroupKey::DATA, bytes).of(path)?;
         let layout = format!("cells={cells}, locks={locks} of kind {}, homes={homes:?}", lock.kind);

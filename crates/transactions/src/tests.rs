@@ -9,7 +9,7 @@ use super::*;
 fn what_does_not_exist_is_an_error() -> Result<()> {
     let node = local_session(1)?.remove(0);
     let options = |cells, locks| TransactionOptions { cells, locks, lock: LockOptions::new(LockKind::ALock) };
-    for (cells, locks) in [(0, 1), (1, 0), (0, 0)] {
+    for (cells, locks) in [(0, 1), (1, 0), (0, 0), (usize::MAX, 1), (1, usize::MAX)] {
         let error = Transactions::open(&node, "invalid", options(cells, locks)).err().expect("they are invalid");
         assert!(matches!(error.kind(), ErrorKind::Config { .. }), "{error}");
     }

@@ -2,15 +2,21 @@
 
 use farfield_core::toolkit::ObjectBuilder;
 use farfield_core::{
-    AtomicVar, Barrier, ByteString, Error, ErrorKind, KvOptions, KvStore, Mutex, NodeId, Queue, QueueOptions, Result,
-    RingBuffer, RingOptions,
+    AtomicVar, Barrier, ByteString, Error, ErrorKind, KvOptions, KvStore, Mutex, MutexArray, NodeId, Queue,
+    QueueOptions, Result, RingBuffer, RingOptions, Sst,
 };
 
 use super::keep;
 use crate::{Cluster, Scenario};
 
 pub(super) fn scenarios() -> Vec<Scenario> {
-    vec![refused("kv/options", 1, kv), refused("queue/options", 1, queue), refused("ring/options", 2, ring), homes()]
+    vec![
+        refused("kv/options", 1, kv),
+        refused("queue/options", 1, queue),
+        refused("ring/options", 2, ring),
+        refused("locks/options", 1, locks),
+        homes(),
+    ]
 }
 
 fn refused(name: &str, nodes: usize, body: fn(&Cluster) -> Result<()>) -> Scenario {
@@ -20,6 +26,13 @@ fn refused(name: &str, nodes: usize, body: fn(&Cluster) -> Result<()>) -> Scenar
 fn is_config<T>(opened: Result<T>) {
     let error = opened.err().expect("options that cannot work");
     assert!(matches!(error.kind(), ErrorKind::Config { .. }), "{error}");
+}
+
+/// Sizes whose products are beyond any memory, or beyond what a number can hold, so that they would come out small.
+fn is_huge<T>(mut open: impl FnMut(usize) -> Result<T>) {
+    for huge in [1 << 41, 1 << 59, 1 << 61, usize::MAX / 8, usize::MAX] {
+        is_config(open(huge));
+    }
 }
 
 fn is_too_large<T>(done: Result<T>) {
@@ -35,6 +48,12 @@ fn kv(cluster: &Cluster) -> Result<()> {
     is_config(open(KvOptions { locks: 0, ..small() }));
     // A message is a length, 24 bytes, and the key.
     is_config(open(KvOptions { tracker_bytes: 88, ..small() }));
+    is_config(open(KvOptions { tracker_bytes: 100, ..small() }));
+    is_huge(|huge| open(KvOptions { slots_per_node: huge, ..small() }));
+    is_huge(|huge| open(KvOptions { locks: huge, ..small() }));
+    is_huge(|huge| open(KvOptions { value_bytes_max: huge, ..small() }));
+    is_huge(|huge| open(KvOptions { key_bytes_max: huge, ..small() }));
+    is_huge(|huge| open(KvOptions { tracker_bytes: huge, ..small() }));
     let texts = KvStore::open(&node, "texts", KvOptions { tracker_bytes: 96, ..small() })?;
     let text = |bytes: usize| ByteString::from(vec![7; bytes]);
     ep.block_on(async {
@@ -66,6 +85,10 @@ fn queue(cluster: &Cluster) -> Result<()> {
     is_config(open(QueueOptions { batch_max: 0, ..small() }));
     is_config(open(QueueOptions { batch_max: 64, ..small() }));
     is_config(open(QueueOptions { capacity: 1 << 20, batch_max: 1, ..small() }));
+    is_huge(|huge| open(QueueOptions { capacity: huge, ..small() }));
+    is_huge(|huge| open(QueueOptions { enqueues_per_node: huge, ..small() }));
+    is_huge(|huge| open(QueueOptions { batch_max: huge, ..small() }));
+    is_huge(|huge| open(QueueOptions { value_bytes_max: huge, ..small() }));
     is_config(open(QueueOptions { home: NodeId(1), ..small() }));
     let texts = Queue::<ByteString>::open(&node, "texts", small())?;
     let text = |bytes: usize| ByteString::from(vec![7; bytes]);
@@ -94,6 +117,8 @@ fn ring(cluster: &Cluster) -> Result<()> {
     };
     is_config(announce(&[(b, 1)], 56));
     is_config(announce(&[(b, 1)], 68));
+    is_huge(|huge| announce(&[(b, 1)], huge & !7));
+    is_huge(|huge| announce(&[(b, huge)], 64));
     is_config(announce(&[], 64));
     is_config(announce(&[(b, 0)], 64));
     is_config(announce(&[(b, 1), (b, 1)], 64));
@@ -129,6 +154,22 @@ fn ring(cluster: &Cluster) -> Result<()> {
         reader.acknowledge(&cluster.node(node).endpoint()?)?;
     }
     ep.block_on(sender.wait_acknowledged(&ep, 64, ep.deadline()))?;
+    Ok(())
+}
+
+fn locks(cluster: &Cluster) -> Result<()> {
+    let (node, one) = (cluster.node(0), [NodeId(0)]);
+    let open = |count| MutexArray::open(&node, "locks", count);
+    is_config(open(0));
+    is_huge(open);
+    let among_none = MutexArray::open_among(&node, "locks", &[], 1).err().expect("this node is not among them");
+    assert!(matches!(among_none.kind(), ErrorKind::NotAParticipant { .. }), "{among_none}");
+    let rows = |count: usize| Sst::<u64>::open_among(&node, "rows", &one, &vec![NodeId(0); count]);
+    is_config(rows(1 << 17));
+    is_config(Barrier::open(&node, "threads", 0));
+    is_huge(|threads| Barrier::open(&node, "threads", threads));
+    // What was refused has left nothing open.
+    keep(cluster, (open(2)?, rows(2)?, Barrier::open(&node, "threads", 2)?));
     Ok(())
 }
 

@@ -74,7 +74,7 @@ fn copy() -> Scenario {
 }
 
 /// The same for each call by which a writer may go on: another message, a wait for room in a full ring, a look at the
-/// acknowledgements, a flush. Until then the node is named as one that lacks a message.
+/// acknowledgements or a wait for them, a flush. Until then the node is named as one that lacks a message.
 fn made_up() -> Scenario {
     Scenario::new("ring/made-up", "any later call of a writer puts what a node was refused", 2, |cluster| {
         let rings = ring(cluster, &[0, 1])?;
@@ -89,10 +89,12 @@ fn made_up() -> Scenario {
             assert_eq!((missed.node(), sender.is_behind()), (Some(NodeId(1)), true));
             faults.cut(NodeId(1), false);
             let (sent, soon) = (sender.position(), ep.deadline());
-            match choose(4) {
+            match choose(5) {
                 0 => ep.block_on(sender.send(&ep, &[8; 8]))?,
                 1 => ep.block_on(ep.wait_until(soon, || is_sent(sender.try_send(&ep, &[8; 24]))))??,
                 2 => ep.block_on(ep.wait_until(soon, || sender.is_acknowledged(&ep, sent).then_some(())))?,
+                // All have read up to there, so nothing is waited for.
+                3 => ep.block_on(sender.wait_acknowledged(&ep, 0, soon))?,
                 _ => ep.block_on(sender.flush(&ep))?,
             }
             assert!(!sender.is_behind(), "every node has been put all");

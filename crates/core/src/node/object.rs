@@ -27,14 +27,16 @@ use farfield_fabric::{Endpoint, LocalMutex, NodeId, RemotePtr, Word};
 mod announcement;
 mod message;
 mod opening;
+mod regions;
 pub(super) mod reopen;
 
 use self::announcement::Difference;
 pub use self::announcement::ObjectDescriptor;
-pub(super) use self::close::Memory;
-pub use self::close::{Hold, Regions};
+pub use self::close::Hold;
 pub(super) use self::message::Message;
 pub use self::opening::ObjectBuilder;
+pub(super) use self::regions::Memory;
+pub use self::regions::Regions;
 use super::{Node, Shared};
 use crate::error::{Error, ErrorContext, ErrorKind, Result, not_a_participant};
 
@@ -341,7 +343,14 @@ impl Object {
         let start = endpoint.now();
         let (mut seen, mut gone_since, mut calls_seen) = (u64::MAX, None, 0);
         let reopenings = &self.node.shared().service.reopenings;
+        let mut is_told = false;
         let mut look = || {
+            if !is_told && endpoint.now() - start > TOLD_AFTER {
+                is_told = true;
+                for there in missing().into_iter().filter_map(|node| self.open_instead(node)) {
+                    tracing::warn!("`{}` waits for all participants to open it{there}", self.path());
+                }
+            }
             if std::mem::replace(&mut seen, self.open.changes.load()) != seen {
                 if let Some((node, differs)) = self.open.state.lock().mismatch.clone() {
                     return Some(Err(Error::from(ErrorKind::Mismatch { node, differs })));
@@ -386,6 +395,7 @@ impl Object {
                     return result.of(self.path());
                 }
                 let mut what = String::from("all participants to open it");
+                what.extend(missing.iter().filter_map(|node| self.open_instead(*node)));
                 if let Some((node, why)) = self.open.state.lock().outside.first_key_value() {
                     what += &format!(
                         " ({node} opened it before {} joined, which cannot join the object: {why}. Call `Node::reopen` \
@@ -397,6 +407,20 @@ impl Object {
             }
         };
         waited.of(self.path())
+    }
+
+    /// For an error: what a missing node has open and this one has not. Its path may be misspelt, here or there.
+    fn open_instead(&self, node: NodeId) -> Option<String> {
+        const SHOWN_MAX: usize = 3;
+        let openings = self.node.shared().service.openings.lock();
+        let mut there = openings.open_there(node);
+        let shown: Vec<String> =
+            there.by_ref().take(SHOWN_MAX).map(|(path, kind)| format!("`{path}` ({kind})")).collect();
+        let more = match there.count() {
+            0 => String::new(),
+            more => format!(" and {more} more"),
+        };
+        (!shown.is_empty()).then(|| format!("; {node} has opened {}{more}, and this node has not", shown.join(", ")))
     }
 
     /// All participants, this node included, in the order in which they were named.
@@ -500,6 +524,9 @@ impl Object {
         })
     }
 }
+
+/// After this time an opening that waits warns of what the missing nodes have opened instead.
+const TOLD_AFTER: Duration = Duration::from_secs(1);
 
 /// How long a join may be in flight when its sender has known for as long that a participant is dead or departed.
 const ON_THE_WAY_MAX: Duration = Duration::from_millis(100);

@@ -1,6 +1,6 @@
 //! A barrier for the threads of all nodes.
 //!
-//! Each thread owns a row of a table of counters, [`Sst`] at `path/arrived`. To pass, a thread
+//! Each thread owns a row of a table of counters, [`Sst`] at the barrier's path. To pass, a thread
 //!
 //! 1. waits until everything it has put *to any node*, in any group, is visible there, and everything that it gets has
 //!    landed (a global fence over every node of the session);
@@ -38,9 +38,10 @@ use farfield_fabric::{self as fabric, Attempt, Endpoint, Instant, NodeId, Word};
 
 use crate::error::{Error, ErrorContext, ErrorKind, Missed, Result};
 use crate::node::{Node, RefusedPause};
+use crate::objects::options::at_least_one;
 use crate::objects::owned_var::OwnedWriter;
 use crate::objects::participants::Participants;
-use crate::objects::sst::Sst;
+use crate::objects::sst::{Sst, check_rows};
 
 /// A barrier over a fixed number of threads on every node.
 ///
@@ -99,7 +100,8 @@ impl Barrier {
     /// ```
     ///
     /// # Errors
-    /// A node that is missing, dead or departed, or that opens it differently; no memory.
+    /// A node that is missing, dead or departed, or that opens it differently; no memory; no threads, or more than 65,536
+    /// in all.
     pub fn open(node: &Node, path: &str, threads_per_node: usize) -> Result<Barrier> {
         Barrier::open_among(node, path, threads_per_node, &node.members_for(path))
     }
@@ -119,15 +121,14 @@ impl Barrier {
     /// # Errors
     /// As `open`, or this node is not among them.
     pub fn open_among(node: &Node, path: &str, threads_per_node: usize, participants: &[NodeId]) -> Result<Barrier> {
-        if threads_per_node == 0 {
-            let why = "`threads_per_node` has to be at least 1".into();
-            return Err(Error::from(ErrorKind::Config { why }).of(path));
-        }
+        at_least_one(&[("threads_per_node", threads_per_node)]).of(path)?;
         let members = Participants::new(participants);
-        let first_row = members.require(node.id()).of(path)? * threads_per_node;
+        let rank = members.require(node.id()).of(path)?;
+        check_rows(threads_per_node.saturating_mul(members.count())).of(path)?;
+        let first_row = rank * threads_per_node;
         let owners: Vec<NodeId> =
             members.iter().flat_map(|member| std::iter::repeat_n(member, threads_per_node)).collect();
-        let arrived = Sst::open_among(node, &format!("{path}/arrived"), participants, &owners)?;
+        let arrived = Sst::open_as(node, path, "Barrier", participants, &owners)?;
         let taken = Word::new(0);
         let shared = Shared { path: path.into(), node: node.clone(), arrived, threads_per_node, first_row, taken };
         Ok(Barrier(Arc::new(shared)))

@@ -7,6 +7,7 @@ pub(crate) mod codec;
 pub(crate) mod holding;
 pub mod kv;
 pub mod mutex;
+pub(crate) mod options;
 pub mod owned_var;
 pub(crate) mod participants;
 pub mod queue;

@@ -75,6 +75,7 @@ pub use self::state::{BYPASS_MAX, STUCK_LONG, STUCK_SHORT};
 use self::state::{DIED, Watch};
 use crate::error::{ErrorContext, Result};
 use crate::node::{Node, Object, ObjectBuilder, Regions};
+use crate::objects::options::{at_least_one, region_bytes};
 use crate::objects::participants::Participants;
 
 /// A number of locks, spread over the nodes that open them, in order: the word of lock `i` is on node `i mod nodes`.
@@ -182,13 +183,13 @@ impl MutexArray {
         participants: Vec<NodeId>,
         is_poisoned: bool,
     ) -> Result<MutexArray> {
-        let words = count.div_ceil(homes.len().max(1)).max(1) * words_each;
-        let bytes = words * 8;
+        at_least_one(&[("count", count)]).of(path)?;
+        let bytes = region_bytes(count.div_ceil(homes.len().max(1)), words_each, "the number of locks").of(path)?;
         let mut regions = Regions::new(node);
         if homes.contains(&node.id()) {
             let mut record = vec![0; words_each];
             record[0] = if is_poisoned { DIED } else { 0 };
-            regions.alloc_words("tickets", GroupKey::DATA, words, &record).of(path)?;
+            regions.alloc_words("tickets", GroupKey::DATA, bytes / 8, &record).of(path)?;
         }
         let homes_too = homes.clone();
         let expect =

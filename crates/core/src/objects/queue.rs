@@ -95,6 +95,7 @@ use self::steps::Spares;
 use crate::error::{Error, ErrorContext, ErrorKind, Result};
 use crate::node::{Node, Object, ObjectBuilder, Regions};
 use crate::objects::codec::Value;
+use crate::objects::options::{at_least_one, region_bytes};
 use crate::objects::participants::Participants;
 use crate::objects::wait_limit::WaitLimit;
 
@@ -139,8 +140,6 @@ pub struct Queue<V: Value> {
 /// Why a call that waits has a value at its end.
 const WAITS: &str = "a call that waits ends with a value or an error";
 
-/// The most bytes of all cells.
-const BYTES_MAX: usize = 1 << 40;
 const HEAD: usize = 0;
 const TAIL: usize = 64;
 const SLOTS: usize = 128;
@@ -197,8 +196,10 @@ impl<V: Value> Queue<V> {
         let participants = Participants::new(participants);
         let refuse = |why: &str| Err(Error::from(ErrorKind::Config { why: why.into() }).of(path));
         let QueueOptions { home, capacity, batch_max, value_bytes_max, enqueues_per_node } = options;
-        if capacity == 0 || enqueues_per_node == 0 || !(1..=BATCH_MAX).contains(&batch_max) {
-            return refuse("`capacity` and `enqueues_per_node` have to be at least 1, and `batch_max` 1 to 63");
+        at_least_one(&[("capacity", capacity), ("enqueues_per_node", enqueues_per_node), ("batch_max", batch_max)])
+            .of(path)?;
+        if batch_max > BATCH_MAX {
+            return refuse("`batch_max` has to be at most 63");
         }
         let rank = participants.require(node.id()).of(path)?;
         if participants.rank_of(home).is_none() {
@@ -209,11 +210,8 @@ impl<V: Value> Queue<V> {
             return refuse("`capacity` and `enqueues_per_node` of all nodes have to be at most 2^20 together");
         }
         let slots_bytes = SLOTS + capacity * 8;
-        let value_bytes = V::words(value_bytes_max).saturating_mul(8);
-        let cells_bytes = (cells * batch_max).saturating_mul(value_bytes);
-        if cells_bytes > BYTES_MAX {
-            return refuse("its values need more than 2^40 bytes: reduce `capacity`, `batch_max` or `value_bytes_max`");
-        }
+        let options_here = "`capacity`, `batch_max` or `value_bytes_max`";
+        let cells_bytes = region_bytes(cells * batch_max, V::words(value_bytes_max), options_here).of(path)?;
         let mut regions = Regions::new(node);
         if node.id() == home {
             let slots = regions.alloc("slots", GroupKey::DATA, slots_bytes).of(path)?;

@@ -70,6 +70,7 @@ use self::send::RemoteCopy;
 pub use self::send::RingSender;
 use crate::error::{Error, ErrorContext, ErrorKind, Result};
 use crate::node::{Node, Object, ObjectBuilder, Regions};
+use crate::objects::options::region_bytes;
 use crate::objects::participants::Participants;
 
 /// The participants of a ring buffer, and its size.
@@ -143,7 +144,7 @@ impl RingOptions {
     }
 
     fn reader_count(&self) -> usize {
-        self.readers.iter().map(|reader| reader.1).sum()
+        self.readers.iter().fold(0, |sum, reader| sum.saturating_add(reader.1))
     }
 }
 
@@ -224,6 +225,7 @@ impl RingBuffer {
     pub fn announce(node: &Node, path: &str, options: RingOptions) -> Result<RingBuffer> {
         let refuse = |why: &str| Err(Error::from(ErrorKind::Config { why: why.into() }).of(path));
         let capacity = options.capacity_bytes;
+        region_bytes(capacity / 8, 1, "`capacity_bytes`").of(path)?;
         if capacity < 64 || !capacity.is_multiple_of(8) {
             return refuse("`capacity_bytes` has to be a multiple of 8, and at least 64");
         }
@@ -240,7 +242,7 @@ impl RingBuffer {
         let mut regions = Regions::new(node);
         let ring = regions.alloc("ring", GroupKey::DATA, capacity).of(path)?;
         let head = regions.alloc("head", head_group, 8).of(path)?;
-        let tails_bytes = options.reader_count() * 8;
+        let tails_bytes = region_bytes(options.reader_count(), 1, "the readers on each node").of(path)?;
         let tails = if node.id() == options.writer {
             Some(regions.alloc("tails", GroupKey::SIGNAL, tails_bytes).of(path)?)
         } else {

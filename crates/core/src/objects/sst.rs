@@ -32,6 +32,18 @@ pub struct Sst<T> {
     rows: Vec<OwnedVar<T>>,
 }
 
+/// The most rows of one table.
+const ROWS_MAX: usize = 1 << 16;
+
+/// Checks the number of rows of a table, before anything is made for each.
+pub(super) fn check_rows(rows: usize) -> Result<()> {
+    if rows <= ROWS_MAX {
+        return Ok(());
+    }
+    let why = format!("it would have {rows} rows, one for each owner or thread: at most {ROWS_MAX} are possible");
+    Err(ErrorKind::Config { why }.into())
+}
+
 impl<T: Plain> Sst<T> {
     /// Opens a table with a row for each node, and waits for all nodes to do so.
     ///
@@ -83,8 +95,20 @@ impl<T: Plain> Sst<T> {
     /// # Errors
     /// As `open`, or this node is not among them.
     pub fn open_among(node: &Node, path: &str, participants: &[NodeId], owners: &[NodeId]) -> Result<Sst<T>> {
+        Sst::open_as(node, path, "Sst", participants, owners)
+    }
+
+    /// The table of an object of another type, under the object's own path: nodes that open two types there learn it.
+    pub(super) fn open_as(
+        node: &Node,
+        path: &str,
+        kind: &'static str,
+        participants: &[NodeId],
+        owners: &[NodeId],
+    ) -> Result<Sst<T>> {
+        check_rows(owners.len()).of(path)?;
         let layout = format!("{}, owners={owners:?}", core::any::type_name::<T>());
-        let opening = ObjectBuilder::new(node, path, "Sst").layout(&layout);
+        let opening = ObjectBuilder::new(node, path, kind).layout(&layout);
         let table = opening.participants(Participants::new(participants).iter()).announce()?;
         // All rows are announced before the first wait: one exchange in total, not one for each row.
         let announce = |(row, owner): (usize, &NodeId)| {

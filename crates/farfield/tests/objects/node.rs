@@ -8,7 +8,7 @@ use farfield::fabric::{ErrorKind as FabricError, GroupKey, PeerState};
 use farfield::toolkit::{ObjectBuilder, Poller, Progress};
 use farfield::{
     AtomicVar, Barrier, Endpoint, Error, ErrorKind, KvOptions, KvStore, MemberStatus, Mutex, Node, NodeId, OwnedVar,
-    RingBuffer, RingOptions, SharedVar, Sst, TearCheck,
+    Queue, QueueOptions, RingBuffer, RingOptions, SharedVar, Sst, TearCheck,
 };
 
 use crate::harness::{Over, SHORT, SOON, Scene, alone, eventually, on_each_fabric, over, refused, session};
@@ -133,6 +133,8 @@ fn differences_are_errors_on_both_sides() {
             open(|node| AtomicVar::open(node, "x", NodeId(0))),
             open(|node| Mutex::open(node, "x", NodeId(0))),
         ),
+        ("its type", open(|node| Barrier::open(node, "x", 1)), open(|node| Sst::<u64>::open(node, "x"))),
+        ("its type", open(|node| Barrier::open(node, "x", 1)), open(|node| Mutex::open(node, "x", NodeId(0)))),
         (
             "its layout",
             open(|node| AtomicVar::open(node, "x", NodeId(0))),
@@ -191,6 +193,29 @@ fn differences_are_errors_on_both_sides() {
             assert_eq!((&halves[0].0, &halves[0].1), (&halves[1].1, &halves[1].0), "{differs}");
         }
     }
+}
+
+/// A node that waits for others says what they have opened instead, as long as they have it open.
+#[test]
+fn a_misspelt_path_is_seen_in_the_error() {
+    let _alone = alone("misspelt paths");
+    let session = fresh("misspelt");
+    let started = |number: u16| {
+        let builder = over(Over::Shm, 2)(Node::builder()).timeout(SHORT);
+        builder.session(&session).node(number).nodes(2).start().expect("it starts")
+    };
+    let nodes = [started(0), started(1)];
+    let queue = |node: &Node, path: &str| Queue::<u64>::open(node, path, QueueOptions::new(NodeId(0), 4));
+    let errors = std::thread::scope(|scope| {
+        let open = [(&nodes[0], "jobs"), (&nodes[1], "job")];
+        let threads = open.map(|(node, path)| scope.spawn(move || queue(node, path)));
+        threads.map(|thread| refused(thread.join().expect("no panic")).to_string())
+    });
+    assert!(errors[0].contains("node 1 has opened `job` (Queue), and this node has not"), "{}", errors[0]);
+    assert!(errors[1].contains("node 0 has opened `jobs` (Queue), and this node has not"), "{}", errors[1]);
+    // What has been closed there is not named.
+    let alone = refused(queue(&nodes[0], "jobs")).to_string();
+    assert!(!alone.contains("has opened"), "{alone}");
 }
 
 #[test]

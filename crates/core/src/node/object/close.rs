@@ -30,11 +30,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Weak};
 
-use farfield_fabric::{Endpoint, GroupKey, NodeId, PeerState, Region, RemotePtr, Words};
+use farfield_fabric::{Endpoint, NodeId, PeerState};
 use serde::{Deserialize, Serialize};
 
+use super::super::Shared;
 use super::super::service::{MemberStatus, Poller, Progress};
-use super::super::{Node, Shared};
+use super::Memory;
 use crate::error::Result;
 
 /// Messages about openings that end.
@@ -55,6 +56,8 @@ pub(in crate::node) struct Openings<R> {
     /// The connections of objects that are closed here, with their paths, until the other node has closed its opening,
     /// too.
     earlier: BTreeMap<(NodeId, u64), String>,
+    /// The openings of others that have called for this node and are not open here: their paths and types.
+    calling: BTreeMap<(NodeId, u64), (String, String)>,
 }
 
 struct Own<R> {
@@ -79,7 +82,8 @@ enum Stage {
 
 impl<R> Default for Openings<R> {
     fn default() -> Openings<R> {
-        Openings { own: BTreeMap::new(), used: BTreeMap::new(), earlier: BTreeMap::new() }
+        let (own, used, earlier, calling) = Default::default();
+        Openings { own, used, earlier, calling }
     }
 }
 
@@ -109,6 +113,18 @@ impl<R> Openings<R> {
             self.used.insert((peer, theirs), opening);
         }
         is_used
+    }
+
+    /// Records that another node has opened a path of which this node is a participant, and that is not open here.
+    pub(super) fn calls(&mut self, peer: NodeId, theirs: u64, path: String, kind: String) {
+        self.calling.insert((peer, theirs), (path, kind));
+    }
+
+    /// The paths that another node has opened and this one has not, with their types; the latest first.
+    pub(super) fn open_there(&self, peer: NodeId) -> impl Iterator<Item = &(String, String)> {
+        let is_open = |path: &String| self.own.values().any(|own| own.stage == Stage::Open && own.path == *path);
+        let calling = self.calling.range((peer, 0)..=(peer, u64::MAX)).rev().map(|(_, it)| it);
+        calling.filter(move |(path, _)| !is_open(path))
     }
 
     /// Whether a dropped object of this path was connected to this opening of another node, or to a later one.
@@ -147,6 +163,7 @@ impl<R> Openings<R> {
     /// Handles `Closed` of another node. Returns the answer.
     pub(super) fn is_closed_there(&mut self, peer: NodeId, theirs: u64) -> Option<Message> {
         self.earlier.remove(&(peer, theirs));
+        self.calling.remove(&(peer, theirs));
         match self.used.get(&(peer, theirs)).and_then(|opening| self.own.get_mut(opening)) {
             Some(own) => {
                 own.closed_there.insert(peer);
@@ -167,6 +184,7 @@ impl<R> Openings<R> {
     /// Handles deaths and departures of nodes. Returns the regions to free.
     pub(in crate::node) fn forget(&mut self, is_gone: impl Fn(NodeId) -> bool) -> Vec<R> {
         self.earlier.retain(|(peer, _), _| !is_gone(*peer));
+        self.calling.retain(|(peer, _), _| !is_gone(*peer));
         let closed: Vec<u64> = self.own.iter().filter(|it| it.1.stage == Stage::Closed).map(|it| *it.0).collect();
         closed.into_iter().flat_map(|opening| self.give_back(opening, &is_gone)).collect()
     }
@@ -203,7 +221,7 @@ impl Shared {
         Ok(())
     }
 
-    fn free_all(&self, all: Vec<Memory>) {
+    pub(super) fn free_all(&self, all: Vec<Memory>) {
         for memory in all {
             if let Err(why) = self.free(memory) {
                 tracing::error!("memory of a closed object is not given back: {why}");
@@ -321,156 +339,6 @@ impl Poller for Saying {
             Some(shared) if !self.is_done(&shared) => Progress::Retry,
             _ => Progress::Done,
         }
-    }
-}
-
-/// Memory of an object: cells of this node, or words that only operations access.
-#[derive(Clone)]
-pub(in crate::node) enum Memory {
-    Region(Region),
-    Words(Words),
-}
-
-impl Memory {
-    /// Its address.
-    pub(super) fn remote(&self) -> RemotePtr<u8> {
-        match self {
-            Memory::Region(region) => region.remote(0),
-            Memory::Words(words) => words.start(),
-        }
-    }
-
-    pub(super) fn bytes(&self) -> usize {
-        match self {
-            Memory::Region(region) => region.bytes(),
-            Memory::Words(words) => words.bytes(),
-        }
-    }
-}
-
-/// The regions of an object that is being opened ([`ObjectBuilder::regions`](super::ObjectBuilder::regions)). If it is
-/// never announced, they are freed at once.
-///
-/// ```
-/// # fn main() -> farfield::Result<()> {
-/// use farfield::fabric::GroupKey;
-/// use farfield::toolkit::{ObjectBuilder, Regions};
-/// let node = farfield::Node::builder().session("doc-regions").start()?;
-/// let mut regions = Regions::new(&node);
-/// let inbox = regions.alloc("inbox", GroupKey::SIGNAL, 4096)?;
-/// let scratch = regions.alloc_own(GroupKey::DATA, 64)?; // no other node learns its address
-/// let object = ObjectBuilder::new(&node, "app/mail", "Mail").regions(regions).open()?;
-/// assert_eq!(object.remote::<u8>(node.id(), "inbox")?, inbox.remote(0));
-/// # drop((object, scratch)); Ok(()) }
-/// ```
-pub struct Regions {
-    node: Node,
-    all: Vec<(Option<&'static str>, Memory)>,
-}
-
-impl Regions {
-    /// No regions of this node yet.
-    ///
-    /// ```
-    /// # fn main() -> farfield::Result<()> {
-    /// # use farfield::{fabric::GroupKey, toolkit::{ObjectBuilder, ObjectDescriptor, Regions}};
-    /// # let node = farfield::Node::builder().start()?;
-    /// let mut regions = Regions::new(&node);
-    /// regions.alloc("inbox", GroupKey::SIGNAL, 4096)?;
-    /// drop(regions); // without an opening: its memory is free again
-    /// assert_eq!(node.metrics().memory_bytes, 0);
-    /// # Ok(()) }
-    /// ```
-    pub fn new(node: &Node) -> Regions {
-        Regions { node: node.for_service(), all: Vec::new() }
-    }
-
-    /// Allocates a region that is announced to the others.
-    ///
-    /// ```
-    /// # fn main() -> farfield::Result<()> {
-    /// # use farfield::{fabric::GroupKey, toolkit::{ObjectBuilder, ObjectDescriptor, Regions}};
-    /// # let node = farfield::Node::builder().start()?;
-    /// let mut regions = Regions::new(&node);
-    /// let inbox = regions.alloc("inbox", GroupKey::SIGNAL, 4096)?;
-    /// inbox.word(0).store(7); // this node's own access
-    /// # Ok(()) }
-    /// ```
-    ///
-    /// # Errors
-    /// No memory is left.
-    pub fn alloc(&mut self, name: &'static str, group: GroupKey, bytes: usize) -> Result<Region> {
-        let region = self.node.alloc(group, bytes)?;
-        self.add(name, region.clone());
-        Ok(region)
-    }
-
-    /// Allocates words that are announced to the others, and that only operations access ([`Node::alloc_words`]).
-    ///
-    /// ```
-    /// # fn main() -> farfield::Result<()> {
-    /// # use farfield::{fabric::GroupKey, toolkit::{ObjectBuilder, ObjectDescriptor, Regions}};
-    /// # let node = farfield::Node::builder().start()?;
-    /// let mut regions = Regions::new(&node);
-    /// regions.alloc_words("count", GroupKey::DATA, 1, &[10])?;
-    /// let object = ObjectBuilder::new(&node, "app/count", "Count").regions(regions).open()?;
-    /// let count = object.remote::<u64>(node.id(), "count")?;
-    /// assert_eq!(node.endpoint()?.faa(count, 1).wait()?, 10);
-    /// # Ok(()) }
-    /// ```
-    ///
-    /// # Errors
-    /// No memory is left.
-    pub fn alloc_words(&mut self, name: &'static str, group: GroupKey, count: usize, pattern: &[u64]) -> Result<()> {
-        let words = self.node.alloc_words(group, count, pattern)?;
-        self.add_words(name, words);
-        Ok(())
-    }
-
-    /// Allocates a region that only this node knows.
-    ///
-    /// ```
-    /// # fn main() -> farfield::Result<()> {
-    /// # use farfield::{fabric::GroupKey, toolkit::{ObjectBuilder, ObjectDescriptor, Regions}};
-    /// # let node = farfield::Node::builder().start()?;
-    /// let mut regions = Regions::new(&node);
-    /// let scratch = regions.alloc_own(GroupKey::DATA, 64)?; // it has no name: no peer can ask for it
-    /// # Ok(()) }
-    /// ```
-    ///
-    /// # Errors
-    /// No memory is left.
-    pub fn alloc_own(&mut self, group: GroupKey, bytes: usize) -> Result<Region> {
-        let region = self.node.alloc(group, bytes)?;
-        self.all.push((None, Memory::Region(region.clone())));
-        Ok(region)
-    }
-
-    /// Adds a region that was allocated before.
-    pub(super) fn add(&mut self, name: &'static str, region: Region) {
-        self.all.push((Some(name), Memory::Region(region)));
-    }
-
-    /// Adds words that were allocated before.
-    pub(super) fn add_words(&mut self, name: &'static str, words: Words) {
-        self.all.push((Some(name), Memory::Words(words)));
-    }
-
-    /// The announced regions.
-    pub(super) fn named(&self) -> impl Iterator<Item = (&'static str, &Memory)> {
-        self.all.iter().filter_map(|(name, memory)| Some(((*name)?, memory)))
-    }
-
-    /// Passes the regions to an opening.
-    pub(super) fn take(mut self) -> Vec<Memory> {
-        core::mem::take(&mut self.all).into_iter().map(|it| it.1).collect()
-    }
-}
-
-impl Drop for Regions {
-    fn drop(&mut self) {
-        let regions = core::mem::take(&mut self.all).into_iter().map(|it| it.1).collect();
-        self.node.shared().free_all(regions);
     }
 }
 

@@ -51,6 +51,8 @@ impl Message {
                     let has_returned = from.index() >= shared.fabric.places();
                     if has_returned && shared.service.reopenings.is_past(&theirs.path) {
                         leave_outside(shared, from, opening, theirs.path, REOPENED.into());
+                    } else {
+                        shared.service.openings.lock().calls(from, opening, theirs.path, theirs.kind);
                     }
                     return;
                 };

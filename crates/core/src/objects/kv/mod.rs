@@ -114,6 +114,7 @@ use crate::error::{Error, ErrorContext, ErrorKind, Result};
 use crate::node::{Node, Object, ObjectBuilder, Regions};
 pub use crate::objects::codec::{ByteString, Key, Value};
 use crate::objects::mutex::MutexArray;
+use crate::objects::options::{at_least_one, region_bytes};
 use crate::objects::participants::Participants;
 
 /// A linearizable map from `K` to `V`, spread over the nodes of a session.
@@ -198,19 +199,19 @@ impl<K: Key, V: Value> KvStore<K, V> {
         let count = participants.count();
         let value_words = V::words(options.value_bytes_max);
         let layout = Layout { words: 2 + value_words, per_node: options.slots_per_node };
-        if options.slots_per_node == 0 || options.locks == 0 {
-            let why = "`slots_per_node` and `locks` have to be at least 1".into();
-            return Err(Error::from(ErrorKind::Config { why }).of(path));
-        }
+        at_least_one(&[("slots_per_node", options.slots_per_node), ("locks", options.locks)]).of(path)?;
+        region_bytes(options.tracker_bytes / 8, 1, "`tracker_bytes`").of(path)?;
         let message_bytes = tracker::message_bytes_max::<K>(options.key_bytes_max);
-        if options.tracker_bytes < message_bytes {
-            let why = format!("`tracker_bytes` has to be at least {message_bytes}: a message holds the longest key");
+        if options.tracker_bytes < message_bytes || !options.tracker_bytes.is_multiple_of(8) {
+            let why = format!(
+                "`tracker_bytes` has to be a multiple of 8, and at least {message_bytes}: a message holds the longest key"
+            );
             return Err(Error::from(ErrorKind::Config { why }).of(path));
         }
-        let bytes = layout.bytes();
+        let bytes = layout.bytes().of(path)?;
         let mut regions = Regions::new(node);
         let region = regions.alloc("slots", GroupKey::DATA, bytes).of(path)?;
-        let redo_bytes = options.locks * layout.redo_words() * 8;
+        let redo_bytes = region_bytes(options.locks, layout.redo_words(), "`locks` or `value_bytes_max`").of(path)?;
         regions.alloc("redo", GroupKey::DATA, redo_bytes).of(path)?;
         let reports_bytes = count * count * 8;
         let reports = regions.alloc("reports", GroupKey::SERVICE, reports_bytes).of(path)?;

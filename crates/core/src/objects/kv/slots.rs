@@ -14,6 +14,8 @@ use zerocopy::IntoBytes;
 
 use super::Placement;
 use super::index::Entry;
+use crate::error::Result;
+use crate::objects::options::region_bytes;
 use crate::objects::participants::Participants;
 
 /// The shape of the slots of all nodes.
@@ -26,8 +28,8 @@ pub(super) struct Layout {
 }
 
 impl Layout {
-    pub(super) fn bytes(&self) -> usize {
-        self.words * 8 * self.per_node
+    pub(super) fn bytes(&self) -> Result<usize> {
+        region_bytes(self.per_node, self.words, "`slots_per_node` or `value_bytes_max`")
     }
 
     /// Words of a value that can be redone: the slot's, and two more in the place of its meta word.

@@ -67,7 +67,7 @@ impl Change {
 /// Room for the message of the longest key, in bytes of the ring.
 pub(super) fn message_bytes_max<K: Key>(key_bytes_max: usize) -> usize {
     let key_bytes = if K::FIXED { size_of::<K>() } else { key_bytes_max };
-    8 + (24 + key_bytes).next_multiple_of(8)
+    key_bytes.saturating_add(24).div_ceil(8).saturating_add(1).saturating_mul(8)
 }
 
 /// This node's tracker, and the poller that follows the others'.

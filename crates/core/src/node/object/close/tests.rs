@@ -43,6 +43,22 @@ fn what_nobody_was_told_of_comes_back_at_once() {
 }
 
 #[test]
+fn what_others_have_open_is_known_until_they_close_it() {
+    let mut openings = opened();
+    let there = |openings: &Openings<_>, peer: u16| -> Vec<String> {
+        openings.open_there(NodeId(peer)).map(|(path, _)| path.clone()).collect()
+    };
+    for (peer, opening, path) in [(1, 5, "one"), (1, 6, "other"), (2, 5, "one"), (1, 7, "object")] {
+        openings.calls(NodeId(peer), opening, path.into(), "Queue".into());
+    }
+    assert_eq!(there(&openings, 1), ["other", "one"], "the latest first, without what is open here");
+    openings.is_closed_there(NodeId(1), 6);
+    assert_eq!(there(&openings, 1), ["one"]);
+    openings.forget(|node| node == NodeId(1));
+    assert_eq!((there(&openings, 1), there(&openings, 2)), (vec![], vec!["one".to_string()]));
+}
+
+#[test]
 fn who_releases_first_and_who_is_gone_is_not_waited_for() {
     let mut openings = opened();
     assert!(openings.is_released(NodeId(1), 1, NOBODY).is_empty(), "it is open here");

@@ -1,0 +1,156 @@
+//! The memory of an object on this node.
+
+use farfield_fabric::{GroupKey, Region, RemotePtr, Words};
+
+use super::super::Node;
+use crate::error::Result;
+
+/// Memory of an object: cells of this node, or words that only operations access.
+#[derive(Clone)]
+pub(in crate::node) enum Memory {
+    Region(Region),
+    Words(Words),
+}
+
+impl Memory {
+    /// Its address.
+    pub(super) fn remote(&self) -> RemotePtr<u8> {
+        match self {
+            Memory::Region(region) => region.remote(0),
+            Memory::Words(words) => words.start(),
+        }
+    }
+
+    pub(super) fn bytes(&self) -> usize {
+        match self {
+            Memory::Region(region) => region.bytes(),
+            Memory::Words(words) => words.bytes(),
+        }
+    }
+}
+
+/// The regions of an object that is being opened ([`ObjectBuilder::regions`](super::ObjectBuilder::regions)). If it is
+/// never announced, they are freed at once.
+///
+/// ```
+/// # fn main() -> farfield::Result<()> {
+/// use farfield::fabric::GroupKey;
+/// use farfield::toolkit::{ObjectBuilder, Regions};
+/// let node = farfield::Node::builder().session("doc-regions").start()?;
+/// let mut regions = Regions::new(&node);
+/// let inbox = regions.alloc("inbox", GroupKey::SIGNAL, 4096)?;
+/// let scratch = regions.alloc_own(GroupKey::DATA, 64)?; // no other node learns its address
+/// let object = ObjectBuilder::new(&node, "app/mail", "Mail").regions(regions).open()?;
+/// assert_eq!(object.remote::<u8>(node.id(), "inbox")?, inbox.remote(0));
+/// # drop((object, scratch)); Ok(()) }
+/// ```
+pub struct Regions {
+    node: Node,
+    all: Vec<(Option<&'static str>, Memory)>,
+}
+
+impl Regions {
+    /// No regions of this node yet.
+    ///
+    /// ```
+    /// # fn main() -> farfield::Result<()> {
+    /// # use farfield::{fabric::GroupKey, toolkit::{ObjectBuilder, ObjectDescriptor, Regions}};
+    /// # let node = farfield::Node::builder().start()?;
+    /// let mut regions = Regions::new(&node);
+    /// regions.alloc("inbox", GroupKey::SIGNAL, 4096)?;
+    /// drop(regions); // without an opening: its memory is free again
+    /// assert_eq!(node.metrics().memory_bytes, 0);
+    /// # Ok(()) }
+    /// ```
+    pub fn new(node: &Node) -> Regions {
+        Regions { node: node.for_service(), all: Vec::new() }
+    }
+
+    /// Allocates a region that is announced to the others.
+    ///
+    /// ```
+    /// # fn main() -> farfield::Result<()> {
+    /// # use farfield::{fabric::GroupKey, toolkit::{ObjectBuilder, ObjectDescriptor, Regions}};
+    /// # let node = farfield::Node::builder().start()?;
+    /// let mut regions = Regions::new(&node);
+    /// let inbox = regions.alloc("inbox", GroupKey::SIGNAL, 4096)?;
+    /// inbox.word(0).store(7); // this node's own access
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    /// No memory is left.
+    pub fn alloc(&mut self, name: &'static str, group: GroupKey, bytes: usize) -> Result<Region> {
+        let region = self.node.alloc(group, bytes)?;
+        self.add(name, region.clone());
+        Ok(region)
+    }
+
+    /// Allocates words that are announced to the others, and that only operations access ([`Node::alloc_words`]).
+    ///
+    /// ```
+    /// # fn main() -> farfield::Result<()> {
+    /// # use farfield::{fabric::GroupKey, toolkit::{ObjectBuilder, ObjectDescriptor, Regions}};
+    /// # let node = farfield::Node::builder().start()?;
+    /// let mut regions = Regions::new(&node);
+    /// regions.alloc_words("count", GroupKey::DATA, 1, &[10])?;
+    /// let object = ObjectBuilder::new(&node, "app/count", "Count").regions(regions).open()?;
+    /// let count = object.remote::<u64>(node.id(), "count")?;
+    /// assert_eq!(node.endpoint()?.faa(count, 1).wait()?, 10);
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    /// No memory is left.
+    pub fn alloc_words(&mut self, name: &'static str, group: GroupKey, count: usize, pattern: &[u64]) -> Result<()> {
+        let words = self.node.alloc_words(group, count, pattern)?;
+        self.add_words(name, words);
+        Ok(())
+    }
+
+    /// Allocates a region that only this node knows.
+    ///
+    /// ```
+    /// # fn main() -> farfield::Result<()> {
+    /// # use farfield::{fabric::GroupKey, toolkit::{ObjectBuilder, ObjectDescriptor, Regions}};
+    /// # let node = farfield::Node::builder().start()?;
+    /// let mut regions = Regions::new(&node);
+    /// let scratch = regions.alloc_own(GroupKey::DATA, 64)?; // it has no name: no peer can ask for it
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    /// No memory is left.
+    pub fn alloc_own(&mut self, group: GroupKey, bytes: usize) -> Result<Region> {
+        let region = self.node.alloc(group, bytes)?;
+        self.all.push((None, Memory::Region(region.clone())));
+        Ok(region)
+    }
+
+    /// Adds a region that was allocated before.
+    pub(super) fn add(&mut self, name: &'static str, region: Region) {
+        self.all.push((Some(name), Memory::Region(region)));
+    }
+
+    /// Adds words that were allocated before.
+    pub(super) fn add_words(&mut self, name: &'static str, words: Words) {
+        self.all.push((Some(name), Memory::Words(words)));
+    }
+
+    /// The announced regions.
+    pub(super) fn named(&self) -> impl Iterator<Item = (&'static str, &Memory)> {
+        self.all.iter().filter_map(|(name, memory)| Some(((*name)?, memory)))
+    }
+
+    /// Passes the regions to an opening.
+    pub(super) fn take(mut self) -> Vec<Memory> {
+        core::mem::take(&mut self.all).into_iter().map(|it| it.1).collect()
+    }
+}
+
+impl Drop for Regions {
+    fn drop(&mut self) {
+        let regions = core::mem::take(&mut self.all).into_iter().map(|it| it.1).collect();
+        self.node.shared().free_all(regions);
+    }
+}
