@@ -53,7 +53,8 @@ impl About {
         let Self { converters, seconds, delay_us, is_real_time } = self;
         let time = if *is_real_time { "real time" } else { "virtual time" };
         let delay = if *delay_us == 0 { String::new() } else { format!(", messages {delay_us} µs late") };
-        format!("{converters} converters, {seconds} s, {time}{delay}")
+        let plural = if *converters == 1 { "" } else { "s" };
+        format!("{converters} converter{plural}, {seconds} s, {time}{delay}")
     }
 }
 
@@ -132,9 +133,12 @@ pub(crate) fn by_period(about: &About, runs: &[Run]) -> Drawing<String> {
         let shade = scales(&area, 0.0..longest, 0.0..most)?;
         let corners = [shade.backend_coord(&(0.0, most)), shade.backend_coord(&(steady_up_to, 0.0))];
         root.draw(&Rectangle::new(corners, SHADE.filled()))?;
-        let at = shade.backend_coord(&(steady_up_to / 2.0, most * 0.97));
-        text(root, (at.0 / FINE, at.1 / FINE), 12.0, QUIET, HPos::Center, "steady in LOCO's figure 21: up to 40 µs")?;
         let mut chart = axes(&area, 0.0..longest, 0.0..most, true)?;
+        // Behind the words there is no grid.
+        let (x, y) = chart.backend_coord(&(steady_up_to / 2.0, most * 0.95));
+        let (half, line) = (125 * FINE, 16 * FINE);
+        root.draw(&Rectangle::new([(x - half, y - FINE), (x + half, y + line)], SHADE.filled()))?;
+        text(root, (x / FINE, y / FINE), 12.0, QUIET, HPos::Center, "steady in LOCO's figure 21: up to 40 µs")?;
         type Measure = fn(&Stray) -> f64;
         let lines: [(&str, RGBColor, Measure); 2] =
             [("at most", STRAYS, Stray::max_volts), ("root mean square", STEADY, Stray::rms_volts)];
@@ -164,14 +168,16 @@ fn envelope(seen: &[(Nanos, f64)], volts: &Range<f64>) -> Vec<(f64, f64)> {
     /// A steady output is a line of this share of the axis.
     const LINE: f64 = 0.025;
     let (mut above, mut below) = (Vec::new(), Vec::new());
-    let end = seen.last().map_or(1, |last| last.0 + 1);
+    let last = seen.last().map_or(0, |last| last.0);
+    let end = last + 1;
     for part in seen.chunk_by(|a, b| a.0 * PARTS as Nanos / end == b.0 * PARTS as Nanos / end) {
         let [least, most] = part.iter().fold([f64::INFINITY, f64::NEG_INFINITY], |[least, most], (_, volts)| {
             [least.min(*volts), most.max(*volts)]
         });
         let thicker = ((volts.end - volts.start) * LINE - (most - least)).max(0.0) / 2.0;
         let within = |value: f64| value.clamp(volts.start, volts.end);
-        for time in [part[0].0, part[part.len() - 1].0] {
+        let is_last = part[part.len() - 1].0 == last;
+        for time in [part[0].0, last].into_iter().take(1 + usize::from(is_last)) {
             let time_s = time as f64 * 1e-9;
             above.push((time_s, within(most + thicker)));
             below.push((time_s, within(least - thicker)));
