@@ -13,9 +13,11 @@ use farfield::fabric::verbs::VerbsOptions;
 use farfield::mutants::Mutant;
 use mowgli::enumerate::{Detail, Outcomes, consistent};
 use mowgli::explore;
-use mowgli::litmus::{Implementation, Observable, Test};
+use mowgli::litmus::{Implementation, Observable, Quantifier, Test};
 use mowgli::model::Models;
+use mowgli::refine::Why;
 use mowgli::report::Herd;
+use mowgli::witness::Answer;
 use mowgli::{draw, witness};
 use serde_json::{Value, json};
 
@@ -35,7 +37,7 @@ loaded. The output has herd's format: every outcome, and the answer to the quest
   farfield litmus --machine fig_3d.litmus  on the RDMA^TSO machine too: are the outcomes the same?
   farfield litmus --refine bal_sv fig_22.litmus
                                            with an implementation in place of the barrier: does it show an outcome that
-                                           the specification forbids?
+                                           the specification forbids? If so, why is it forbidden, and how does it happen?
   farfield litmus --svg out fig_3d.litmus  and a picture, out/fig_3d.svg: an execution in which the condition holds, or
                                            the cycle that forbids it
   farfield litmus SB.litmus --run shm,sim  on Farfield itself: how often is each outcome seen, and is one that the
@@ -228,18 +230,35 @@ fn refine(args: &LitmusArgs, models: &Models, out: &mut impl Write) -> Result<Ex
     let mut is_sound = true;
     for file in files(&args.tests)? {
         let name = file.display().to_string();
+        let text = read(&file)?;
         let refinement =
-            mowgli::refine::refine(&name, &read(&file)?, models, &implementations).with_context(|| name.clone())?;
+            mowgli::refine::refine(&name, &text, models, &implementations).with_context(|| name.clone())?;
         let (shown, specified) = (refinement.shown.len(), refinement.specified.len());
         writeln!(out, "{name}: {shown} outcomes over {}, {specified} specified", args.refine.join(", "))?;
-        for state in refinement.unsound() {
+        for (at, state) in refinement.unsound().enumerate() {
             is_sound = false;
             let seen: Vec<_> =
                 refinement.names.iter().zip(state).map(|(name, value)| format!("{name}={value};")).collect();
             writeln!(out, "Unsound: {}", seen.join(" "))?;
+            // One explanation a test: the others are often about the same mistake.
+            if at == 0 {
+                let why = mowgli::refine::why(&name, &text, models, &implementations, state);
+                tell_why(&why.with_context(|| name.clone())?, &args.refine.join(", "), out)?;
+            }
         }
     }
     Ok(if is_sound { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// Why the specification forbids an outcome, and an execution over the implementations that has it.
+fn tell_why(why: &Why, over: &str, out: &mut impl Write) -> Result<()> {
+    let reason = why.specified.reason(Quantifier::Exists).replace('\u{a0}', " ");
+    writeln!(out, "  Why the specification forbids it: {reason}")?;
+    if let Answer::Witness(graph) = &why.shown {
+        writeln!(out, "  How it happens over {over}; in brackets, where a value that is read comes from:")?;
+        graph.told().iter().try_for_each(|line| writeln!(out, "    {line}"))?;
+    }
+    Ok(())
 }
 
 /// The RDMA device that was named, as nodes that are started elsewhere are told it.

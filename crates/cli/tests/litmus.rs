@@ -57,8 +57,15 @@ fn a_refinement_that_is_unsound_is_told() {
     let test = format!("{SUITE}/paper/fig_22.litmus");
     let output = litmus(&["--refine", "bal_no_fence", &test]);
     assert!(output.status.code() == Some(1) && out(&output).contains("Unsound: 2:a=0;"), "{}", out(&output));
+    // It says why: the cycle that forbids it, and an execution that has it.
+    let text = out(&output);
+    let why = "Why the specification forbids it: It breaks Λ-consistency by the cycle P0: ";
+    assert!(text.contains(why) && text.contains("NRW₂ z=1"), "{text}");
+    assert!(text.contains("How it happens over bal_no_fence") && text.contains("P0: Put(d, z, p)  "), "{text}");
+    assert!(text.contains(" z=0 (initial)"), "{text}");
     let output = litmus(&["--refine", "bal_sv,sv_rdma", &test]);
     assert_eq!(output.status.code(), Some(0), "{}{}", out(&output), err(&output));
+    assert!(!out(&output).contains("Why"), "{}", out(&output));
 }
 
 #[test]

@@ -464,3 +464,25 @@ fn the_doctor_fails_without_a_rendezvous_directory() {
     let report = text(&output.stdout);
     assert!(report.contains("export FARFIELD_DIR="), "{report}");
 }
+
+/// Nodes find each other in another directory then, and the doctor says which and why.
+#[test]
+fn the_doctor_works_beside_a_dev_shm_that_is_read_only() {
+    let mount = |then: &str| {
+        let mut command = Command::new("unshare");
+        let script = format!("mount -t tmpfs -o ro none /dev/shm && {then}");
+        command.args(["--user", "--map-root-user", "--mount", "sh", "-c", &script, env!("CARGO_BIN_EXE_farfield")]);
+        command.env_remove("FARFIELD_DIR").stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        command
+    };
+    if !mount("true").output().is_ok_and(|output| output.status.success()) {
+        return eprintln!("not run: this user may not mount over /dev/shm");
+    }
+    let output = finish(mount("\"$0\" doctor"));
+    let report = text(&output.stdout);
+    assert_eq!(output.status.code(), Some(0), "{report}");
+    assert!(report.contains("the temporary directory, as /dev/shm is mounted read-only"), "{report}");
+    // And the nodes work there.
+    let output = finish(mount("\"$0\" bench fabric --seconds 0.05"));
+    assert_eq!(output.status.code(), Some(0), "{}{}", text(&output.stdout), text(&output.stderr));
+}

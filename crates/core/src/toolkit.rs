@@ -13,7 +13,7 @@
 //! | [`ObjectBuilder`] → [`Object`] | Opens the object with all participants, checks that they agree, and exchanges addresses. |
 //! | [`Object::wait_with`], [`OwnedVar::announce`](crate::OwnedVar::announce), [`RingBuffer::announce`](crate::RingBuffer::announce) | A composed object announces all its parts before it waits for any. |
 //! | [`Participants`], [`Node::members_for`](crate::Node::members_for) | Ranks of nodes, for layouts with a part for each node; and the default participants of a path. |
-//! | [`MutexArray::open_among`](crate::MutexArray::open_among), [`Sst::open_among`](crate::Sst::open_among), [`KvStore::open_among`](crate::KvStore::open_among), [`Queue::open_among`](crate::Queue::open_among), [`Barrier::open_among`](crate::Barrier::open_among) | Objects as parts of another, among its participants. All locks of `farfield-locks` and `Transactions` have one, too. |
+//! | [`SharedVar::open_among`](crate::SharedVar::open_among), [`OwnedVar::open_among`](crate::OwnedVar::open_among), [`MutexArray::open_among`](crate::MutexArray::open_among), [`Sst::open_among`](crate::Sst::open_among), [`KvStore::open_among`](crate::KvStore::open_among), [`Queue::open_among`](crate::Queue::open_among), [`Barrier::open_among`](crate::Barrier::open_among) | Objects as parts of another, among its participants. All locks of `farfield-locks` and `Transactions` have one, too. |
 //! | [`ObjectDescriptor`] | A peer's announcement, for callbacks of an opening. |
 //! | [`Hold`] | Keeps the object open for work that outlives its handles. |
 //!

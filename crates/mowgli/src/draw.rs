@@ -45,7 +45,7 @@ pub fn svg(test: &Test, answer: &Answer) -> String {
     let mut picture = Picture { document: Document::new(), layout: &layout, graph, lines: &lines, y: 0.0 };
     let heading = heading(test, answer);
     let sentences =
-        [test.reason.clone(), format!("{} {}", test.quantifier, test.question), reason(graph, answer, test.quantifier)];
+        [test.reason.clone(), format!("{} {}", test.quantifier, test.question), answer.reason(test.quantifier)];
     picture.document = picture
         .document
         .add(Title::new(heading.clone()))
@@ -65,44 +65,6 @@ fn heading(test: &Test, answer: &Answer) -> String {
     }
 }
 
-/// The thread of a subevent.
-fn thread(graph: &Graph, at: usize) -> Option<usize> {
-    graph.subevents[at].call.map(|call| graph.calls[call].thread)
-}
-
-/// Why it is forbidden.
-fn reason(graph: &Graph, answer: &Answer, quantifier: Quantifier) -> String {
-    match answer {
-        Answer::Witness(_) => String::new(),
-        Answer::Impossible if quantifier == Quantifier::Forall => "Nothing that can be read makes it otherwise.".into(),
-        Answer::Impossible => "Nothing that can be read makes it so.".into(),
-        Answer::Forbidden(_, cycle) => {
-            let mut before = None;
-            let mut name = |at: usize| {
-                let whose = match thread(graph, at) {
-                    _ if before == Some(thread(graph, at)) => String::new(),
-                    Some(thread) => format!("P{thread}: "),
-                    None => "initial ".into(),
-                };
-                before = Some(thread(graph, at));
-                // Names are not to be broken at the end of a line.
-                format!("{whose}{}", graph.subevents[at]).replace(' ', "\u{a0}")
-            };
-            if cycle.edges.is_empty() {
-                return format!("It breaks {}, at {}.", cycle.law, name(cycle.at));
-            }
-            let from = cycle.edges.iter().map(|edge| edge.from).chain([cycle.at]).map(name);
-            let labels = cycle.edges.iter().map(|edge| pretty(&edge.label));
-            let (from, labels): (Vec<_>, Vec<_>) = (from.collect(), labels.collect());
-            format!("It breaks {} by the cycle {} ({}).", cycle.law, from.join(" → "), labels.join("\u{a0}; "))
-        }
-    }
-}
-
-fn pretty(label: &str) -> String {
-    label.replace("^-1", "⁻¹")
-}
-
 /// The lines of a witness: the chosen relations. Program order is downwards.
 fn of_witness(graph: &Graph) -> Vec<Line> {
     let mut lines = Vec::new();
@@ -115,7 +77,7 @@ fn of_witness(graph: &Graph) -> Vec<Line> {
             let (first, second) = (&graph.subevents[from], &graph.subevents[to]);
             let is_clear = first.call.is_none() && second.reads.is_none();
             // A library's synchronization is of interest between threads.
-            let is_own = label.ends_with(".so") && thread(graph, from) == thread(graph, to);
+            let is_own = label.ends_with(".so") && graph.thread(from) == graph.thread(to);
             if !is_clear && !is_own && !is_initial(graph, from, to) {
                 lines.push(Line { from, to, label: label.clone(), is_cycle: false });
             }

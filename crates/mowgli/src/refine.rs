@@ -4,9 +4,10 @@ use std::collections::BTreeSet;
 use std::rc::Rc;
 
 use crate::enumerate::{Detail, consistent};
-use crate::litmus::{Implementation, Observable, Test, Value};
+use crate::litmus::{Condition, Implementation, Observable, Quantifier, Test, Value};
 use crate::model::Models;
 use crate::trace::TooLarge;
+use crate::witness::{self, Answer};
 
 /// The outcomes of a client, which are what its own registers hold, with a library and with an implementation of it.
 ///
@@ -49,6 +50,64 @@ impl Refinement {
     }
 }
 
+/// Why an outcome of a client makes an implementation unsound.
+#[derive(Clone, Debug)]
+pub struct Why {
+    /// The specification's answer: it forbids the outcome.
+    pub specified: Answer,
+    /// The implementation's answer: an execution that has the outcome.
+    pub shown: Answer,
+}
+
+/// Explains an outcome that an implementation shows and its specification forbids: one of [`Refinement::unsound`].
+///
+/// # Errors
+/// As [`refine`].
+///
+/// ```
+/// # use mowgli::{litmus::{Implementation, Quantifier}, model::Models, refine::{refine, why}, witness::Answer};
+/// # let client = "rdmawait, bal t { p@1 = 1; z@2; c@3; barrier b(P0, P1, P2); }
+/// #     P0@1 { Put(d, z, p); BAR(b); }
+/// #     P1@2 { BAR(b); }
+/// #     P2@3 { BAR(b); Get(e, c, z); Wait(e); let a = Read(c); }
+/// #     exists (true)";
+/// # let all = Implementation::builtin();
+/// let broken: Vec<_> = all.into_iter().filter(|it| it.name == "bal_no_fence").collect();
+/// let models = Models::builtin();
+/// let refinement = refine("t", client, &models, &broken)?;
+/// let outcome = refinement.unsound().next().expect("a put may be missed behind the barrier");
+/// let why = why("t", client, &models, &broken, outcome)?;
+/// assert!(why.specified.reason(Quantifier::Exists).starts_with("It breaks Λ-consistency by the cycle"));
+/// assert!(matches!(why.shown, Answer::Witness(_)));
+/// # Ok::<(), mowgli::refine::NotChecked>(())
+/// ```
+pub fn why(
+    file: &str,
+    client: &str,
+    models: &Models,
+    implementations: &[Rc<Implementation>],
+    outcome: &[Value],
+) -> Result<Why, NotChecked> {
+    let find = |mut test: Test| {
+        test.shown = registers(&test);
+        let is = |(register, value): (&Observable, &Value)| Condition::Is(*register, value.clone());
+        let all = test.shown.iter().zip(outcome).map(is);
+        test.condition = all.fold(Condition::True, |all, is| Condition::And(Box::new(all), Box::new(is)));
+        test.quantifier = Quantifier::Exists;
+        witness::find(&test)
+    };
+    let specified = find(Test::parse(file, client, models)?)?;
+    let shown = find(Test::expand(file, client, models, implementations)?)?;
+    Ok(Why { specified, shown })
+}
+
+/// The client's own registers.
+fn registers(test: &Test) -> Vec<Observable> {
+    let all = test.observables().into_iter().filter(|it| matches!(it, Observable::Register(..)));
+    // Those of implementations have the implementation's name and another colon.
+    all.filter(|it| test.name_of(*it).matches(':').count() == 1).collect()
+}
+
 /// Why a refinement was not checked.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -87,11 +146,6 @@ pub fn refine(
 ) -> Result<Refinement, NotChecked> {
     let mut specified = Test::parse(file, client, models)?;
     let mut expanded = Test::expand(file, client, models, implementations)?;
-    let registers = |test: &Test| -> Vec<Observable> {
-        let all = test.observables().into_iter().filter(|it| matches!(it, Observable::Register(..)));
-        // Those of implementations have the implementation's name and another colon.
-        all.filter(|it| test.name_of(*it).matches(':').count() == 1).collect()
-    };
     specified.shown = registers(&specified);
     expanded.shown = registers(&expanded);
     let names: Vec<_> = specified.shown.iter().map(|it| specified.name_of(*it)).collect();

@@ -37,6 +37,49 @@ pub enum Answer {
     Impossible,
 }
 
+impl Answer {
+    /// Why the condition cannot hold (for `forall`: why it always does), in a sentence; empty if there is a witness. A
+    /// blank within the name of a subevent is one at which no line breaks.
+    ///
+    /// ```
+    /// # use mowgli::{litmus::Test, model::Models, witness::find};
+    /// let text = "rdmawait t { x@1; z@2; } P0@1 { Put(d, z, x); Wait(d); Write(x, 1); } ~exists (z = 1)";
+    /// let test = Test::parse("t", text, &Models::builtin())?;
+    /// let reason = find(&test)?.reason(test.quantifier).replace('\u{a0}', " ");
+    /// assert!(reason.starts_with("It breaks Λ-consistency by the cycle P0: NLR₂ x=1 → NRW₂ z=1 → WT"), "{reason}");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn reason(&self, quantifier: Quantifier) -> String {
+        match self {
+            Answer::Witness(_) => String::new(),
+            Answer::Impossible if quantifier == Quantifier::Forall => {
+                "Nothing that can be read makes it otherwise.".into()
+            }
+            Answer::Impossible => "Nothing that can be read makes it so.".into(),
+            Answer::Forbidden(graph, cycle) => {
+                let mut before = None;
+                let mut name = |at: usize| {
+                    let whose = match graph.thread(at) {
+                        _ if before == Some(graph.thread(at)) => String::new(),
+                        Some(thread) => format!("P{thread}: "),
+                        None => "initial ".into(),
+                    };
+                    before = Some(graph.thread(at));
+                    // Names are not to be broken at the end of a line.
+                    format!("{whose}{}", graph.subevents[at]).replace(' ', "\u{a0}")
+                };
+                if cycle.edges.is_empty() {
+                    return format!("It breaks {}, at {}.", cycle.law, name(cycle.at));
+                }
+                let from = cycle.edges.iter().map(|edge| edge.from).chain([cycle.at]).map(name);
+                let labels = cycle.edges.iter().map(|edge| edge.label.replace("^-1", "⁻¹"));
+                let (from, labels): (Vec<_>, Vec<_>) = (from.collect(), labels.collect());
+                format!("It breaks {} by the cycle {} ({}).", cycle.law, from.join(" → "), labels.join("\u{a0}; "))
+            }
+        }
+    }
+}
+
 /// An execution, and all that was chosen for it.
 ///
 /// ```
@@ -61,6 +104,41 @@ pub struct Graph {
     pub chosen: Vec<String>,
     /// The values that the test shows of its end.
     pub seen: Vec<(String, Value)>,
+}
+
+impl Graph {
+    /// The thread of a subevent; initial writes have none.
+    pub fn thread(&self, at: usize) -> Option<usize> {
+        self.subevents[at].call.map(|call| self.calls[call].thread)
+    }
+
+    /// The calls of each thread in program order, a line for each. What a read has from another thread, or finds at the
+    /// start, is marked with its origin.
+    ///
+    /// ```
+    /// # use mowgli::{litmus::Test, model::Models, witness::{Answer, find}};
+    /// let text = "rdmawait t { x@1; z@2; } P0@1 { Put(d, z, x); } P1@2 { let a = Read(z); } exists (1:a=0)";
+    /// let test = Test::parse("t", text, &Models::builtin())?;
+    /// let Answer::Witness(graph) = find(&test)? else { panic!("it is allowed") };
+    /// assert_eq!(graph.told(), ["P0: Put(d, z, x)  NLR₂ x=0 (initial), NRW₂ z=0", "P1: let a = Read(z)  CR z=0 (initial)"]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn told(&self) -> Vec<String> {
+        let origin = |at: usize| {
+            let from = self.relations.get("rf")?.pairs().find(|(_, to)| *to == at)?.0;
+            match self.thread(from) {
+                thread if thread == self.thread(at) => None,
+                Some(thread) => Some(format!(" (P{thread})")),
+                None => Some(" (initial)".to_owned()),
+            }
+        };
+        let told = |call: &Call| {
+            let of = |at: usize| format!("{}{}", self.subevents[at], origin(at).unwrap_or_default());
+            let subevents: Vec<_> = call.subevents.clone().map(of).collect();
+            format!("P{}: {}  {}", call.thread, call.text, subevents.join(", "))
+        };
+        self.calls.iter().map(told).collect()
+    }
 }
 
 /// A call of a thread.

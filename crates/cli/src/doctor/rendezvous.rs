@@ -32,9 +32,19 @@ pub(super) fn base() -> Base {
     } else if path == Path::new("/dev/shm") {
         "the default"
     } else {
-        "the temporary directory, as this user cannot write to /dev/shm"
+        why_not(Path::new("/dev/shm"))
     };
     Base { path, why }
+}
+
+/// Why nodes use the directory for temporary files in place of `/dev/shm`.
+fn why_not(shm: &Path) -> &'static str {
+    let access = rustix::fs::access(shm, rustix::fs::Access::WRITE_OK | rustix::fs::Access::EXEC_OK);
+    match access {
+        _ if !shm.is_dir() => "the temporary directory, as there is no directory /dev/shm",
+        Err(rustix::io::Errno::ROFS) => "the temporary directory, as /dev/shm is mounted read-only",
+        _ => "the temporary directory, as this user cannot write to /dev/shm",
+    }
 }
 
 pub(super) fn directory(base: &Base) -> Check {

@@ -18,12 +18,13 @@
 //! **Checksum.** The sum is XXH3 of the value, exclusive-or that of zeros, so that memory that was never written
 //! is a valid zero. One put; a remote read is one get. A mixture is taken for whole with probability 2⁻⁶⁴.
 //!
-//! A push sends a copy, so the writer may store again at once.
+//! A push sends a copy, so the writer may store again at once. It goes to the nodes that opened the variable: all, or
+//! the owner's readers alone ([`OwnedVar::open_among`]).
 //!
 //! | call | round trips | operations |
 //! |---|---|---|
 //! | `load`, `store` | 0 | none |
-//! | `push`, n nodes | 0 (not waited for) | n − 1 puts of a word or with a checksum, 3·(n − 1) with guards |
+//! | `push`, n nodes that opened it | 0 (not waited for) | n − 1 puts of a word or with a checksum, 3·(n − 1) with guards |
 //! | `pull` | 1 (word, checksum) or 3 (guards), again if torn; 0 on the owner | as many gets |
 //!
 //! *If a push does not reach some nodes*, its error names each of them; all others have the value. The next push sends
@@ -71,7 +72,7 @@ pub enum TearCheck {
     Checksum,
 }
 
-/// A value that one node owns and all others see.
+/// A value that one node owns and others see: all, or those among which it is opened.
 ///
 /// ```
 /// # fn main() -> farfield::Result<()> {
@@ -217,13 +218,42 @@ impl<T: Plain> OwnedVar<T> {
     /// # Errors
     /// As `open`.
     pub fn open_with(node: &Node, path: &str, owner: NodeId, tear_check: TearCheck) -> Result<OwnedVar<T>> {
-        let var = OwnedVar::announce(node, path, &node.members_for(path), owner, tear_check)?;
+        OwnedVar::open_among(node, path, &node.members_for(path), owner, tear_check)
+    }
+
+    /// [`OwnedVar::open_with`] among these nodes, which must name the same: the owner and those that read it. Only they
+    /// open it, and a push goes to them alone.
+    ///
+    /// ```
+    /// # fn main() -> farfield::Result<()> {
+    /// # let nodes = farfield::local_session(3)?;
+    /// use farfield::{Node, OwnedVar, TearCheck};
+    /// let (owner, reader) = (nodes[0].id(), nodes[1].id());
+    /// let open = |node: &Node| OwnedVar::<u64>::open_among(node, "duty", &[owner, reader], owner, TearCheck::Guards);
+    /// let vars = farfield::on_each(&nodes[..2], open)?; // the third node does not open it
+    /// let (ep, mut writer) = (nodes[0].endpoint()?, vars[0].writer()?);
+    /// writer.store(5);
+    /// let (pushed, counts) = ep.block_on(ep.counted(writer.push(&ep)));
+    /// pushed?;
+    /// assert_eq!(counts.puts, 1); // to its reader, not to all
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    /// As `open`, or this node is not among them.
+    pub fn open_among(
+        node: &Node,
+        path: &str,
+        participants: &[NodeId],
+        owner: NodeId,
+        tear_check: TearCheck,
+    ) -> Result<OwnedVar<T>> {
+        let var = OwnedVar::announce(node, path, participants, owner, tear_check)?;
         var.wait()?;
         Ok(var)
     }
 
-    /// Opens the variable among these nodes, which must name the same, without waiting for them: [`OwnedVar::wait`]
-    /// must follow before it is used. A composed object announces all its parts first, and then waits for each.
+    /// [`OwnedVar::open_among`] without waiting for the other nodes: [`OwnedVar::wait`] must follow before it is used. A composed object announces all its parts first, and then waits for each.
     ///
     /// ```
     /// # fn main() -> farfield::Result<()> {

@@ -32,6 +32,7 @@ use farfield_fabric::{Endpoint, GroupKey, NodeId, Plain, Region, RemotePtr};
 
 use crate::error::{ErrorContext, Missed, Result};
 use crate::node::{Node, Object, ObjectBuilder, Regions};
+use crate::objects::participants::Participants;
 
 /// A replicated word of type `T` (8 bytes).
 ///
@@ -71,14 +72,37 @@ impl<T: Plain> SharedVar<T> {
     /// # Errors
     /// A node is missing, unreachable, or opens it differently; or memory is exhausted.
     pub fn open(node: &Node, path: &str) -> Result<SharedVar<T>> {
+        SharedVar::open_among(node, path, &node.members_for(path))
+    }
+
+    /// [`SharedVar::open`] among these nodes, which must name the same. Only they open it, and [`SharedVar::push_all`]
+    /// goes to them alone.
+    ///
+    /// ```
+    /// # fn main() -> farfield::Result<()> {
+    /// # let nodes = farfield::local_session(3)?;
+    /// let pair = [nodes[0].id(), nodes[1].id()];
+    /// let open = |node: &farfield::Node| farfield::SharedVar::<u64>::open_among(node, "x", &pair);
+    /// let vars = farfield::on_each(&nodes[..2], open)?; // the third node does not open it
+    /// let ep = nodes[0].endpoint()?;
+    /// vars[0].store(5);
+    /// let (pushed, counts) = ep.block_on(ep.counted(vars[0].push_all(&ep)));
+    /// pushed?;
+    /// assert_eq!(counts.puts, 1);
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    /// As `open`, or this node is not among them.
+    pub fn open_among(node: &Node, path: &str, participants: &[NodeId]) -> Result<SharedVar<T>> {
         let () = Self::WORD;
+        let participants = Participants::new(participants);
         let mut regions = Regions::new(node);
         let copy = regions.alloc("copy", GroupKey::SIGNAL, 8).of(path)?;
-        let participants = node.members_for(path);
         let opening = ObjectBuilder::new(node, path, "SharedVar").layout(core::any::type_name::<T>());
-        let opening = opening.participants(participants.iter().copied()).regions(regions);
+        let opening = opening.participants(participants.iter()).regions(regions);
         let object = opening.require_regions(|_| vec![("copy".into(), 8)]).open()?;
-        let copies = participants.into_iter().map(|peer| object.remote(peer, "copy")).collect::<Result<_>>()?;
+        let copies = participants.iter().map(|peer| object.remote(peer, "copy")).collect::<Result<_>>()?;
         Ok(SharedVar { object, copy, copies, _type: PhantomData })
     }
 
@@ -133,7 +157,7 @@ impl<T: Plain> SharedVar<T> {
     /// unreachable, or the put was refused. All others got it.
     pub async fn push(&self, endpoint: &Endpoint, nodes: impl IntoIterator<Item = NodeId>) -> Result<()> {
         self.object.check_current()?;
-        // Nodes that joined after the opening have no copy.
+        // Nodes that joined after the opening have no copy, and neither have those that did not open it.
         let copy_of = |node| self.copies.binary_search_by_key(&node, |copy| copy.node()).ok();
         // This node's own copy is the source.
         let is_other = |node: &NodeId| *node != endpoint.me();
@@ -147,7 +171,7 @@ impl<T: Plain> SharedVar<T> {
         missed.end().of(self.object.path())
     }
 
-    /// [`SharedVar::push`] to all other nodes.
+    /// [`SharedVar::push`] to all other nodes that opened the variable.
     ///
     /// ```
     /// # fn main() -> farfield::Result<()> {

@@ -4,11 +4,12 @@ use std::future::Future;
 
 use farfield::fabric::{Counts, GroupKey};
 use farfield::{
-    ALock, ALockOptions, AtomicVar, Barrier, Endpoint, KvOptions, KvStore, LockArray, LockGuard, McsLockArray, Mutex,
-    OwnedVar, Placement, Queue, QueueOptions, RingBuffer, RingOptions, SharedVar, SpinLockArray, TearCheck,
+    ALock, ALockOptions, AtomicVar, Barrier, Endpoint, ErrorKind, KvOptions, KvStore, LockArray, LockGuard,
+    McsLockArray, Mutex, OwnedVar, Placement, Queue, QueueOptions, RingBuffer, RingOptions, SharedVar, SpinLockArray,
+    TearCheck,
 };
 
-use crate::harness::{Over, Scene, alone, eventually, is_on_verbs, poll_times, session};
+use crate::harness::{Over, Scene, alone, eventually, is_on_verbs, poll_times, refused, session};
 
 /// Puts, gets, atomics, round trips.
 type Cost = [u64; 4];
@@ -86,6 +87,41 @@ fn variables_cost_what_they_say() {
     costs(&far, guards[1].pull(&far), [0, 3, 0, 3]);
     costs(&far, sums[1].pull(&far), [0, 1, 0, 1]);
     assert_eq!(costs(&near, guards[0].pull(&near), [0; 4]), [1; 5]);
+}
+
+/// A push goes to those that opened the variable, and to nobody else.
+#[test]
+fn a_push_goes_to_those_who_read_it() {
+    let _alone = alone("costs of variables among some");
+    let scene = scene();
+    let (pair, near) = ([scene.id(0), scene.id(2)], scene.endpoint(0));
+    let open_pair = |index: usize| {
+        let node = &scene.nodes[index];
+        let shared = SharedVar::<u64>::open_among(node, "shared", &pair)?;
+        let word = OwnedVar::<u64>::open_among(node, "word", &pair, pair[0], TearCheck::Guards)?;
+        let guards = OwnedVar::<[u64; 5]>::open_among(node, "guards", &pair, pair[0], TearCheck::Guards)?;
+        farfield::Result::Ok((shared, word, guards))
+    };
+    let vars = std::thread::scope(|scope| {
+        let reader = scope.spawn(|| open_pair(2).unwrap());
+        [open_pair(0).unwrap(), reader.join().unwrap()]
+    });
+    let (shared, mut word, mut guards) = (&vars[0].0, vars[0].1.writer().unwrap(), vars[0].2.writer().unwrap());
+    shared.store(7);
+    word.store(8);
+    guards.store([9; 5]);
+    costs(&near, shared.push_all(&near), [1, 0, 0, 1]);
+    costs(&near, shared.push(&near, scene.nodes[0].others()), [1, 0, 0, 1]);
+    costs(&near, word.push(&near), [1, 0, 0, 0]);
+    costs(&near, guards.push(&near), [3, 0, 0, 0]);
+    costs(&near, shared.fence(&near, scene.nodes[0].others()), [0, 1, 0, 1]);
+    assert_eq!(vars[1].0.load(), 7);
+    assert_eq!((vars[1].1.try_load(), vars[1].2.try_load()), (Some(8), Some([9; 5])));
+    // Who is not named does not open it.
+    let error = refused(OwnedVar::<u64>::open_among(&scene.nodes[1], "word", &pair, pair[0], TearCheck::Guards));
+    assert!(matches!(error.kind(), ErrorKind::NotAParticipant { .. }), "{error}");
+    let error = refused(SharedVar::<u64>::open_among(&scene.nodes[1], "shared", &pair));
+    assert!(matches!(error.kind(), ErrorKind::NotAParticipant { .. }), "{error}");
 }
 
 #[test]

@@ -4,7 +4,7 @@ use super::super::measurement::Measurement;
 use super::Peer;
 use super::tools::Program;
 
-/// LOCO's authors could open so many windows of MPI.
+/// The most windows that LOCO's authors could open with Open MPI.
 const WINDOWS_MAX: u64 = 341;
 
 /// One run of a peer's program.
