@@ -26,7 +26,7 @@
 //! |---|---|
 //! | `broadcast` | from the root to each other member |
 //! | `reduce`, `gather` | from each other member to the root |
-//! | `all_reduce` | from all to all, and each member combines them; of more than 4 KiB among three or more members, each combines one block, and sends the result to all |
+//! | `all_reduce` | from all to all, and each member combines them; among three or more members, of more than 4 KiB or a chunk: each combines one block, and sends the result to all |
 //! | `all_gather`, `all_to_all` | from all to all |
 //!
 //! Elements are combined in the order of ranks. So all members get the same bits, also of floating-point numbers, and
@@ -327,7 +327,7 @@ impl Collectives {
         data: &mut [T],
         mut op: impl FnMut(T, T) -> T,
     ) -> Result<()> {
-        let in_blocks = self.members.count() > 2 && size_of_val(data) > BLOCKS_FROM_BYTES;
+        let in_blocks = self.members.count() > 2 && size_of_val(data) > BLOCKS_FROM_BYTES.min(self.chunk_bytes);
         let mut work = self.begin::<T>(endpoint, CallKind::AllReduce, 0, data.len())?;
         let done =
             if in_blocks { work.all_reduce_blocks(data, &mut op).await } else { work.all_reduce(data, &mut op).await };
