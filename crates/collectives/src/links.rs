@@ -131,8 +131,7 @@ impl Links {
             return Ok(());
         }
         let words = HEADER + payload.len().div_ceil(8);
-        let image = repeat(endpoint, call, || endpoint.buf::<u64>(words)).await;
-        let mut image = image.of(self.object.path())?;
+        let mut image = repeat(endpoint, call, || endpoint.buf::<u64>(words)).await?;
         image[..HEADER].copy_from_slice(&call.shape.words());
         image[words - 1] = 0; // the buffer has the contents of an earlier user
         image[HEADER..].as_mut_bytes()[..payload.len()].copy_from_slice(payload);
@@ -158,9 +157,8 @@ impl Links {
         let flag = word(*sent, *taken);
         *told = *taken;
         // Both to one node, in this order: the chunk, then the word that says that it is there (`NRW → NRW`).
-        let path = self.object.path();
-        repeat(endpoint, call, || put(slot)).await.of(path)?;
-        repeat(endpoint, call, || endpoint.put_untracked(*words, flag).detach()).await.of(path)
+        repeat(endpoint, call, || put(slot)).await?;
+        repeat(endpoint, call, || endpoint.put_untracked(*words, flag).detach()).await.map_err(Error::from)
     }
 
     /// Takes the next chunk of a member, which has to have as many bytes.
@@ -182,7 +180,7 @@ impl Links {
         if header != call.shape.words() {
             let (node, there) = (self.peers[at].node, CallShape::of_words(header));
             let different = DifferentCalls { node, there, here: call.shape };
-            return Err(Error::custom(different).about(node)).of(self.object.path());
+            return Err(Error::custom(different).about(node));
         }
         read_bytes(&chunk[HEADER..], into);
         self.peers[at].taken += 1;
@@ -202,7 +200,7 @@ impl Links {
         match repeat(endpoint, call, || endpoint.put_untracked(*words, flag).detach()).await {
             // It needs no room any more.
             Err(error) if error.is_gone() => Ok(()),
-            given => given.of(self.object.path()),
+            given => given.map_err(Error::from),
         }
     }
 
@@ -223,7 +221,7 @@ impl Links {
         // A member that has left may have sent its last chunk just before.
         let fails = || self.failure(endpoint, Some(at)).map(|error| is_there().unwrap_or(Err(error)));
         let waited = endpoint.wait_until_or(call.deadline(endpoint), is_there, fails).await;
-        waited.waiting_for_nodes(what, &[self.peers[at].node]).of(self.object.path())?
+        waited.waiting_for_nodes(what, &[self.peers[at].node])?
     }
 
     /// Why a call cannot end that waits for a member, or for all of them. Any of the others may wait for a dead member,

@@ -20,13 +20,13 @@ use crate::{Collectives, CollectivesOptions};
 /// assert!(scenarios.iter().any(|scenario| scenario.name() == "collectives/broadcast"));
 /// ```
 pub fn all() -> Vec<Scenario> {
-    let own = [broadcast(), reuse(), all_reduce(), blocks(), exchange(), rooted()];
+    let own = [broadcast(), reuse(), two_calls(), all_reduce(), blocks(), exchange(), rooted()];
     let scenarios = own.into_iter().chain(faults::scenarios()).chain(random::scenarios());
     with_at_once(with_slow(scenarios), AT_ONCE)
 }
 
 /// Those that are also searched with operations that complete at once.
-const AT_ONCE: &[&str] = &["collectives/reuse", "collectives/random", "collectives/dies"];
+const AT_ONCE: &[&str] = &["collectives/reuse", "collectives/random", "collectives/dies-amid"];
 
 /// As small as they can be: a word, and two slots.
 const OPTIONS: CollectivesOptions = CollectivesOptions { chunk_bytes: 8, slots: 2 };
@@ -77,7 +77,7 @@ fn broadcast() -> Scenario {
 /// More chunks than slots, in one call and in the next.
 fn reuse() -> Scenario {
     calls("collectives/reuse", "a slot is used again when its chunk has been taken, call after call", 2, |me, all, ep| {
-        for call in 1..=2 {
+        for call in 1..=2u64 {
             let sent = [10 * call, 10 * call + 1, 10 * call + 2];
             let mut data = if me == 0 { sent } else { [0; 3] };
             all.broadcast_blocking(ep, NodeId(0), &mut data)?;
@@ -86,6 +86,18 @@ fn reuse() -> Scenario {
         Ok(())
     })
     .kills(&["collectives-no-room", "collectives-room-early"])
+}
+
+/// The smallest case of two calls in which all send.
+fn two_calls() -> Scenario {
+    calls("collectives/two-calls", "each of two has what the other has sent in this call", 2, |me, all, ep| {
+        for call in 0..2 {
+            let mut data = [10 * call + me as u64];
+            all.all_reduce_blocking(ep, &mut data, |a, b| a + b)?;
+            assert_eq!(data, [20 * call + 1], "in call {call}");
+        }
+        Ok(())
+    })
 }
 
 /// Two calls in a row: the word of the first is not that of the second.
@@ -134,7 +146,7 @@ fn rooted() -> Scenario {
         let mut gathered = vec![0; if me == 2 { 3 } else { 0 }];
         all.gather_blocking(ep, NodeId(2), &[40 + me as u64], &mut gathered)?;
         assert!(me != 2 || gathered == [40, 41, 42]);
-        let mut last = [if me == 0 { 9 } else { 0 }];
+        let mut last = [if me == 0 { 9u64 } else { 0 }];
         all.broadcast_blocking(ep, NodeId(0), &mut last)?;
         assert_eq!(last, [9]);
         Ok(())
