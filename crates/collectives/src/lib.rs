@@ -58,8 +58,8 @@
 //! | `broadcast`, other | 1 for each s/2 chunks, which returns room |
 //! | `reduce`, `gather`, root | n − 1 for each s/2 chunks |
 //! | `reduce`, `gather`, other | 2·c |
-//! | `all_reduce`, `all_gather`, `all_to_all` | 2·c·(n − 1); at most as many again for each s/2 chunks |
-//! | `all_reduce` in blocks | 4·(n − 1) for each c/n chunks, rounded up; as above |
+//! | `all_reduce`, `all_gather`, `all_to_all` | 2·c·(n − 1); at most n − 1 more for each s/2 chunks |
+//! | `all_reduce` in blocks | 4·(n − 1) for each chunk of a block; as above |
 //!
 //! `all_to_all` has c chunks for each other member. A call allocates no memory, unless it fails: chunks are sent from
 //! the endpoint's buffers, of which there are as many as the longest-lived operation needs.

@@ -17,17 +17,20 @@ fn collectives_allocate_nothing() -> Result<()> {
         let mut all = Collectives::open(node, "all", CollectivesOptions::default())?;
         let (mut data, mut into) = (vec![1u64; 10_000], vec![0; 20_000]);
         let mut least = usize::MAX;
-        for _ in 0..20 {
-            let region = Region::new(ALLOCATOR);
-            all.broadcast_blocking(&ep, nodes[0].id(), &mut data)?;
-            all.all_reduce_blocking(&ep, &mut data, u64::wrapping_add)?;
-            all.all_gather_blocking(&ep, &data, &mut into)?;
-            all.all_to_all_blocking(&ep, &data, &mut into[..10_000])?;
-            all.reduce_blocking(&ep, nodes[1].id(), &mut data, u64::wrapping_add)?;
-            all.all_reduce_blocking(&ep, &mut data[..1], u64::wrapping_add)?;
-            least = least.min(region.change().allocations);
-        }
-        Ok(least)
+        // To begin `block_on` allocates.
+        ep.block_on(async {
+            for _ in 0..20 {
+                let region = Region::new(ALLOCATOR);
+                all.broadcast(&ep, nodes[0].id(), &mut data).await?;
+                all.all_reduce(&ep, &mut data, u64::wrapping_add).await?;
+                all.all_gather(&ep, &data, &mut into).await?;
+                all.all_to_all(&ep, &data, &mut into[..10_000]).await?;
+                all.reduce(&ep, nodes[1].id(), &mut data, u64::wrapping_add).await?;
+                all.all_reduce(&ep, &mut data[..1], u64::wrapping_add).await?;
+                least = least.min(region.change().allocations);
+            }
+            Ok(least)
+        })
     })?;
     assert_eq!(allocated, [0, 0]);
     Ok(())

@@ -154,7 +154,7 @@ fn collectives_cost_what_they_say() {
     });
     assert_eq!(costs[0][..3], [4, 4, 4], "two puts to each of two members");
     assert_eq!(costs[1], costs[2]);
-    assert_eq!(costs, [[4, 4, 4, 4, 0, 4, 16, 18, 18], [4, 4, 4, 1, 2, 2, 2, 18, 18], [4, 4, 4, 1, 2, 2, 2, 18, 18]]);
+    assert_eq!(costs, [[4, 4, 4, 4, 0, 2, 16, 18, 20], [4, 4, 4, 1, 2, 2, 2, 18, 20], [4, 4, 4, 1, 2, 2, 2, 18, 20]]);
 }
 
 #[test]
