@@ -67,7 +67,7 @@ pub struct CallDropped;
 /// # let ep = node.endpoint()?;
 /// let mut sums = Collectives::open(&node, "sums", CollectivesOptions::default())?;
 /// let error = sums.all_gather_blocking(&ep, &[1u64, 2], &mut [0; 3]).unwrap_err();
-/// assert_eq!(error.custom_ref::<WrongLength>().unwrap().expected, 2); // of one member
+/// assert_eq!(error.custom_ref::<WrongLength>().unwrap().expected, 2); // this node is alone
 /// # Ok::<(), farfield::Error>(())
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]

@@ -75,6 +75,8 @@
 //! on both ([`DifferentCalls`]). A member that waits for another one than that which sends to it cannot see it: its call
 //! times out. The types of equally long elements are not compared.
 //!
+//! A call takes at most as long as the endpoint's timeout, however long its data is.
+//!
 //! A node may leave when its last call has ended; it flushes or drops its endpoint before, as after a barrier.
 //!
 //! Source: ring buffer and barrier of LOCO (§4, §5.2); the composition is ours.
@@ -386,16 +388,7 @@ impl Collectives {
     /// # Errors
     /// As [`Collectives::broadcast`]; [`WrongLength`].
     pub async fn all_gather<T: Plain>(&mut self, endpoint: &Endpoint, data: &[T], into: &mut [T]) -> Result<()> {
-        if into.len() != data.len() * self.members.count() {
-            // The argument that is checked is the one that is easier to get wrong, but the other may be the wrong one.
-            let expected = into.len() / self.members.count();
-            let is_whole = into.len().is_multiple_of(self.members.count());
-            let (what, elements, expected) = match is_whole {
-                true => ("data", data.len(), expected),
-                false => ("into", into.len(), data.len() * self.members.count()),
-            };
-            return self.check_length(what, elements, expected);
-        }
+        self.check_length("into", into.len(), data.len() * self.members.count())?;
         let mut work = self.begin::<T>(endpoint, CallKind::AllGather, 0, data.len())?;
         let done = work.exchange(data, into, true).await;
         self.end(endpoint, done)

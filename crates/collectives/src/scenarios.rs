@@ -76,7 +76,7 @@ fn broadcast() -> Scenario {
 
 /// More chunks than slots, in one call and in the next.
 fn reuse() -> Scenario {
-    calls("collectives/reuse", "a slot is used again when its chunk has been taken, call after call", 2, |me, all, ep| {
+    calls("collectives/reuse", "a slot is used again when its chunk was taken", 2, |me, all, ep| {
         for call in 1..=2u64 {
             let sent = [10 * call, 10 * call + 1, 10 * call + 2];
             let mut data = if me == 0 { sent } else { [0; 3] };

@@ -64,6 +64,9 @@ fn a_call_that_is_dropped_ends_the_object_on_all_members() -> Result<()> {
     assert!(because(&error).is_some_and(|because| because.custom_ref::<FailedElsewhere>().is_some()), "{error}");
     assert_eq!((error.node(), error.is_timeout()), (Some(nodes[0].id()), false));
     // And once more.
-    assert_eq!(members[1].all_reduce_blocking(&far, &mut [1], |a, b| a + b).unwrap_err().to_string(), error.to_string());
+    assert_eq!(
+        members[1].all_reduce_blocking(&far, &mut [1], |a, b| a + b).unwrap_err().to_string(),
+        error.to_string()
+    );
     Ok(())
 }

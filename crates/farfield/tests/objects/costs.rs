@@ -4,8 +4,9 @@ use std::future::Future;
 
 use farfield::fabric::{Counts, GroupKey};
 use farfield::{
-    ALock, ALockOptions, AtomicVar, Barrier, Collectives, CollectivesOptions, Endpoint, KvOptions, KvStore, LockArray, LockGuard, McsLockArray, Mutex,
-    OwnedVar, Placement, Queue, QueueOptions, RingBuffer, RingOptions, SharedVar, SpinLockArray, TearCheck,
+    ALock, ALockOptions, AtomicVar, Barrier, Collectives, CollectivesOptions, Endpoint, KvOptions, KvStore, LockArray,
+    LockGuard, McsLockArray, Mutex, OwnedVar, Placement, Queue, QueueOptions, RingBuffer, RingOptions, SharedVar,
+    SpinLockArray, TearCheck,
 };
 
 use crate::harness::{Over, Scene, alone, eventually, is_on_verbs, poll_times, session};
