@@ -15,8 +15,13 @@ use farfield_check::{Budget, Replay, Scenario, check, exhaust, replay};
 
 /// The scenarios of the objects and of the systems.
 fn all() -> Vec<Scenario> {
-    [farfield_check::scenarios::all(), farfield_locks::scenarios::all(), farfield_transactions::scenarios::all()]
-        .concat()
+    [
+        farfield_check::scenarios::all(),
+        farfield_locks::scenarios::all(),
+        farfield_transactions::scenarios::all(),
+        farfield_collectives::scenarios::all(),
+    ]
+    .concat()
 }
 
 /// Random executions of each scenario that is not searched exhaustively. Those that kill mutants are also searched for

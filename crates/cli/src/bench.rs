@@ -2,6 +2,7 @@
 
 mod barrier;
 mod broadcast;
+mod collectives;
 mod fabric;
 mod handoff;
 mod idle;
@@ -38,6 +39,8 @@ enum Command {
     Barrier(barrier::BarrierArgs),
     /// Send messages from one process to all others through a ring buffer
     Broadcast(broadcast::BroadcastArgs),
+    /// Broadcast, reduce, gather and exchange data among several processes
+    Collectives(collectives::CollectivesArgs),
     /// Enqueue and dequeue words, with all threads of several processes
     Queue(queue::QueueArgs),
     /// Wait for long for an object of another process
@@ -53,6 +56,7 @@ pub(crate) fn main(args: BenchArgs) -> Result<()> {
         Command::Transfers(args) => transfers::main(&args),
         Command::Barrier(args) => barrier::main(&args),
         Command::Broadcast(args) => broadcast::main(&args),
+        Command::Collectives(args) => collectives::main(&args),
         Command::Queue(args) => queue::main(&args),
         Command::Idle(args) => idle::main(&args),
         Command::Fabric(args) => fabric::main(&args),

@@ -38,8 +38,12 @@ pub(crate) fn set(parts: Parts) {
 /// All scenarios: those of the objects, of the systems, and of other crates.
 pub(crate) fn scenarios() -> Vec<Scenario> {
     let others = PARTS.get().map(|parts| parts.scenarios.clone()).unwrap_or_default();
-    let own =
-        [farfield_check::scenarios::all(), farfield_locks::scenarios::all(), farfield_transactions::scenarios::all()];
+    let own = [
+        farfield_check::scenarios::all(),
+        farfield_locks::scenarios::all(),
+        farfield_transactions::scenarios::all(),
+        farfield_collectives::scenarios::all(),
+    ];
     own.into_iter().flatten().chain(others).collect()
 }
 

@@ -1,4 +1,4 @@
-//! `farfield bench barrier`, `broadcast`, `queue` and `idle`, end to end: real processes, small runs.
+//! `farfield bench barrier`, `broadcast`, `collectives`, `queue` and `idle`, end to end: real processes, small runs.
 
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
@@ -87,6 +87,15 @@ fn several_threads_of_a_node_read() {
 }
 
 #[test]
+fn calls_bring_what_was_sent() {
+    let (lines, table) = measured(&["collectives", "--nodes", "2,3", "--size", "8,40000", "--seconds", "0.05"]);
+    each_is_whole(&lines, "collectives");
+    assert_eq!(lines.len(), 6 * 2 * 2);
+    assert!(lines.iter().all(|line| number(&line["round_trips_per_op"]) == 0.0));
+    assert!(table.contains("all_to_all") && table.contains("size"), "{table}");
+}
+
+#[test]
 fn values_come_out_once_and_in_order() {
     let (lines, table) = measured(&["queue", "--nodes", "1,2", "--threads", "2", "--seconds", "0.1"]);
     each_is_whole(&lines, "queue");
@@ -112,7 +121,7 @@ fn threads(id: &str) -> usize {
 
 #[test]
 fn a_node_that_dies_ends_the_run_and_is_named() {
-    for name in ["barrier", "broadcast", "queue"] {
+    for name in ["barrier", "broadcast", "collectives", "queue"] {
         let mut command = Command::new(env!("CARGO_BIN_EXE_farfield"));
         command.args(["bench", name, "--seconds", "60"]).stdout(Stdio::null()).stderr(Stdio::piped());
         let run = command.spawn().expect("the binary runs");
@@ -140,6 +149,8 @@ fn values_that_make_no_sense_are_refused() {
         (&["broadcast", "--nodes", "1"][..], "--nodes"),
         (&["broadcast", "--size", "7"], "8..="),
         (&["broadcast", "--window", "0"], "--window"),
+        (&["collectives", "--size", "12"], "--size"),
+        (&["collectives", "--nodes", "1"], "--nodes"),
         (&["barrier", "--fence", "some"], "--fence"),
         (&["queue", "--capacity", "0"], "--capacity"),
         (&["queue", "--seconds", "0"], "between 0 and a day"),

@@ -23,6 +23,7 @@ const AT_ONCE: usize = 3;
 const COMMANDS: &[(&str, &str)] = &[
     ("bench barrier --repetitions 1", "--seconds"),
     ("bench broadcast --repetitions 1", "--seconds"),
+    ("bench collectives --repetitions 1 --call broadcast --size 8", "--seconds"),
     ("bench fabric --repetitions 1", "--seconds"),
     ("bench idle --repetitions 1 --case queue", "--seconds"),
     ("bench kv --repetitions 1 --keys 1000 --workload c", "--seconds"),

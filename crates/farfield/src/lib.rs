@@ -67,6 +67,8 @@
 //! | [`Transaction`] | The cells of one transaction, whose locks it holds. |
 //! | [`TransactionOptions`] | The numbers of cells and locks, and the kind of the locks. |
 //! | [`LOCKS_PER_TRANSACTION_MAX`] | The most locks that one transaction may hold. |
+//! | [`Collectives`] | Broadcast, reduce, all-reduce, gather, all-gather and all-to-all among all members. |
+//! | [`CollectivesOptions`] | The sizes of its buffers. |
 //! | [`Reopening`], [`Node::reopen`] | Replaces an object whose home, writer or member has died. |
 //! | [`MemberStatus`] | The membership status of a node. |
 //! | [`Error`], [`ErrorKind`], [`Result`] | The error, the object and node, and what to do. |
@@ -75,7 +77,7 @@
 //! | [`local_session_with`] | The same, with settings of your own for each node. |
 //! | [`toolkit`] | Parts for objects of your own: opening, memory, releases, work for the service thread. |
 //! | [`objects`] | The modules of the objects, with their memory images and costs. |
-//! | [`locks`], [`transactions`] | The systems above the objects, each a crate of its own. |
+//! | [`locks`], [`transactions`], [`collectives`] | The systems above the objects, each a crate of its own. |
 //! | [`mod@mutants`], [`mutants!`] | Seeded bugs, for tests of the checker; and the macro that declares those of your objects. |
 //! | [`history`] | Checks recorded histories for linearizability. |
 //! | [`fabric`] | The layer below: operations, fences, regions, and the fabrics. |
@@ -114,6 +116,7 @@
 //! | `toml` | yes | configuration files ([`Builder::file`], [`Builder::toml`]) |
 //! | `locks` | yes | `ALock`, the other locks of asymmetric memory, and tables of any of them |
 //! | `transactions` | yes | `Transactions` |
+//! | `collectives` | yes | `Collectives` |
 //! | `sim` | no | the simulated session of the fabric; `farfield-check` enables it |
 //! | `mutants` | no | seeded bugs in debug builds, for tests of the checker |
 //!
@@ -127,6 +130,12 @@
 #[doc(inline)]
 pub use farfield_core::*;
 
+/// Calls that all members make together.
+#[cfg(feature = "collectives")]
+#[doc(inline)]
+pub use farfield_collectives as collectives;
+#[cfg(feature = "collectives")]
+pub use farfield_collectives::{Collectives, CollectivesOptions};
 /// Locks for asymmetric memory.
 #[cfg(feature = "locks")]
 #[doc(inline)]

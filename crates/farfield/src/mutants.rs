@@ -19,6 +19,8 @@ pub fn all() -> impl Iterator<Item = Mutant> {
     let core = core.chain(farfield_locks::mutants::ALL.iter().copied());
     #[cfg(feature = "transactions")]
     let core = core.chain(farfield_transactions::mutants::ALL.iter().copied());
+    #[cfg(feature = "collectives")]
+    let core = core.chain(farfield_collectives::mutants::ALL.iter().copied());
     core
 }
 

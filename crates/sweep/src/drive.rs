@@ -259,6 +259,7 @@ const CORE: Program = ("farfield-core", "farfield_core");
 const FABRIC: Program = ("farfield-fabric", "farfield_fabric");
 const LOCKS: Program = ("farfield-locks", "farfield_locks");
 const TRANSACTIONS: Program = ("farfield-transactions", "farfield_transactions");
+const COLLECTIVES: Program = ("farfield-collectives", "farfield_collectives");
 const CLI: Program = ("farfield-cli", "farfield_cli");
 /// Texts of models and litmus tests, right and wrong ones.
 const MOWGLI: Program = ("mowgli", "mowgli");
@@ -291,6 +292,7 @@ const BEFORE: &[Tests] = &[
     tests("crates/fabric/src/endpoint", CONFORMANCE, ""),
     tests("crates/locks/src", LOCKS, "tests::"),
     tests("crates/transactions/src", TRANSACTIONS, "tests::"),
+    tests("crates/collectives/src", COLLECTIVES, "tests::"),
     tests("crates/core/src/history", CORE, "history::"),
     tests("crates/mowgli/src", MOWGLI, ""),
     tests("crates/mowgli/src", MODELS, "errors::"),
@@ -305,6 +307,7 @@ const AFTER: &[Tests] = &[
     tests("crates/core/src/objects/barrier", OBJECTS, "barrier::"),
     tests("crates/locks", OBJECTS, "costs::"),
     tests("crates/transactions", OBJECTS, "costs::"),
+    tests("crates/collectives", OBJECTS, "costs::"),
     tests("crates", OBJECTS, "refused::"),
     tests("crates/core/src/node", DEATHS, ""),
     tests("crates/core/src/node", RETURNS, ""),

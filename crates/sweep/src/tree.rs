@@ -15,6 +15,7 @@ pub(crate) const SWEPT: &[&str] = &[
     "crates/core/src/node",
     "crates/locks/src",
     "crates/transactions/src",
+    "crates/collectives/src",
     "crates/fabric/src/endpoint/batch.rs",
     "crates/fabric/src/endpoint/fence.rs",
     "crates/fabric/src/endpoint/marks.rs",
@@ -36,6 +37,8 @@ const NOT_SWEPT: &[&str] = &[
     "crates/locks/src/scenarios",
     "crates/transactions/src/mutants.rs",
     "crates/transactions/src/scenarios",
+    "crates/collectives/src/mutants.rs",
+    "crates/collectives/src/scenarios",
 ];
 
 /// By file: the ranges that mistakes have put in, each with its number.
@@ -150,6 +153,7 @@ impl Tree {
                 "crates/core/Cargo.toml"
                 | "crates/locks/Cargo.toml"
                 | "crates/transactions/Cargo.toml"
+                | "crates/collectives/Cargo.toml"
                 | "crates/fabric/Cargo.toml"
                 | "crates/mowgli/Cargo.toml"
                 | "crates/cli/Cargo.toml" => {

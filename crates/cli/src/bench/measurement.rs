@@ -19,7 +19,7 @@ pub(crate) const FORMAT: u32 = 1;
 pub(crate) struct Measurement {
     /// [`FORMAT`].
     pub(crate) format: u32,
-    /// The benchmark: `kv`, `locks`, `transfers`, `fabric`, `barrier`, `broadcast` or `queue`.
+    /// The benchmark: `kv`, `locks`, `transfers`, `fabric`, `barrier`, `broadcast`, `collectives` or `queue`.
     pub(crate) bench: String,
     /// The measured case: the workload of `kv`, the kind of `locks`, the operation of `fabric`, and so on.
     pub(crate) case: String,

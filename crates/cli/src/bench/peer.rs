@@ -30,7 +30,7 @@ use crate::caretaker;
 /// A system to compare with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, ValueEnum)]
 pub(crate) enum Peer {
-    /// Open MPI: barrier, broadcast, one-sided operations, locks of windows
+    /// Open MPI: barrier, broadcast, other collectives, one-sided operations, locks of windows
     Mpi,
     /// Redis: GET and SET in a pipeline, over a UNIX socket
     Redis,

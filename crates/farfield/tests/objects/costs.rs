@@ -4,9 +4,9 @@ use std::future::Future;
 
 use farfield::fabric::{Counts, GroupKey};
 use farfield::{
-    ALock, ALockOptions, AtomicVar, Barrier, Endpoint, ErrorKind, KvOptions, KvStore, LockArray, LockGuard,
-    McsLockArray, Mutex, OwnedVar, Placement, Queue, QueueOptions, RingBuffer, RingOptions, SharedVar, SpinLockArray,
-    TearCheck,
+    ALock, ALockOptions, AtomicVar, Barrier, Collectives, CollectivesOptions, Endpoint, ErrorKind, KvOptions, KvStore,
+    LockArray, LockGuard, McsLockArray, Mutex, OwnedVar, Placement, Queue, QueueOptions, RingBuffer, RingOptions,
+    SharedVar, SpinLockArray, TearCheck,
 };
 
 use crate::harness::{Over, Scene, alone, eventually, is_on_verbs, poll_times, refused, session};
@@ -150,6 +150,47 @@ fn barriers_cost_what_they_say() {
     for (node, cards) in costs.into_iter().enumerate() {
         assert_eq!(cards, [[2, 0, 0, 0], [2, 1, 0, u64::from(node != 2)], [2, 0, 0, 0], [2, 0, 0, 0]], "node {node}");
     }
+}
+
+/// Two puts for each chunk, and one more where room is returned: for each two chunks of four slots, unless a chunk for
+/// the same member says so.
+#[test]
+fn collectives_cost_what_they_say() {
+    let _alone = alone("costs of collectives");
+    let scene = scene();
+    let mut options = CollectivesOptions::default();
+    options.chunk_bytes = 64;
+    let all = scene.open(|node| Collectives::open(node, "all", options));
+    let all: Vec<_> = all.into_iter().map(std::sync::Mutex::new).collect();
+    let root = scene.id(0);
+    let costs = scene.run(|node, _, ep| {
+        let mut all = all[node].lock().unwrap();
+        let (mut data, mut into) = ([1u64; 32], [0; 96]);
+        let (mut word, mut words) = ([1u64], [0; 3]);
+        let own = if node == 0 { 3 } else { 0 };
+        let add = u64::wrapping_add;
+        let mut puts = Vec::new();
+        let mut call = |cost: (farfield::Result<()>, Counts)| {
+            cost.0.unwrap();
+            let [posted, gets, atomics, round_trips] = card(cost.1);
+            assert_eq!([gets, atomics, round_trips], [0; 3]);
+            puts.push(posted);
+        };
+        call(ep.block_on(ep.counted(all.all_reduce(ep, &mut word, add))));
+        call(ep.block_on(ep.counted(all.all_gather(ep, &word, &mut words))));
+        call(ep.block_on(ep.counted(all.all_to_all(ep, &words.clone(), &mut words))));
+        call(ep.block_on(ep.counted(all.broadcast(ep, root, &mut word))));
+        call(ep.block_on(ep.counted(all.reduce(ep, root, &mut word, add))));
+        call(ep.block_on(ep.counted(all.gather(ep, root, &word, &mut words[..own]))));
+        // Four chunks of 8 words; in blocks of 11, 11 and 10 words, two chunks for each.
+        call(ep.block_on(ep.counted(all.broadcast(ep, root, &mut data))));
+        call(ep.block_on(ep.counted(all.all_gather(ep, &data, &mut into))));
+        call(ep.block_on(ep.counted(all.all_reduce(ep, &mut data, add))));
+        puts
+    });
+    assert_eq!(costs[0][..3], [4, 4, 4], "two puts to each of two members");
+    assert_eq!(costs[1], costs[2]);
+    assert_eq!(costs, [[4, 4, 4, 4, 0, 2, 16, 18, 20], [4, 4, 4, 1, 2, 2, 2, 18, 20], [4, 4, 4, 1, 2, 2, 2, 18, 20]]);
 }
 
 #[test]

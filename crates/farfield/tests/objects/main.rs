@@ -7,6 +7,7 @@ mod harness;
 
 mod barrier;
 mod closing;
+mod collectives;
 mod costs;
 mod kv;
 mod locks;

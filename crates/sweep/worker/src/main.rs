@@ -42,8 +42,13 @@ struct Outcome {
 }
 
 fn all() -> Vec<Scenario> {
-    [farfield_check::scenarios::all(), farfield_locks::scenarios::all(), farfield_transactions::scenarios::all()]
-        .concat()
+    [
+        farfield_check::scenarios::all(),
+        farfield_locks::scenarios::all(),
+        farfield_transactions::scenarios::all(),
+        farfield_collectives::scenarios::all(),
+    ]
+    .concat()
 }
 
 fn main() -> ExitCode {

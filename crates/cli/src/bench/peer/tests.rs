@@ -93,6 +93,9 @@ fn only_comparable_work_is_given_to_a_peer() {
     assert_eq!(work(Peer::Mpi, &ours("broadcast", "ring", message)), with(broadcast));
     let odd = Setup { size: Some(65), ..plain() };
     assert_eq!(work(Peer::Mpi, &ours("broadcast", "ring", odd)), None);
+    let sized = Setup { nodes: Some(2), size: Some(64), ..plain() };
+    let gather = "--call gather --size 64 --seconds 0.5";
+    assert_eq!(work(Peer::Mpi, &ours("collectives", "gather", sized)), with(gather));
     let one = Setup { locks: Some(1), work_ns: Some(50), ..plain() };
     assert_eq!(work(Peer::Mpi, &ours("locks", "mcs", one)), with("--work-ns 50 --seconds 0.5"));
     let many = Setup { locks: Some(1000), ..plain() };
@@ -187,6 +190,7 @@ fn mpi_does_the_work_of_each_benchmark() {
         &[
             ours("barrier", "fenced", Setup::default()),
             ours("broadcast", "ring", message),
+            ours("collectives", "all_reduce", Setup { size: Some(64), ..Setup::default() }),
             ours("locks", "mutex", Setup { locks: Some(1), ..Setup::default() }),
             ours("transfers", "transfer", accounts),
         ],

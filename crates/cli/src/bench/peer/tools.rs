@@ -33,6 +33,7 @@ impl Program {
     pub(super) const MPI_RMA: Program = program!("mpi_rma");
     pub(super) const MPI_BARRIER: Program = program!("mpi_barrier");
     pub(super) const MPI_BROADCAST: Program = program!("mpi_broadcast");
+    pub(super) const MPI_COLLECTIVES: Program = program!("mpi_collectives");
     pub(super) const MPI_LOCK: Program = program!("mpi_lock");
     pub(super) const MPI_TRANSFERS: Program = program!("mpi_transfers");
     pub(super) const UCX_RMA: Program = program!("ucx_rma");

@@ -57,6 +57,11 @@ impl Work {
                 work.argument("--size", size);
                 work.argument("--window", setup.window.unwrap_or(1));
             }
+            (Peer::Mpi, "collectives", call) if nodes >= 2 => {
+                work.program = Program::MPI_COLLECTIVES;
+                work.argument("--call", call);
+                work.argument("--size", setup.size.unwrap_or(8));
+            }
             (Peer::Mpi, "locks", _) if setup.locks == Some(1) => {
                 work.program = Program::MPI_LOCK;
                 work.argument("--work-ns", setup.work_ns.unwrap_or(0));

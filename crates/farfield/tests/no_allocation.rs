@@ -1,0 +1,37 @@
+//! Collectives allocate no memory, once the endpoint's buffers are there.
+
+use std::alloc::System;
+
+use farfield::{Collectives, CollectivesOptions, Result, local_session, on_each};
+use stats_alloc::{INSTRUMENTED_SYSTEM, Region, StatsAlloc};
+
+#[global_allocator]
+static ALLOCATOR: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;
+
+#[test]
+fn collectives_allocate_nothing() -> Result<()> {
+    // Service threads of nodes sleep meanwhile: they would be counted, too, so the least of several tries is taken.
+    let nodes = local_session(2)?;
+    let allocated = on_each(&nodes, |node| {
+        let ep = node.endpoint()?;
+        let mut all = Collectives::open(node, "all", CollectivesOptions::default())?;
+        let (mut data, mut into) = (vec![1u64; 10_000], vec![0; 20_000]);
+        let mut least = usize::MAX;
+        // To begin `block_on` allocates.
+        ep.block_on(async {
+            for _ in 0..20 {
+                let region = Region::new(ALLOCATOR);
+                all.broadcast(&ep, nodes[0].id(), &mut data).await?;
+                all.all_reduce(&ep, &mut data, u64::wrapping_add).await?;
+                all.all_gather(&ep, &data, &mut into).await?;
+                all.all_to_all(&ep, &data, &mut into[..10_000]).await?;
+                all.reduce(&ep, nodes[1].id(), &mut data, u64::wrapping_add).await?;
+                all.all_reduce(&ep, &mut data[..1], u64::wrapping_add).await?;
+                least = least.min(region.change().allocations);
+            }
+            Ok(least)
+        })
+    })?;
+    assert_eq!(allocated, [0, 0]);
+    Ok(())
+}
