@@ -6,6 +6,7 @@ use farfield_fabric::{Endpoint, NodeId, Plain};
 use crate::error::Result;
 use crate::objects::atomic_var::AtomicVar;
 use crate::objects::barrier::BarrierThread;
+use crate::objects::channel::{ChannelReceiver, ChannelSender};
 use crate::objects::kv::{Key, KvStore, Value};
 use crate::objects::mutex::{Guard, Mutex, MutexArray};
 use crate::objects::owned_var::{OwnedVar, OwnedWriter};
@@ -129,6 +130,22 @@ blocking! {
         /// receiver.recv_blocking(&ep, &mut message)?;
         /// assert_eq!(message, b"hello");
         recv_blocking = recv [&mut] self (into: &mut Vec<u8>) -> ();
+    }
+
+    /// # let node = farfield::Node::builder().start()?; let (ep, me) = (node.endpoint()?, node.id());
+    /// # let log = farfield::Channel::<u64>::open(&node, "log", farfield::ChannelOptions::new(me, [(me, 1)], 8))?;
+    impl [T: Value] ChannelSender<T> {
+        /// log.sender()?.send_blocking(&ep, &7)?;
+        send_blocking = send [&mut] self (value: &T) -> ();
+    }
+
+    /// # let node = farfield::Node::builder().start()?; let (ep, me) = (node.endpoint()?, node.id());
+    /// # let log = farfield::Channel::<u64>::open(&node, "log", farfield::ChannelOptions::new(me, [(me, 1)], 8))?;
+    impl [T: Value] ChannelReceiver<T> {
+        /// let mut receiver = log.receiver()?;
+        /// log.sender()?.send_blocking(&ep, &7)?;
+        /// assert_eq!(receiver.recv_blocking(&ep)?, 7);
+        recv_blocking = recv [&mut] self () -> T;
     }
 
     /// # let node = farfield::Node::builder().start()?; let ep = node.endpoint()?;

@@ -48,6 +48,9 @@
 //! | [`RingOptions`] | The writer, the readers and the size of a `RingBuffer`. |
 //! | [`RingSender`], [`RingReceiver`] | The writer's end of a `RingBuffer`, and a reader's. |
 //! | [`Acknowledgements`] | The positions up to which readers have read; a task can wait for them. |
+//! | [`Channel`] | A `RingBuffer` of typed values. |
+//! | [`ChannelOptions`] | The writer, the readers and the size of a `Channel`. |
+//! | [`ChannelSender`], [`ChannelReceiver`] | The writer's end of a `Channel`, and a reader's. |
 //! | [`Queue`] | A linearizable queue for many producers and consumers. |
 //! | [`QueueOptions`] | The home of a `Queue`, its capacity, and the size of its values. |
 //! | [`Mutex`], [`MutexArray`] | Locks in order of arrival, with bounded bypass. |

@@ -3,6 +3,7 @@
 
 pub mod atomic_var;
 pub mod barrier;
+pub mod channel;
 pub(crate) mod codec;
 pub(crate) mod holding;
 pub mod kv;
