@@ -100,6 +100,12 @@ pub enum ErrorKind {
         /// The value that was read.
         what: String,
     },
+    /// A value cannot be encoded by serde, or bytes are no encoded value of the expected type (`Encoded`).
+    #[error("{why}")]
+    Encoding {
+        /// The type, what is wrong, and the remedy.
+        why: String,
+    },
     /// A message, key or value is too long.
     #[error("{bytes} bytes exceed the limit of {max_bytes}")]
     TooLarge {

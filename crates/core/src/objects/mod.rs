@@ -6,6 +6,8 @@ pub mod barrier;
 pub mod channel;
 pub(crate) mod codec;
 pub(crate) mod holding;
+#[cfg(feature = "serde")]
+pub(crate) mod encoded;
 pub mod kv;
 pub mod mutex;
 pub mod owned_var;
