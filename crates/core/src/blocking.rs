@@ -160,6 +160,9 @@ blocking! {
         /// jobs.enqueue_blocking(&ep, &1)?;
         /// assert_eq!(jobs.dequeue_blocking(&ep)?, 1);
         dequeue_blocking = dequeue [&] self () -> V;
+        /// assert!(jobs.close_blocking(&ep)?);
+        /// assert!(jobs.dequeue_blocking(&ep).is_err_and(|error| error.is_closed()));
+        close_blocking = close [&] self () -> bool;
     }
 
     /// # let node = farfield::Node::builder().start()?; let ep = node.endpoint()?;

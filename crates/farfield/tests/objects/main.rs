@@ -6,8 +6,11 @@
 mod harness;
 
 mod barrier;
+mod channel;
 mod closing;
 mod costs;
+#[cfg(feature = "serde")]
+mod encoded;
 mod kv;
 mod locks;
 mod mutex;
