@@ -175,7 +175,12 @@ impl<T: Value> Channel<T> {
     /// This is another node, or the writer is already in use.
     pub fn sender(&self) -> Result<ChannelSender<T>> {
         let words = vec![0; T::words(self.value_bytes_max)];
-        Ok(ChannelSender { ring: self.ring.sender()?, words, value_bytes_max: self.value_bytes_max, values: PhantomData })
+        Ok(ChannelSender {
+            ring: self.ring.sender()?,
+            words,
+            value_bytes_max: self.value_bytes_max,
+            values: PhantomData,
+        })
     }
 
     /// One more reader of this node.

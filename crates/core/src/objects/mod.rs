@@ -5,9 +5,9 @@ pub mod atomic_var;
 pub mod barrier;
 pub mod channel;
 pub(crate) mod codec;
-pub(crate) mod holding;
 #[cfg(feature = "serde")]
 pub(crate) mod encoded;
+pub(crate) mod holding;
 pub mod kv;
 pub mod mutex;
 pub mod owned_var;

@@ -61,9 +61,9 @@
 //! - A *node that dies* while it closes the queue has closed it or not: there is no other trace. Its compare-and-swap may
 //!   still land, and is an ordinary close then.
 //!
-//! The mark is in a word that all these calls read anyway, and which others than they never take for one of theirs: the
-//! lap of a marked word is 2³¹ off. So it shows where a call looks at slots of other laps, and enqueues and dequeues have
-//! no step more for it. (A call that is overtaken by 2³⁰ laps would mistake an open queue for a closed one.)
+//! All these calls read that word anyway. The lap of a marked word is 2³¹ off, so it is never the lap that a call expects.
+//! A call looks for the mark only where it finds another lap; an enqueue or dequeue that finds its own takes no step
+//! more. (A call that is overtaken by 2³⁰ laps would mistake an open queue for a closed one.)
 //!
 //! *Order of operations.* (1) The values' put comes before the compare-and-swap that publishes them, to the same node:
 //! a remote atomic flushes, so they have landed when the slot is seen filled. The put is not waited for. (2) The get of
@@ -83,7 +83,7 @@
 //! | waiting for a value, or for room | a get for each look at one slot's word | |
 //! | enqueue, dequeue, closed | 1 | 2 gets |
 //! | `is_empty`, `is_closed` | 1 | 2 gets |
-//! | `len` | 2; 1 if it is empty; 1 more for each 4,096 slots | 4 gets, 1 more where the slots wrap; 3 if it is empty |
+//! | `len` | 2; 1 if it is empty; 1 more for each further 4,096 calls | 4 gets, 5 from the last slot on to the first; 3 |
 //! | `close` | 2 | 2 gets, 1 cas |
 //!
 //! The second compare-and-swap raises the hint, and is not waited for. The hint lets a call skip used positions in one
@@ -94,7 +94,8 @@
 //!
 //! *Calls that are dropped.* An enqueue that is dropped before its end may have taken effect or not. A dequeue that is
 //! dropped during its compare-and-swap may have taken a value: [`Queue::salvage`] returns those to the node. Both wait
-//! in the drop for the end of their posted operations, a round trip. While a call waits for a value or for room it
+//! in the drop for the end of their posted operations, a round trip. A close that is dropped does not wait: its
+//! compare-and-swap may land later. While a call waits for a value or for room it
 //! holds nothing. Deadlines are only checked there, so a call that times out has done nothing. After any other error
 //! (a dead home, an evicted node) it is open whether the compare-and-swap was done. An enqueue that is forgotten
 //! (`mem::forget`) in the middle keeps its cell from the others of its node.
@@ -297,8 +298,9 @@ impl<V: Value> Queue<V> {
     /// ```
     ///
     /// # Errors
-    /// A timeout: the queue stayed full, and nothing was enqueued; it names dead and departed nodes. A byte string
-    /// that is too long. The home node is dead or departed.
+    /// A timeout: the queue stayed full, and nothing was enqueued; it names dead and departed nodes. The queue is closed
+    /// ([`ErrorKind::Closed`]), and nothing was enqueued. A byte string that is too long. The home node is dead or
+    /// departed.
     pub async fn enqueue(&self, endpoint: &Endpoint, value: &V) -> Result<()> {
         self.fill(endpoint, core::slice::from_ref(value), WaitLimit::Timeout).await.map(drop)
     }
@@ -333,7 +335,7 @@ impl<V: Value> Queue<V> {
     /// ```
     ///
     /// # Errors
-    /// A byte string that is too long. The home node is dead or departed. A timeout, if
+    /// The queue is closed. A byte string that is too long. The home node is dead or departed. A timeout, if
     /// [`QueueOptions::enqueues_per_node`] others are in progress and none of them ends. An operation was refused: the
     /// error comes when nothing of the call lands any more.
     pub async fn try_enqueue(&self, endpoint: &Endpoint, value: &V) -> Result<bool> {
@@ -400,7 +402,8 @@ impl<V: Value> Queue<V> {
     /// ```
     ///
     /// # Errors
-    /// A timeout: the queue stayed empty; it names dead and departed nodes. The home node is dead or departed.
+    /// A timeout: the queue stayed empty; it names dead and departed nodes. The queue is closed, and all its values are
+    /// taken ([`ErrorKind::Closed`]). The home node is dead or departed.
     pub async fn dequeue(&self, endpoint: &Endpoint) -> Result<V> {
         Ok(self.take(endpoint, WaitLimit::Timeout).await?.expect(WAITS))
     }
@@ -434,7 +437,7 @@ impl<V: Value> Queue<V> {
     /// ```
     ///
     /// # Errors
-    /// The home node is dead or departed.
+    /// The queue is closed, and all its values are taken. The home node is dead or departed.
     pub async fn try_dequeue(&self, endpoint: &Endpoint) -> Result<Option<V>> {
         self.take(endpoint, WaitLimit::Now).await
     }

@@ -73,7 +73,8 @@ fn receive<T: Value>(from: &mut ChannelReceiver<T>, endpoint: &Endpoint, number:
 fn a_channel_has_the_room_that_its_options_name() {
     on_each_fabric("room", 2, |scene| {
         let writer = scene.id(0);
-        let options = ChannelOptions { value_bytes_max: BYTES_MAX, ..ChannelOptions::new(writer, [(scene.id(1), 1)], 3) };
+        let options =
+            ChannelOptions { value_bytes_max: BYTES_MAX, ..ChannelOptions::new(writer, [(scene.id(1), 1)], 3) };
         let channels = scene.open(|node| Channel::<ByteString>::open(node, "texts", options.clone()));
         let (near, far) = (scene.endpoint(0), scene.endpoint(1));
         let (mut sender, mut receiver) = (channels[0].sender().unwrap(), channels[1].receiver().unwrap());
@@ -113,9 +114,7 @@ fn channels_that_differ_are_refused() {
         true => Channel::<u64>::open(node, "values", options(8)).map(drop),
         false => Channel::<[u64; 2]>::open(node, "values", options(8)).map(drop),
     });
-    differ("sizes", &|node, first| {
-        Channel::<u64>::open(node, "sizes", options(if first { 8 } else { 9 })).map(drop)
-    });
+    differ("sizes", &|node, first| Channel::<u64>::open(node, "sizes", options(if first { 8 } else { 9 })).map(drop));
     differ("kinds", &|node, first| match first {
         true => Channel::<u64>::open(node, "kinds", options(8)).map(drop),
         false => RingBuffer::open(node, "kinds", RingOptions::new(a, [(b, 1)], 128)).map(drop),

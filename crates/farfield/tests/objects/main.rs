@@ -16,6 +16,7 @@ mod locks;
 mod mutex;
 mod node;
 mod queue;
+mod queue_close;
 mod refused;
 mod ring;
 mod transactions;

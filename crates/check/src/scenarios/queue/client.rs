@@ -189,4 +189,3 @@ fn history(entries: Vec<Entry>) -> Vec<Event<QueueInput, QueueOutput>> {
     }
     events.into_iter().flatten().collect()
 }
-

@@ -31,6 +31,7 @@ pub(super) fn scenarios() -> Vec<Scenario> {
         empty(),
         fills(),
         drains(),
+        all_questions(),
         changes(),
     ]
 }
@@ -47,14 +48,13 @@ fn enqueue() -> Scenario {
 
 /// A consumer takes the values, and ends only then.
 fn dequeue() -> Scenario {
-    let plan =
-        Plan { before: &[Enqueue(1)], threads: &[(1, 1, &[Dequeue, TryDequeue]), (0, 1, &[Close, TryEnqueue(2)])], ..PLAN };
+    let plan = Plan { before: &[Enqueue(1)], threads: &[(1, 1, &[TryDequeue, TryDequeue]), (0, 1, &[Close])], ..PLAN };
     queue::<u64>("queue/close-dequeue", "what a closed queue has is taken", plan).small()
 }
 
 /// The last room is filled, or closed.
 fn last_room() -> Scenario {
-    let plan = Plan { capacity: 1, threads: &[(1, 1, &[TryEnqueue(1), TryEnqueue(2)]), (0, 1, &[Close])], ..PLAN };
+    let plan = Plan { capacity: 1, threads: &[(1, 1, &[TryEnqueue(1)]), (0, 1, &[Close])], ..PLAN };
     queue::<u64>("queue/close-last-room", "a close and an enqueue compete for the last slot", plan).small()
 }
 
@@ -63,7 +63,7 @@ fn full() -> Scenario {
     let plan = Plan {
         capacity: 1,
         before: &[Enqueue(1)],
-        threads: &[(1, 1, &[Close, TryEnqueue(2)]), (0, 1, &[TryDequeue, TryEnqueue(3)])],
+        threads: &[(1, 1, &[Close]), (0, 1, &[TryDequeue, TryEnqueue(2)])],
         ..PLAN
     };
     queue::<u64>("queue/close-full", "a full queue that is closed keeps its values, and takes no other", plan)
@@ -84,7 +84,7 @@ fn full_batch() -> Scenario {
 
 /// The closer's knowledge is old: it goes on to the first position that is not filled. For `queue-close-unwalked`.
 fn behind() -> Scenario {
-    let plan = Plan { threads: &[(0, 1, &[Enqueue(1), TryEnqueue(2)]), (1, 1, &[Close])], ..PLAN };
+    let plan = Plan { before: &[Enqueue(1)], threads: &[(1, 1, &[Close]), (0, 1, &[TryEnqueue(2)])], ..PLAN };
     queue::<u64>("queue/close-behind", "a node that knows little of a queue closes it at its end", plan)
         .small()
         .kills(&["queue-close-unwalked"])
@@ -92,7 +92,7 @@ fn behind() -> Scenario {
 
 /// One of two has closed it.
 fn two() -> Scenario {
-    let plan = Plan { threads: &[(1, 1, &[Close, TryDequeue]), (0, 1, &[TryEnqueue(1), Close])], ..PLAN };
+    let plan = Plan { threads: &[(1, 1, &[Close]), (0, 1, &[Close, TryEnqueue(1)])], ..PLAN };
     queue::<u64>("queue/close-twice", "of two that close a queue, one has done it", plan).small()
 }
 
@@ -115,8 +115,7 @@ fn waits_for_value() -> Scenario {
 }
 
 fn waits_for_room() -> Scenario {
-    let plan =
-        Plan { capacity: 1, before: &[Enqueue(1)], threads: &[(1, 1, &[Enqueue(2)]), (0, 1, &[Close])], ..PLAN };
+    let plan = Plan { capacity: 1, before: &[Enqueue(1)], threads: &[(1, 1, &[Enqueue(2)]), (0, 1, &[Close])], ..PLAN };
     queue::<u64>("queue/close-waits-for-room", "an enqueue that waits ends when the queue is closed", plan).small()
 }
 
@@ -205,10 +204,9 @@ fn empty() -> Scenario {
     queue::<u64>("queue/is-empty", "whether a queue is empty is right at a moment of the call", plan).medium()
 }
 
-/// The length of a queue that only grows, with batches. For `queue-len-by-hints`.
+/// The length of a queue that only grows, with a batch. For `queue-len-by-hints`.
 fn fills() -> Scenario {
-    let plan =
-        Plan { threads: &[(1, 1, &[TryBatch(&[1, 2]), Close]), (0, 1, &[TryEnqueue(3), Len])], ..PLAN };
+    let plan = Plan { before: &[TryBatch(&[1, 2])], threads: &[(1, 1, &[TryEnqueue(3)]), (0, 1, &[Len])], ..PLAN };
     queue::<u64>("queue/len-fills", "the length of a queue that fills is right at a moment of the call", plan)
         .small()
         .kills(&["queue-len-by-hints"])
@@ -218,10 +216,20 @@ fn fills() -> Scenario {
 fn drains() -> Scenario {
     let plan = Plan {
         before: &[Enqueue(1), Dequeue, TryBatch(&[2, 3]), Enqueue(4)],
-        threads: &[(1, 1, &[TryDequeue, TryDequeue]), (0, 1, &[Len, Len])],
+        threads: &[(1, 1, &[TryDequeue]), (0, 1, &[Len])],
         ..PLAN
     };
     queue::<u64>("queue/len-drains", "the length of a queue that drains is right at a moment of the call", plan).small()
+}
+
+/// The same, and the queue is closed. All of both calls' dequeues may lie between two looks of a length.
+fn all_questions() -> Scenario {
+    let plan = Plan {
+        before: &[Enqueue(1), Dequeue, TryBatch(&[2, 3]), Enqueue(4)],
+        threads: &[(1, 1, &[TryDequeue, Close, TryDequeue, TryDequeue]), (0, 1, &[Len, IsEmpty, Len, IsEmpty])],
+        ..PLAN
+    };
+    queue::<u64>("queue/questions", "a queue is asked while it is closed and taken", plan)
 }
 
 /// Value 2 is there all the time, 1 at first and 3 at last: each of these two may be counted.
@@ -250,5 +258,5 @@ fn changes() -> Scenario {
         });
         Ok(())
     })
-    .small()
+    .medium()
 }

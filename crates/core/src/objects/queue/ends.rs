@@ -1,6 +1,8 @@
 //! Calls about a whole queue: its length, and its end.
 
-use farfield_fabric::Endpoint;
+use core::ops::Range;
+
+use farfield_fabric::{BufOp, Endpoint};
 
 use super::Queue;
 use super::state::{Position, State};
@@ -8,7 +10,7 @@ use crate::error::{ErrorContext, Result};
 use crate::objects::codec::Value;
 
 /// The most slots that one get reads.
-const CHUNK: usize = 4096;
+const CHUNK: u64 = 4096;
 
 impl<V: Value> Queue<V> {
     /// Closes the queue, for all nodes. Returns whether this call has done it: the queue was open before.
@@ -17,9 +19,9 @@ impl<V: Value> Queue<V> {
     /// that were enqueued before, and then fail with the same error. Calls that wait, for a value or for room, end at
     /// once. A closed queue stays closed; [`Node::reopen`](crate::Node::reopen) replaces it by a new one.
     ///
-    /// It is linearizable: an enqueue that has returned before `close` is called is before the end, and one that is
-    /// called after `close` has returned is refused. If this node dies during the call, or the call is dropped, the queue
-    /// is closed, or open, or is closed a little later. A repeated call makes it certain.
+    /// It is linearizable with the enqueues: what one has accepted is taken, and one that is called after `close` has
+    /// returned is refused. If this node dies during the call, or the call is dropped, the queue is closed, or open, or
+    /// will be closed a little later. A repeated call makes it certain.
     ///
     /// (To drop the handle does not close the queue. It ends this node's part in it.)
     ///
@@ -119,7 +121,7 @@ impl<V: Value> Queue<V> {
     /// both, it is an estimate: it counts each value that is there during the whole call, no value that is not there at
     /// any moment of it, and of the others some.
     ///
-    /// One round trip for an empty queue, else two, and one more for each 4,096 slots.
+    /// One round trip for an empty queue, else two, and one more for each further 4,096 calls whose values are there.
     ///
     /// ```
     /// # let node = farfield::Node::builder().start()?; let ep = node.endpoint()?;
@@ -142,14 +144,29 @@ impl<V: Value> Queue<V> {
         let mut position = head.max(end.saturating_sub(capacity));
         let mut values = 0;
         while position < end {
-            let at = position % capacity;
-            let slots = (CHUNK as u64).min(capacity - at).min(end - position);
-            let into = endpoint.buf::<u64>(slots as usize).of(path)?;
-            let words = endpoint.get_into(self.slots.at(at as usize), into).await.of(path)?;
-            values += (position..).zip(words.iter()).map(|(position, word)| self.left(position, State(*word))).sum::<u64>();
-            position += slots;
+            let until = end.min(position + CHUNK);
+            // Up to the last slot, and the rest from the first one, in one round trip.
+            let middle = until.min(position - position % capacity + capacity);
+            let (words, wrapped) =
+                (self.get_slots(endpoint, position..middle)?, self.get_slots(endpoint, middle..until)?);
+            for (first, words) in [(position, words), (middle, wrapped)] {
+                let Some(words) = words else { continue };
+                let words = words.await.of(path)?;
+                values +=
+                    (first..).zip(words.iter()).map(|(position, word)| self.left(position, State(*word))).sum::<u64>();
+            }
+            position = until;
         }
         Ok(values as usize)
+    }
+
+    /// Begins to get the slots of some positions, which lie beside each other; `None` if there are none.
+    fn get_slots<'a>(&self, endpoint: &'a Endpoint, positions: Range<u64>) -> Result<Option<BufOp<'a, u64>>> {
+        if positions.is_empty() {
+            return Ok(None);
+        }
+        let into = endpoint.buf::<u64>((positions.end - positions.start) as usize).of(self.object.path())?;
+        Ok(Some(endpoint.get_into(self.slot(positions.start), into)))
     }
 
     /// The first position that is not filled, at a moment during the call, and the state of its slot then: vacant, early

@@ -141,7 +141,10 @@ mod tests {
                 }
             }
             let marked = filled.marked();
-            assert_eq!((marked.taken(), marked.taken().taken()), (filled.taken().marked(), filled.taken().taken().marked()));
+            assert_eq!(
+                (marked.taken(), marked.taken().taken()),
+                (filled.taken().marked(), filled.taken().taken().marked())
+            );
         }
     }
 
