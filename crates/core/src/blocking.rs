@@ -6,6 +6,7 @@ use farfield_fabric::{Endpoint, NodeId, Plain};
 use crate::error::Result;
 use crate::objects::atomic_var::AtomicVar;
 use crate::objects::barrier::BarrierThread;
+use crate::objects::channel::{ChannelReceiver, ChannelSender};
 use crate::objects::kv::{Key, KvStore, Value};
 use crate::objects::mutex::{Guard, Mutex, MutexArray};
 use crate::objects::owned_var::{OwnedVar, OwnedWriter};
@@ -131,6 +132,22 @@ blocking! {
         recv_blocking = recv [&mut] self (into: &mut Vec<u8>) -> ();
     }
 
+    /// # let node = farfield::Node::builder().start()?; let (ep, me) = (node.endpoint()?, node.id());
+    /// # let log = farfield::Channel::<u64>::open(&node, "log", farfield::ChannelOptions::new(me, [(me, 1)], 8))?;
+    impl [T: Value] ChannelSender<T> {
+        /// log.sender()?.send_blocking(&ep, &7)?;
+        send_blocking = send [&mut] self (value: &T) -> ();
+    }
+
+    /// # let node = farfield::Node::builder().start()?; let (ep, me) = (node.endpoint()?, node.id());
+    /// # let log = farfield::Channel::<u64>::open(&node, "log", farfield::ChannelOptions::new(me, [(me, 1)], 8))?;
+    impl [T: Value] ChannelReceiver<T> {
+        /// let mut receiver = log.receiver()?;
+        /// log.sender()?.send_blocking(&ep, &7)?;
+        /// assert_eq!(receiver.recv_blocking(&ep)?, 7);
+        recv_blocking = recv [&mut] self () -> T;
+    }
+
     /// # let node = farfield::Node::builder().start()?; let ep = node.endpoint()?;
     /// # let jobs = farfield::Queue::<u64>::open(&node, "jobs", farfield::QueueOptions::new(node.id(), 4))?;
     impl [V: Value] Queue<V> {
@@ -143,6 +160,9 @@ blocking! {
         /// jobs.enqueue_blocking(&ep, &1)?;
         /// assert_eq!(jobs.dequeue_blocking(&ep)?, 1);
         dequeue_blocking = dequeue [&] self () -> V;
+        /// assert!(jobs.close_blocking(&ep)?);
+        /// assert!(jobs.dequeue_blocking(&ep).is_err_and(|error| error.is_closed()));
+        close_blocking = close [&] self () -> bool;
     }
 
     /// # let node = farfield::Node::builder().start()?; let ep = node.endpoint()?;

@@ -100,6 +100,12 @@ pub enum ErrorKind {
         /// The value that was read.
         what: String,
     },
+    /// A value cannot be encoded by serde, or bytes are no encoded value of the expected type (`Encoded`).
+    #[error("{why}")]
+    Encoding {
+        /// The type, what is wrong, and the remedy.
+        why: String,
+    },
     /// A message, key or value is too long.
     #[error("{bytes} bytes exceed the limit of {max_bytes}")]
     TooLarge {
@@ -146,6 +152,12 @@ pub enum ErrorKind {
         /// The generation that has replaced it.
         generation: u64,
     },
+    /// [`Queue::close`](crate::Queue::close) has closed the queue.
+    #[error(
+        "the queue is closed: enqueues are refused, and dequeues end when its values are taken; `Node::reopen` \
+         replaces it by a new one"
+    )]
+    Closed,
     /// Another node has called [`Node::reopen`](crate::Node::reopen) and waits for this one.
     #[error("{node} is reopening the object: call `reopen` here too, and use the handle that it returns")]
     Reopens {
@@ -345,6 +357,26 @@ impl Error {
             ErrorKind::Missed { nodes } => nodes.iter().all(|(_, error)| error.is_unreachable()),
             ErrorKind::Fabric(error) => error.is_unreachable(),
             ErrorKind::Custom(custom) => custom.comes_from(Error::is_unreachable),
+            _ => false,
+        }
+    }
+
+    /// Whether the queue was closed, by a node that has called [`Queue::close`](crate::Queue::close).
+    ///
+    /// ```
+    /// # let node = farfield::Node::builder().start()?; let ep = node.endpoint()?;
+    /// # let jobs = farfield::Queue::<u64>::open(&node, "jobs", farfield::QueueOptions::new(node.id(), 4))?;
+    /// ep.block_on(jobs.close(&ep))?;
+    /// match ep.block_on(jobs.dequeue(&ep)) {
+    ///     Err(error) if error.is_closed() => println!("all jobs are done"),
+    ///     job => drop(job?),
+    /// }
+    /// # Ok::<(), farfield::Error>(())
+    /// ```
+    pub fn is_closed(&self) -> bool {
+        match &self.0.kind {
+            ErrorKind::Closed => true,
+            ErrorKind::Custom(custom) => custom.comes_from(Error::is_closed),
             _ => false,
         }
     }

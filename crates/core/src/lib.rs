@@ -32,6 +32,9 @@ pub use node::{
 };
 pub use objects::atomic_var::AtomicVar;
 pub use objects::barrier::{Barrier, BarrierThread};
+pub use objects::channel::{Channel, ChannelOptions, ChannelReceiver, ChannelSender};
+#[cfg(feature = "serde")]
+pub use objects::encoded::Encoded;
 pub use objects::kv::{ByteString, Key, KvOptions, KvStore, Placement, Value};
 pub use objects::mutex::{Guard, HeldLock, Mutex, MutexArray};
 pub use objects::owned_var::{OwnedVar, OwnedWriter, TearCheck};

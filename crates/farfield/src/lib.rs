@@ -48,6 +48,9 @@
 //! | [`RingOptions`] | The writer, the readers and the size of a `RingBuffer`. |
 //! | [`RingSender`], [`RingReceiver`] | The writer's end of a `RingBuffer`, and a reader's. |
 //! | [`Acknowledgements`] | The positions up to which readers have read; a task can wait for them. |
+//! | [`Channel`] | A `RingBuffer` of typed values. |
+//! | [`ChannelOptions`] | The writer, the readers and the size of a `Channel`. |
+//! | [`ChannelSender`], [`ChannelReceiver`] | The writer's end of a `Channel`, and a reader's. |
 //! | [`Queue`] | A linearizable queue for many producers and consumers. |
 //! | [`QueueOptions`] | The home of a `Queue`, its capacity, and the size of its values. |
 //! | [`Mutex`], [`MutexArray`] | Locks in order of arrival, with bounded bypass. |
@@ -56,6 +59,7 @@
 //! | [`KvOptions`], [`Placement`] | The size of a `KvStore`, and the node that stores a new key's value. |
 //! | [`Key`], [`Value`] | The types that a `KvStore` or a `Queue` takes: plain data, or a `ByteString`. |
 //! | [`ByteString`] | A key or a value of any length up to the store's limit. |
+//! | `Encoded` | A value of any type that serde can encode (feature `serde`). |
 //! | [`zerocopy`] | The derives for plain data of your own: `#[zerocopy(crate = "farfield::zerocopy")]`. |
 //! | [`ALock`], [`ALockArray`] | A lock whose threads on its own node use no NIC. |
 //! | [`ALockOptions`], [`ALockGuard`] | The budgets and limits of ALocks, and a held ALock. |
@@ -117,6 +121,7 @@
 //! | `locks` | yes | `ALock`, the other locks of asymmetric memory, and tables of any of them |
 //! | `transactions` | yes | `Transactions` |
 //! | `collectives` | yes | `Collectives` |
+//! | `serde` | no | `Encoded`: values of any type that serde can encode |
 //! | `sim` | no | the simulated session of the fabric; `farfield-check` enables it |
 //! | `mutants` | no | seeded bugs in debug builds, for tests of the checker |
 //!

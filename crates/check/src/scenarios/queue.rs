@@ -4,21 +4,25 @@
 //! the queue, which is a part of the history. So each of these bugs shows as a history that no queue has: a value that
 //! is lost, dequeued twice, torn, or out of order; a queue that is wrongly full or empty.
 
+mod client;
+mod close;
+
 use std::rc::Rc;
 use std::time::Duration;
 
-use farfield_core::history::queue::{QueueInput, QueueModel, QueueOutput};
-use farfield_core::history::{Budget, Event, check};
-use farfield_core::{Endpoint, NodeId, Queue, QueueOptions, Result};
+use farfield_core::{NodeId, Queue, QueueOptions, Result};
 
+use self::client::Do::{
+    CutDequeue, CutEnqueue, Dequeue, DequeueInTime, Enqueue, EnqueueInTime, TryBatch, TryDequeue, TryEnqueue,
+};
+use self::client::Holds;
+pub(super) use self::client::{Client, Do, assert_linearizable};
 use super::keep;
 use crate::Faults;
-use crate::log::Log;
-use crate::parts::{Excuse, cut};
-use crate::scenario::{Cluster, Scenario, choose, crashed};
+use crate::scenario::{Cluster, Scenario, crashed};
 
 pub(super) fn scenarios() -> Vec<Scenario> {
-    vec![
+    let mut all = vec![
         handed(),
         two_words(),
         producers(),
@@ -48,27 +52,10 @@ pub(super) fn scenarios() -> Vec<Scenario> {
         laps_at_home(),
         rewritten(),
         home_dies(),
-    ]
+    ];
+    all.extend(close::scenarios());
+    all
 }
-
-/// The next step of a thread.
-#[derive(Clone, Copy)]
-pub(super) enum Do<'a> {
-    /// Waits for room.
-    Enqueue(u64),
-    TryEnqueue(u64),
-    TryBatch(&'a [u64]),
-    /// Waits for a value.
-    Dequeue,
-    TryDequeue,
-    /// Drops the call between two of its polls.
-    CutEnqueue(u64),
-    CutDequeue,
-    /// Gives up when the endpoint's timeout passes. If that cannot happen early, the queue is full then, or empty.
-    EnqueueInTime(u64),
-    DequeueInTime,
-}
-use Do::{CutDequeue, CutEnqueue, Dequeue, DequeueInTime, Enqueue, EnqueueInTime, TryBatch, TryDequeue, TryEnqueue};
 
 /// The calls on a queue that is stored on node 0.
 #[derive(Clone, Copy)]
@@ -84,141 +71,6 @@ struct Plan {
 }
 
 const PLAN: Plan = Plan { nodes: 2, capacity: 2, enqueues: 1, before: &[], threads: &[] };
-
-/// A value in the queue, made from a number.
-pub(super) trait Holds: farfield_core::Value {
-    fn of(number: u64) -> Self;
-    fn number(&self) -> u64;
-}
-
-impl Holds for u64 {
-    fn of(number: u64) -> u64 {
-        number
-    }
-
-    fn number(&self) -> u64 {
-        *self
-    }
-}
-
-/// Two words, which may be torn.
-impl Holds for [u64; 2] {
-    fn of(number: u64) -> [u64; 2] {
-        [number; 2]
-    }
-
-    fn number(&self) -> u64 {
-        assert_eq!(self[0], self[1], "a value is torn");
-        self[0]
-    }
-}
-
-pub(super) enum Entry {
-    Called {
-        client: u32,
-        input: QueueInput,
-    },
-    Returned {
-        call: usize,
-        output: QueueOutput,
-    },
-    /// It has not taken effect, and never will.
-    Refused {
-        call: usize,
-    },
-}
-
-pub(super) struct Client<V: Holds> {
-    pub(super) id: u32,
-    pub(super) queue: Rc<Queue<V>>,
-    pub(super) log: Log<Entry>,
-    /// The queue's home may die, or evict this node.
-    pub(super) may_lose_home: bool,
-}
-
-impl<V: Holds> Client<V> {
-    /// Makes a call, and returns the value that was dequeued.
-    pub(super) async fn follow(&self, ep: &Endpoint, what: Do<'_>) -> Result<Option<u64>> {
-        let (queue, log) = (&*self.queue, &self.log);
-        let input = match what {
-            Enqueue(number) | TryEnqueue(number) | CutEnqueue(number) | EnqueueInTime(number) => {
-                QueueInput::Enqueue(vec![number])
-            }
-            TryBatch(numbers) => QueueInput::Enqueue(numbers.to_vec()),
-            Dequeue | TryDequeue | CutDequeue | DequeueInTime => QueueInput::Dequeue,
-        };
-        let call = log.push(Entry::Called { client: self.id, input });
-        let enqueued = |done: Result<bool>| done.map(|done| Some(QueueOutput::Enqueued(done)));
-        let dequeued = |found: Option<V>| Some(QueueOutput::Dequeued(found.map(|value| value.number())));
-        let since = Excuse::now();
-        let late = |is: QueueOutput| (!since.is_given()).then_some(is);
-        let output = match what {
-            Enqueue(number) => enqueued(queue.enqueue(ep, &V::of(number)).await.map(|()| true))?,
-            TryEnqueue(number) => enqueued(queue.try_enqueue(ep, &V::of(number)).await)?,
-            TryBatch(numbers) => {
-                let values: Vec<V> = numbers.iter().map(|number| V::of(*number)).collect();
-                enqueued(queue.try_enqueue_batch(ep, &values).await)?
-            }
-            Dequeue => dequeued(Some(queue.dequeue(ep).await?)),
-            TryDequeue => dequeued(queue.try_dequeue(ep).await?),
-            CutEnqueue(number) => match cut(choose(6), queue.enqueue(ep, &V::of(number))).await {
-                Some(Err(error)) if error.is_timeout() => late(QueueOutput::Enqueued(false)),
-                Some(done) => enqueued(done.map(|()| true))?,
-                // It may have taken effect.
-                None => return Ok(None),
-            },
-            CutDequeue => match cut(choose(6), queue.dequeue(ep)).await {
-                Some(Err(error)) if error.is_timeout() => late(QueueOutput::Dequeued(None)),
-                Some(found) => dequeued(Some(found?)),
-                None => match queue.salvage().pop() {
-                    Some(value) => dequeued(Some(value)),
-                    // It may have taken a value that was lost with the home.
-                    None if self.may_lose_home => return Ok(None),
-                    None => None,
-                },
-            },
-            EnqueueInTime(number) => match queue.enqueue(ep, &V::of(number)).await {
-                Err(error) if error.is_timeout() => late(QueueOutput::Enqueued(false)),
-                done => enqueued(done.map(|()| true))?,
-            },
-            DequeueInTime => match queue.dequeue(ep).await {
-                Err(error) if error.is_timeout() => late(QueueOutput::Dequeued(None)),
-                found => dequeued(Some(found?)),
-            },
-        };
-        match output {
-            Some(output) => log.push(Entry::Returned { call, output }),
-            None => log.push(Entry::Refused { call }),
-        };
-        Ok(match output {
-            Some(QueueOutput::Dequeued(number)) => number,
-            _ => None,
-        })
-    }
-}
-
-/// The history is one of a queue of this capacity.
-pub(super) fn assert_linearizable(capacity: usize, entries: Vec<Entry>) {
-    let verdict = check(&QueueModel { capacity }, &history(entries), Budget::default());
-    assert!(verdict.is_linearizable(), "{verdict}");
-}
-
-fn history(entries: Vec<Entry>) -> Vec<Event<QueueInput, QueueOutput>> {
-    let mut events: Vec<Option<Event<_, _>>> = Vec::new();
-    for (at, entry) in entries.into_iter().enumerate() {
-        let mut event = None;
-        match entry {
-            Entry::Called { client, input } => event = Some(Event::pending(client, at as u64, input)),
-            Entry::Returned { call, output } => {
-                let called = events[call].as_mut().expect("a call returns once");
-                (called.return_ns, called.output) = (Some(at as u64), Some(output));
-            }
-            Entry::Refused { call } => events[call] = None,
-        }
-        events.push(event);
-    }
-    events.into_iter().flatten().collect()
-}
 
 /// Runs a plan with values of a type.
 fn queue<V: Holds>(name: &str, about: &str, plan: Plan) -> Scenario {

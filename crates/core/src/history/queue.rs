@@ -2,7 +2,7 @@
 //!
 //! [`QueueModel`] models [`Queue`](crate::Queue): each call that enqueues, one value or a batch, takes one of its
 //! places until the last of its values is dequeued. Use a unique number for each value. The check then detects values
-//! that are lost or dequeued twice.
+//! that are lost or dequeued twice, and after a close those that are accepted, or lost.
 //!
 //! ```
 //! use farfield::history::queue::{QueueInput, QueueModel, QueueOutput};
@@ -45,6 +45,12 @@ pub enum QueueInput {
     Enqueue(Vec<u64>),
     /// Dequeues a value. Answered by [`QueueOutput::Dequeued`].
     Dequeue,
+    /// Closes the queue. Answered by [`QueueOutput::Closes`].
+    Close,
+    /// Asks whether the queue is empty. Answered by [`QueueOutput::IsEmpty`].
+    IsEmpty,
+    /// Asks for the number of values, where that has to be exact. Answered by [`QueueOutput::Len`].
+    Len,
 }
 
 /// The answer of an operation.
@@ -62,6 +68,31 @@ pub enum QueueOutput {
     Enqueued(bool),
     /// The value, if there was one.
     Dequeued(Option<u64>),
+    /// An enqueue was refused since the queue is closed; or it is closed and empty, and a dequeue has ended so.
+    Closed,
+    /// Whether the queue was open.
+    Closes(bool),
+    /// Whether it is empty.
+    IsEmpty(bool),
+    /// The number of its values.
+    Len(usize),
+}
+
+/// The state of a [`QueueModel`].
+///
+/// ```
+/// # use farfield::history::queue::{QueueInput, QueueModel, QueueOutput};
+/// # use farfield::history::Model;
+/// let model = QueueModel { capacity: 8 };
+/// let state = model.step(&model.initial(), &QueueInput::Close, Some(&QueueOutput::Closes(true))).unwrap();
+/// assert!(state.is_closed && state.calls.is_empty());
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Default)]
+pub struct QueueState {
+    /// The remaining values of each enqueuing call, the oldest last in each.
+    pub calls: VecDeque<Vec<u64>>,
+    /// Whether it was closed.
+    pub is_closed: bool,
 }
 
 /// A queue that is empty at first.
@@ -82,44 +113,56 @@ pub struct QueueModel {
 impl Model for QueueModel {
     type Input = QueueInput;
     type Output = QueueOutput;
-    /// The remaining values of each enqueuing call, the oldest last in each.
-    type State = VecDeque<Vec<u64>>;
+    type State = QueueState;
 
-    fn initial(&self) -> VecDeque<Vec<u64>> {
-        VecDeque::new()
+    fn initial(&self) -> QueueState {
+        QueueState::default()
     }
 
-    fn step(
-        &self,
-        state: &VecDeque<Vec<u64>>,
-        input: &QueueInput,
-        output: Option<&QueueOutput>,
-    ) -> Option<VecDeque<Vec<u64>>> {
-        let has_room = state.len() < self.capacity;
+    fn step(&self, state: &QueueState, input: &QueueInput, output: Option<&QueueOutput>) -> Option<QueueState> {
+        let QueueState { calls, is_closed } = state;
+        let has_room = calls.len() < self.capacity;
         let mut after = state.clone();
         match (input, output) {
-            (QueueInput::Enqueue(_), Some(QueueOutput::Enqueued(false))) => (!has_room).then_some(after),
+            (QueueInput::Enqueue(_), Some(QueueOutput::Closed)) => is_closed.then_some(after),
+            (QueueInput::Enqueue(_), Some(QueueOutput::Enqueued(false))) => (!has_room && !is_closed).then_some(after),
             (QueueInput::Enqueue(values), None | Some(QueueOutput::Enqueued(true))) => {
-                after.push_back(values.iter().rev().copied().collect());
-                has_room.then_some(after)
+                after.calls.push_back(values.iter().rev().copied().collect());
+                (has_room && !is_closed).then_some(after)
             }
-            (QueueInput::Dequeue, Some(QueueOutput::Dequeued(None))) => state.is_empty().then_some(after),
+            (QueueInput::Dequeue, Some(QueueOutput::Closed)) => (calls.is_empty() && *is_closed).then_some(after),
+            (QueueInput::Dequeue, Some(QueueOutput::Dequeued(None))) => {
+                (calls.is_empty() && !is_closed).then_some(after)
+            }
             (QueueInput::Dequeue, None | Some(QueueOutput::Dequeued(Some(_)))) => {
-                let oldest = after.front_mut()?;
+                let oldest = after.calls.front_mut()?;
                 let value = oldest.pop()?;
                 if oldest.is_empty() {
-                    after.pop_front();
+                    after.calls.pop_front();
                 }
                 output.is_none_or(|output| *output == QueueOutput::Dequeued(Some(value))).then_some(after)
             }
+            (QueueInput::Close, None | Some(QueueOutput::Closes(_))) => {
+                after.is_closed = true;
+                output.is_none_or(|output| *output == QueueOutput::Closes(!is_closed)).then_some(after)
+            }
+            (QueueInput::IsEmpty, Some(QueueOutput::IsEmpty(is))) => (*is == calls.is_empty()).then_some(after),
+            (QueueInput::Len, Some(QueueOutput::Len(len))) => {
+                (*len == calls.iter().map(Vec::len).sum::<usize>()).then_some(after)
+            }
+            (QueueInput::IsEmpty | QueueInput::Len, None) => Some(after),
             _ => None,
         }
     }
 
-    fn effect(&self, _: &QueueInput, output: Option<&QueueOutput>) -> Effect<VecDeque<Vec<u64>>> {
-        match output {
-            Some(QueueOutput::Enqueued(false)) => Effect::Read { only_in: None },
-            Some(QueueOutput::Dequeued(None)) => Effect::Read { only_in: Some(VecDeque::new()) },
+    fn effect(&self, input: &QueueInput, output: Option<&QueueOutput>) -> Effect<QueueState> {
+        let empty = |is_closed| Some(QueueState { calls: VecDeque::new(), is_closed });
+        match (input, output) {
+            (_, Some(QueueOutput::Enqueued(false))) => Effect::Read { only_in: None },
+            (_, Some(QueueOutput::Dequeued(None))) => Effect::Read { only_in: empty(false) },
+            (QueueInput::Dequeue, Some(QueueOutput::Closed)) => Effect::Read { only_in: empty(true) },
+            (QueueInput::Enqueue(_), Some(QueueOutput::Closed)) => Effect::Read { only_in: None },
+            (QueueInput::IsEmpty | QueueInput::Len, _) => Effect::Read { only_in: None },
             _ => Effect::Unknown,
         }
     }
@@ -178,6 +221,46 @@ mod tests {
         assert!(!verdict(2, &with(&[dequeue(20, Some(1)), dequeue(30, Some(1))])));
         assert!(!verdict(2, &with(&[dequeue(20, Some(1)), dequeue(30, None)])));
         assert!(!verdict(2, &with(&[dequeue(20, Some(3))])));
+    }
+
+    fn step(at: u64, input: QueueInput, output: QueueOutput) -> Step {
+        (at, at + 5, input, Some(output))
+    }
+
+    fn close(at: u64, was_open: bool) -> Step {
+        step(at, QueueInput::Close, QueueOutput::Closes(was_open))
+    }
+
+    #[test]
+    fn a_closed_queue_gives_what_it_has_and_takes_nothing() {
+        let refused = |at| step(at, QueueInput::Enqueue(vec![9]), QueueOutput::Closed);
+        let ended = |at| step(at, QueueInput::Dequeue, QueueOutput::Closed);
+        let closed = [enqueue(0, &[1, 2], true), close(10, true)];
+        let with = |steps: &[Step]| [&closed, steps].concat();
+        let emptied = [dequeue(20, Some(1)), dequeue(30, Some(2))];
+        let after = |steps: &[Step]| with(&[&emptied, steps].concat());
+        assert!(verdict(1, &with(&[refused(20), close(30, false), dequeue(40, Some(1))])));
+        assert!(verdict(1, &after(&[ended(40), refused(50), ended(60)])));
+        assert!(!verdict(1, &with(&[ended(20)])), "values were left");
+        assert!(!verdict(2, &with(&[enqueue(20, &[3], true)])));
+        assert!(!verdict(1, &with(&[enqueue(20, &[3], false)])), "it was closed, not full");
+        assert!(!verdict(1, &after(&[dequeue(40, None)])), "it was closed, not empty");
+        assert!(!verdict(1, &with(&[close(20, true)])), "it was closed once only");
+        assert!(!verdict(1, &[ended(0)]) && !verdict(1, &[refused(0)]), "nobody has closed it");
+        // One that never ended has closed it, or not.
+        let pending = (0, 0, QueueInput::Close, None);
+        assert!(verdict(1, &[pending.clone(), enqueue(10, &[1], true), refused(20)]));
+        assert!(!verdict(1, &[pending, refused(10), enqueue(20, &[1], true)]));
+    }
+
+    #[test]
+    fn values_are_counted_each_for_itself() {
+        let filled = [enqueue(0, &[1, 2], true), enqueue(10, &[3], true), dequeue(20, Some(1))];
+        let with = |input, output| verdict(2, &[&filled[..], &[step(30, input, output)]].concat());
+        assert!(with(QueueInput::Len, QueueOutput::Len(2)));
+        assert!(!with(QueueInput::Len, QueueOutput::Len(3)));
+        assert!(with(QueueInput::IsEmpty, QueueOutput::IsEmpty(false)));
+        assert!(!with(QueueInput::IsEmpty, QueueOutput::IsEmpty(true)));
     }
 
     #[test]

@@ -207,4 +207,31 @@ crate::mutants! {
     ///
     /// *Scenario:* home n1. n0: enqueue, and its put is refused ∥ n1: dequeue, which returns zeros.
     QUEUE_REFUSED_PUBLISHED = "queue-refused-published" in "Queue": "A slot is filled though its values were refused.";
+
+    /// *Missing:* atomicity. An enqueue that fills the slot after the closer has read it is overwritten.
+    ///
+    /// *Scenario:* 2 nodes, home n0. n1: `try_enqueue` is accepted ∥ n0: `close`, `try_dequeue` says that the queue is
+    /// closed and empty.
+    QUEUE_CLOSE_BY_PUT = "queue-close-by-put" in "Queue": "`close` marks the end by a put.";
+
+    /// *Missing:* the end. An enqueue that knows of a later position than the marked one goes on. Needs no reordering.
+    ///
+    /// *Scenario:* 2 nodes, home n0. n0: `enqueue`, `try_enqueue` is accepted ∥ n1: `close` has returned before.
+    QUEUE_CLOSE_UNWALKED = "queue-close-unwalked" in "Queue":
+        "`close` marks the first slot that it looks at, filled or not.";
+
+    /// *Missing:* the values that a full queue has in the marked slot. Needs no reordering.
+    ///
+    /// *Scenario:* a full queue. n1: `close` ∥ n0: `try_dequeue` says that the queue is closed and empty.
+    QUEUE_CLOSED_TOO_SOON = "queue-closed-too-soon" in "Queue": "A dequeue ends at the mark, whatever the slot has.";
+
+    /// *Missing:* the mark, after the last value of its slot. Needs no reordering.
+    ///
+    /// *Scenario:* a full queue. n1: `close` ∥ n0: `try_dequeue`, `try_enqueue` is accepted.
+    QUEUE_MARK_LOST = "queue-mark-lost" in "Queue": "The last value's taker leaves its slot without the mark.";
+
+    /// *Missing:* what the hints do not show yet, and all values of a batch but one.
+    ///
+    /// *Scenario:* 2 nodes, home n0. n0: `try_enqueue`, `len` is 0.
+    QUEUE_LEN_BY_HINTS = "queue-len-by-hints" in "Queue": "`len` is the distance of the hints.";
 }

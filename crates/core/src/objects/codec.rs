@@ -52,7 +52,7 @@ pub trait Key: Hash + Eq + Clone + Send + Sync + 'static {
     fn decode(bytes: &[u8]) -> Option<Self>;
 }
 
-/// A value: plain data, or a [`ByteString`].
+/// A value: plain data, a [`ByteString`], or with the feature `serde` anything that serde can encode (`Encoded`).
 ///
 /// ```
 /// use farfield::{ByteString, Value};
@@ -65,7 +65,7 @@ pub trait Key: Hash + Eq + Clone + Send + Sync + 'static {
     message = "`{Self}` cannot be a value",
     label = "neither plain data, nor a `ByteString`",
     note = "derive `Clone, Copy, FromBytes, IntoBytes, Immutable` on a `#[repr(C)]` type without padding; for values of any \
-            length use `ByteString`"
+            length use `ByteString`; for types that serde can encode use `Encoded` (feature `serde`)"
 )]
 pub trait Value: Clone + Send + Sync + 'static {
     /// Whether all values have the same length.

@@ -3,7 +3,10 @@
 
 pub mod atomic_var;
 pub mod barrier;
+pub mod channel;
 pub(crate) mod codec;
+#[cfg(feature = "serde")]
+pub(crate) mod encoded;
 pub(crate) mod holding;
 pub mod kv;
 pub mod mutex;

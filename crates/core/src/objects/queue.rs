@@ -11,6 +11,7 @@
 //!                  ┌─────────────┬────────────┬─────────┬──────────┐
 //!                  │ lap (32)    │ cell (20)  │ next(6) │ count(6) │    count: values in the cell, 0 if it is vacant
 //!                  └─────────────┴────────────┴─────────┴──────────┘    next: the first that is not taken yet
+//!                                                                       lap: 2³¹ off in the slot of a closed queue's end
 //! region `cells`   ┌────────┬────────┬─
 //!                  │ cell 0 │ cell 1 │ …   `batch_max` values each: one for each slot, some spare for each node, by rank
 //!                  └────────┴────────┴─
@@ -19,7 +20,7 @@
 //! Calls that enqueue have positions 0, 1, 2 …; position p uses slot p mod capacity, in lap p div capacity. The slot's
 //! word changes from *vacant in lap l* to *filled in lap l* … to *vacant in lap l + 1*, each time by one remote
 //! compare-and-swap of the whole word. Laps make every word unique, so a compare-and-swap succeeds only if the word
-//! has not changed since it was read (until 2³² laps later).
+//! has not changed since it was read (until 2³¹ laps later).
 //!
 //! - **enqueue** writes the values into a spare cell of its node, finds the first position that was never filled, and
 //!   swaps *filled, with that cell* for *vacant, with another cell*. The other cell is then the node's spare one.
@@ -45,6 +46,25 @@
 //! - *full*: all before p is filled, and p's slot is still in an earlier lap, so position p − capacity is not taken.
 //!   The queue is full at the moment at which the slot's word is read.
 //!
+//! *Close.* A call that closes the queue finds the first position p that is not filled, as an enqueue does, and marks its
+//! slot by a compare-and-swap: of a word that is vacant, or in a full queue still has values of position p − capacity. A
+//! marked slot is never filled again. Values that it has are taken, and the mark stays.
+//!
+//! - The queue is *closed* with that compare-and-swap. All positions before p are filled then, so what was accepted is
+//!   taken. Position p is not, and never will be; so no later one is filled either, since each call that fills a position
+//!   knows that the one before it is filled. An enqueue of position p expects another word, and fails.
+//! - An *enqueue* that meets the mark is refused. It meets it: it goes from filled position to filled position, up to p.
+//! - A *dequeue* goes from taken position to taken position. It ends at p: all before is taken, and p's slot is marked
+//!   and vacant.
+//! - Calls *that wait* do so at this slot. One that waits for room waits until p's slot is vacant, and one that waits for a
+//!   value until p is filled. The mark changes the word.
+//! - A *node that dies* while it closes the queue has closed it or not: there is no other trace. Its compare-and-swap may
+//!   still land, and is an ordinary close then.
+//!
+//! All these calls read that word anyway. The lap of a marked word is 2³¹ off, so it is never the lap that a call expects.
+//! A call looks for the mark only where it finds another lap; an enqueue or dequeue that finds its own takes no step
+//! more. (A call that is overtaken by 2³⁰ laps would mistake an open queue for a closed one.)
+//!
 //! *Order of operations.* (1) The values' put comes before the compare-and-swap that publishes them, to the same node:
 //! a remote atomic flushes, so they have landed when the slot is seen filled. The put is not waited for. (2) The get of
 //! a value comes before the compare-and-swap that frees its cell: a later atomic may overtake a get, so there is a
@@ -61,6 +81,10 @@
 //! | each attempt than which another was faster: enqueue | 1 more, and a look | 1 cas |
 //! | each attempt than which another was faster: dequeue | 1 more, and a look | 1 get, 1 remote fence, 1 cas |
 //! | waiting for a value, or for room | a get for each look at one slot's word | |
+//! | enqueue, dequeue, closed | 1 | 2 gets |
+//! | `is_empty`, `is_closed` | 1 | 2 gets |
+//! | `len` | 2; 1 if it is empty; 1 more for each further 4,096 calls | 4 gets, 5 from the last slot on to the first; 3 |
+//! | `close` | 2 | 2 gets, 1 cas |
 //!
 //! The second compare-and-swap raises the hint, and is not waited for. The hint lets a call skip used positions in one
 //! step. Some call always succeeds when others fail; a single call may be overtaken without bound.
@@ -70,7 +94,8 @@
 //!
 //! *Calls that are dropped.* An enqueue that is dropped before its end may have taken effect or not. A dequeue that is
 //! dropped during its compare-and-swap may have taken a value: [`Queue::salvage`] returns those to the node. Both wait
-//! in the drop for the end of their posted operations, a round trip. While a call waits for a value or for room it
+//! in the drop for the end of their posted operations, a round trip. A close that is dropped does not wait: its
+//! compare-and-swap may land later. While a call waits for a value or for room it
 //! holds nothing. Deadlines are only checked there, so a call that times out has done nothing. After any other error
 //! (a dead home, an evicted node) it is open whether the compare-and-swap was done. An enqueue that is forgotten
 //! (`mem::forget`) in the middle keeps its cell from the others of its node.
@@ -83,6 +108,7 @@
 //! exchanged with the slot, so that nothing is claimed before it is complete, and batches in one slot are ours.
 
 mod calls;
+mod ends;
 mod layout;
 mod state;
 mod steps;
@@ -270,8 +296,9 @@ impl<V: Value> Queue<V> {
     /// ```
     ///
     /// # Errors
-    /// A timeout: the queue stayed full, and nothing was enqueued; it names dead and departed nodes. A byte string
-    /// that is too long. The home node is dead or departed.
+    /// A timeout: the queue stayed full, and nothing was enqueued; it names dead and departed nodes. The queue is closed
+    /// ([`ErrorKind::Closed`]), and nothing was enqueued. A byte string that is too long. The home node is dead or
+    /// departed.
     pub async fn enqueue(&self, endpoint: &Endpoint, value: &V) -> Result<()> {
         self.fill(endpoint, core::slice::from_ref(value), WaitLimit::Timeout).await.map(drop)
     }
@@ -306,7 +333,7 @@ impl<V: Value> Queue<V> {
     /// ```
     ///
     /// # Errors
-    /// A byte string that is too long. The home node is dead or departed. A timeout, if
+    /// The queue is closed. A byte string that is too long. The home node is dead or departed. A timeout, if
     /// [`QueueOptions::enqueues_per_node`] others are in progress and none of them ends. An operation was refused: the
     /// error comes when nothing of the call lands any more.
     pub async fn try_enqueue(&self, endpoint: &Endpoint, value: &V) -> Result<bool> {
@@ -373,7 +400,8 @@ impl<V: Value> Queue<V> {
     /// ```
     ///
     /// # Errors
-    /// A timeout: the queue stayed empty; it names dead and departed nodes. The home node is dead or departed.
+    /// A timeout: the queue stayed empty; it names dead and departed nodes. The queue is closed, and all its values are
+    /// taken ([`ErrorKind::Closed`]). The home node is dead or departed.
     pub async fn dequeue(&self, endpoint: &Endpoint) -> Result<V> {
         Ok(self.take(endpoint, WaitLimit::Timeout).await?.expect(WAITS))
     }
@@ -407,7 +435,7 @@ impl<V: Value> Queue<V> {
     /// ```
     ///
     /// # Errors
-    /// The home node is dead or departed.
+    /// The queue is closed, and all its values are taken. The home node is dead or departed.
     pub async fn try_dequeue(&self, endpoint: &Endpoint) -> Result<Option<V>> {
         self.take(endpoint, WaitLimit::Now).await
     }

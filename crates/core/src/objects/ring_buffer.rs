@@ -223,6 +223,18 @@ impl RingBuffer {
     /// # Errors
     /// Memory is exhausted, or the options are invalid.
     pub fn announce(node: &Node, path: &str, options: RingOptions) -> Result<RingBuffer> {
+        let layout = format!("{options:?}");
+        RingBuffer::announce_as(node, path, options, "RingBuffer", &layout)
+    }
+
+    /// [`RingBuffer::announce`] for an object of another kind, which consists of this ring.
+    pub(crate) fn announce_as(
+        node: &Node,
+        path: &str,
+        options: RingOptions,
+        kind: &'static str,
+        layout: &str,
+    ) -> Result<RingBuffer> {
         let refuse = |why: &str| Err(Error::from(ErrorKind::Config { why: why.into() }).of(path));
         let capacity = options.capacity_bytes;
         region_bytes(capacity / 8, 1, "`capacity_bytes`").of(path)?;
@@ -256,7 +268,7 @@ impl RingBuffer {
             }
             expected
         };
-        let opening = ObjectBuilder::new(node, path, "RingBuffer").layout(&format!("{options:?}"));
+        let opening = ObjectBuilder::new(node, path, kind).layout(layout);
         let object = opening.participants(participants.iter()).regions(regions).require_regions(expect).announce()?;
         let (sender_taken, receivers_taken) = (Word::new(0), Word::new(0));
         Ok(RingBuffer(Arc::new(Shared { object, options, ring, head, tails, sender_taken, receivers_taken })))
@@ -361,6 +373,6 @@ impl RingBuffer {
 }
 
 /// Bytes of a message in the ring.
-fn framed_bytes(len: usize) -> usize {
+pub(crate) fn framed_bytes(len: usize) -> usize {
     8 + len.next_multiple_of(8)
 }

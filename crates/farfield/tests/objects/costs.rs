@@ -251,6 +251,24 @@ fn queues_cost_what_they_say() {
     costs(&home, queues[0].enqueue(&home, &value), [1, 4, 2, 0]);
     costs(&home, queues[0].enqueue(&home, &value), [1, 2, 2, 0]);
     costs(&b, queues[2].dequeue(&b), late);
+    // Three values are left, in the last two slots and the first. Node 1 learns of what node 0 has enqueued.
+    assert_eq!(costs(&a, queues[1].len(&a), [0, 7, 0, 3]), 3);
+    assert_eq!(costs(&a, queues[1].len(&a), [0, 5, 0, 2]), 3);
+    costs(&a, queues[1].dequeue(&a), late);
+    costs(&a, queues[1].dequeue(&a), dequeue);
+    assert_eq!(costs(&a, queues[1].len(&a), [0, 4, 0, 2]), 1);
+    assert!(!costs(&a, queues[1].is_empty(&a), look));
+    costs(&a, queues[1].dequeue(&a), dequeue);
+    assert_eq!(costs(&a, queues[1].len(&a), [0, 3, 0, 1]), 0);
+    assert!(costs(&a, queues[1].is_empty(&a), look));
+    assert!(!costs(&a, queues[1].is_closed(&a), look));
+    assert!(costs(&a, queues[1].close(&a), [0, 2, 1, 2]));
+    assert!(!costs(&a, queues[1].close(&a), look));
+    assert!(costs(&a, queues[1].is_closed(&a), look));
+    let refused = async { Ok(queues[1].enqueue(&a, &value).await.is_err_and(|error| error.is_closed())) };
+    assert!(costs(&a, refused, look));
+    let ended = async { Ok(queues[1].dequeue(&a).await.is_err_and(|error| error.is_closed())) };
+    assert!(costs(&a, ended, look));
 }
 
 /// Two consumers and two values: the consumer that loses the first takes the second. Each poll is two gets and a round

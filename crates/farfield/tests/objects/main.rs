@@ -6,14 +6,18 @@
 mod harness;
 
 mod barrier;
+mod channel;
 mod closing;
 mod collectives;
 mod costs;
+#[cfg(feature = "serde")]
+mod encoded;
 mod kv;
 mod locks;
 mod mutex;
 mod node;
 mod queue;
+mod queue_close;
 mod refused;
 mod ring;
 mod transactions;

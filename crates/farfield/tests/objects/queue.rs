@@ -320,10 +320,15 @@ fn those_who_leave_are_named() {
 enum Call {
     Enqueue(usize),
     Dequeue,
+    Close,
 }
 
 fn calls() -> impl Strategy<Value = Vec<(usize, Call)>> {
-    let call = prop_oneof![(1..=4usize).prop_map(Call::Enqueue), Just(Call::Dequeue), Just(Call::Dequeue)];
+    let call = prop_oneof![
+        50 => (1..=4usize).prop_map(Call::Enqueue),
+        100 => Just(Call::Dequeue),
+        1 => Just(Call::Close),
+    ];
     prop::collection::vec((0..2usize, call), 0..200)
 }
 
@@ -337,7 +342,7 @@ fn one_after_the_other_it_is_a_queue() {
         let options = QueueOptions { batch_max: 4, ..QueueOptions::new(nodes[1].id(), capacity) };
         let queues = farfield::on_each(&nodes, |node| Queue::<u64>::open(node, "q", options.clone())).unwrap();
         let mut model: VecDeque<VecDeque<u64>> = VecDeque::new();
-        let mut next = 0;
+        let (mut next, mut is_closed) = (0, false);
         for (node, call) in calls {
             let (queue, endpoint) = (&queues[node], &endpoints[node]);
             match call {
@@ -345,8 +350,13 @@ fn one_after_the_other_it_is_a_queue() {
                     let values: Vec<u64> = (next..next + count as u64).collect();
                     next += count as u64;
                     let has_room = model.len() < capacity;
-                    let done = endpoint.block_on(queue.try_enqueue_batch(endpoint, &values)).unwrap();
-                    prop_assert_eq!(done, has_room);
+                    let done = endpoint.block_on(queue.try_enqueue_batch(endpoint, &values));
+                    if is_closed {
+                        let error = refused(done);
+                        prop_assert_eq!(error.kind(), &ErrorKind::Closed);
+                        continue;
+                    }
+                    prop_assert_eq!(done.unwrap(), has_room);
                     if has_room {
                         model.push_back(values.into());
                     }
@@ -356,9 +366,30 @@ fn one_after_the_other_it_is_a_queue() {
                     if model.front().is_some_and(VecDeque::is_empty) {
                         model.pop_front();
                     }
-                    prop_assert_eq!(endpoint.block_on(queue.try_dequeue(endpoint)).unwrap(), expected);
+                    match endpoint.block_on(queue.try_dequeue(endpoint)) {
+                        Err(error) if error.is_closed() => prop_assert!(is_closed && expected.is_none()),
+                        found => {
+                            let found = found.unwrap();
+                            prop_assert_eq!(found, expected);
+                            prop_assert!(found.is_some() || !is_closed);
+                        }
+                    }
+                }
+                Call::Close => {
+                    prop_assert_eq!(endpoint.block_on(queue.close(endpoint)).unwrap(), !is_closed);
+                    is_closed = true;
                 }
             }
+            let (queue, endpoint) = (&queues[1 - node], &endpoints[1 - node]);
+            let asked = endpoint.block_on(async {
+                Ok::<_, farfield::Error>((
+                    queue.len(endpoint).await?,
+                    queue.is_empty(endpoint).await?,
+                    queue.is_closed(endpoint).await?,
+                ))
+            });
+            let len = model.iter().map(VecDeque::len).sum::<usize>();
+            prop_assert_eq!(asked.unwrap(), (len, len == 0, is_closed));
         }
         Ok(())
     };

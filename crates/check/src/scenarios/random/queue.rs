@@ -64,7 +64,7 @@ pub(super) fn open(program: &Program<'_>) -> Result<Box<dyn Object>> {
 impl Object for Clients {
     fn step(&self, program: &Program<'_>, thread: usize) -> Option<Step> {
         let (client, home, peril) = (Rc::clone(&self.clients[thread]), self.home, program.peril.clone());
-        let (kind, batch) = (program.draw(8), 1 + program.draw(self.batch_max));
+        let (kind, batch) = (program.draw(10), 1 + program.draw(self.batch_max));
         Some(Box::new(move |ep, party| {
             let before = ep.timeout();
             let tokens: Vec<u64> = if kind < 4 { (0..batch).map(|_| party.token()).collect() } else { Vec::new() };
@@ -75,6 +75,8 @@ impl Object for Clients {
                 3 => Do::CutEnqueue(tokens[0]),
                 4 => Do::CutDequeue,
                 5 => Do::TryDequeue,
+                6 => Do::IsEmpty,
+                7 => Do::Close,
                 _ => Do::DequeueInTime,
             };
             ep.set_timeout(PATIENCE);

@@ -37,6 +37,7 @@ impl<V: Value> Queue<V> {
                         position = self.after_filled(position, state);
                         break;
                     }
+                    Position::Closed => return Err(ErrorKind::Closed).of(path),
                     Position::Early => {
                         // A call that waits for room keeps no spare cell from others.
                         spare = None;
@@ -119,7 +120,13 @@ impl<V: Value> Queue<V> {
                         let changed = self.changed(endpoint, position, state, deadline, "a value in the queue");
                         state = endpoint.boxed(changed).await?;
                     }
-                    Position::Filled => {
+                    seen @ (Position::Filled | Position::Closed) => {
+                        if seen == Position::Closed
+                            && let Some(next) = self.at_mark(position, state)?
+                        {
+                            position = next;
+                            break;
+                        }
                         let taken = state.taken();
                         let into = endpoint.buf(self.value_words()).of(path)?;
                         // The compare-and-swap that frees the cell is posted only after an accepted get and an
@@ -150,8 +157,21 @@ impl<V: Value> Queue<V> {
         }
     }
 
+    /// What a dequeue does at the slot where the queue was closed: it takes a value there (`None`), goes on to the next
+    /// position that may have one, or ends.
+    #[cold]
+    fn at_mark(&self, position: u64, state: State) -> Result<Option<u64>> {
+        let state = state.unmarked(self.lap(position));
+        match state.of_lap(self.lap(position)) {
+            Position::Filled => Ok(None),
+            Position::Taken => Ok(Some(self.after_taken(position, state))),
+            // It is not taken, so its slot is not early. All before it is taken, and it is never filled.
+            Position::Vacant | Position::Early | Position::Closed => Err(ErrorKind::Closed).of(self.object.path()),
+        }
+    }
+
     /// Reads the hint and the slot of a position. The slot had this state during the call.
-    async fn look(&self, endpoint: &Endpoint, hint: &Hint, position: u64) -> fabric::Result<(u64, State)> {
+    pub(super) async fn look(&self, endpoint: &Endpoint, hint: &Hint, position: u64) -> fabric::Result<(u64, State)> {
         let (hint, state) = (endpoint.get(hint.word), endpoint.get(self.slot(position)));
         let hint = match hint.into_value() {
             Ok(hint) => hint,

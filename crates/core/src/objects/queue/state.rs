@@ -1,4 +1,7 @@
 //! The word of a slot: its lap, its cell, and which of the cell's values are left.
+//!
+//! The mark of a closed queue is a lap that is 2³¹ off. So the word of a marked slot is of no lap that a call expects
+//! there, and calls recognize it where they look at slots of other laps anyway: the others do nothing more for it.
 
 /// The most cells that a slot's word can tell apart.
 pub(super) const CELLS_MAX: usize = 1 << CELL_BITS;
@@ -10,6 +13,12 @@ const CELL_BITS: u32 = 20;
 const NEXT_SHIFT: u32 = COUNT_BITS;
 const CELL_SHIFT: u32 = NEXT_SHIFT + COUNT_BITS;
 const LAP_SHIFT: u32 = CELL_SHIFT + CELL_BITS;
+
+/// The bit that the mark changes in a slot's word.
+const MARK: u64 = 1 << 63;
+/// Laps that differ by this or more, either way, differ by the mark: no call is so late.
+const BEHIND: i32 = -AHEAD;
+const AHEAD: i32 = 1 << 30;
 
 /// A slot's word.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -57,10 +66,25 @@ impl State {
     /// What it says of a position that uses the slot in `lap`.
     pub(super) fn of_lap(self, lap: u32) -> Position {
         match (self.lap().wrapping_sub(lap) as i32, self.count()) {
+            (..=BEHIND | AHEAD.., _) => Position::Closed,
             (..0, _) => Position::Early,
             (0, 0) => Position::Vacant,
             (0, _) => Position::Filled,
             (1.., _) => Position::Taken,
+        }
+    }
+
+    /// The same, in a slot whose next position is never filled. Values that are left are taken nevertheless; the mark
+    /// stays.
+    pub(super) fn marked(self) -> State {
+        State(self.0 ^ MARK)
+    }
+
+    /// The state without a mark, for a position that uses the slot in about `lap`.
+    pub(super) fn unmarked(self, lap: u32) -> State {
+        match self.of_lap(lap) {
+            Position::Closed => State(self.0 ^ MARK),
+            _ => self,
         }
     }
 }
@@ -76,6 +100,9 @@ pub(super) enum Position {
     Filled,
     /// All its values have been taken.
     Taken,
+    /// The queue is closed, and this is known from the position's slot. Without the mark the slot has one of the other
+    /// states.
+    Closed,
 }
 
 #[cfg(test)]
@@ -96,6 +123,29 @@ mod tests {
         assert_eq!(of(u32::MAX), [Vacant, Filled, Filled, Taken]);
         assert_eq!(of(0), [Early, Early, Early, Vacant]);
         assert_eq!(of(u32::MAX - 1), [Taken; 4]);
+    }
+
+    #[test]
+    fn a_mark_stays_and_is_of_no_lap_nearby() {
+        for lap in [0, 5, u32::MAX / 2, u32::MAX / 2 + 1, u32::MAX] {
+            let vacant = State::vacant(lap, 5);
+            let filled = vacant.filled(9, 2);
+            for state in [vacant, filled, filled.taken(), filled.taken().taken()] {
+                let marked = state.marked();
+                assert_eq!((marked.cell(), marked.next(), marked.count()), (state.cell(), state.next(), state.count()));
+                for distance in [0, 1, 2, 1000] {
+                    for lap in [lap.wrapping_sub(distance), lap.wrapping_add(distance)] {
+                        assert_eq!(marked.of_lap(lap), Position::Closed);
+                        assert_eq!((marked.unmarked(lap), state.unmarked(lap)), (state, state));
+                    }
+                }
+            }
+            let marked = filled.marked();
+            assert_eq!(
+                (marked.taken(), marked.taken().taken()),
+                (filled.taken().marked(), filled.taken().taken().marked())
+            );
+        }
     }
 
     #[test]

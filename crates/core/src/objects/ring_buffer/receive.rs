@@ -48,6 +48,10 @@ impl RingReceiver {
         RingReceiver { shared, position: 0, seen: 0, dealt_with: 0, told: 0, tail }
     }
 
+    pub(crate) fn path(&self) -> &str {
+        self.shared.object.path()
+    }
+
     /// Receives a message if there is one: its bytes replace those of `into`.
     ///
     /// ```

@@ -67,6 +67,10 @@ impl RingSender {
         self.head
     }
 
+    pub(crate) fn path(&self) -> &str {
+        self.shared.object.path()
+    }
+
     /// The longest message, in bytes.
     ///
     /// ```

@@ -282,6 +282,7 @@ fn queued(rng: &mut Rng, capacity: usize) -> Vec<QueueEvent> {
             output = match output {
                 QueueOutput::Enqueued(done) => QueueOutput::Enqueued(!done),
                 QueueOutput::Dequeued(_) => QueueOutput::Dequeued(Some(rng.below(4))),
+                other => other,
             };
         }
         events.push(match fate {
