@@ -41,7 +41,7 @@ use farfield_core::Node;
 use farfield_core::Result;
 use farfield_core::toolkit::Regions;
 use farfield_core::toolkit::release::{fence_at_once, fence_holder, release_later};
-use farfield_core::toolkit::{ErrorContext, Holding, Rest};
+use farfield_core::toolkit::{ErrorContext, Holding, Rest, Timing};
 
 const TAIL: usize = 0;
 const CLAIMS: usize = 1;
@@ -163,6 +163,23 @@ impl McsLockArray {
     }
 }
 
+impl McsLockArray {
+    /// [`LockArray::begin`] on locks that are current.
+    #[inline(always)]
+    fn takes<'a, L: BorrowMut<WaitLimit>>(
+        &'a self,
+        endpoint: &'a Endpoint,
+        index: usize,
+        limit: L,
+        timing: Timing,
+    ) -> Result<Begun<McsGuard<'a>, impl Rest<Option<McsGuard<'a>>> + use<'a, L>>> {
+        Ok(match self.queue.enters(endpoint, self.spread.record(index), index)? {
+            Ok(head) => Ok(self.guard(endpoint, head, false)),
+            Err(moving) => Err(timing.rest(endpoint, endpoint.boxed(self.enter(endpoint, moving, limit)))),
+        })
+    }
+}
+
 impl LockArray for McsLockArray {
     type Guard<'a> = McsGuard<'a>;
 
@@ -181,11 +198,11 @@ impl LockArray for McsLockArray {
         index: usize,
         limit: L,
     ) -> Result<Begun<McsGuard<'a>, impl Rest<Option<McsGuard<'a>>>>> {
-        self.spread.check_current()?;
-        Ok(match self.queue.enters(endpoint, self.spread.record(index), index)? {
-            Ok(head) => Ok(self.guard(endpoint, head, false)),
-            Err(moving) => Err(endpoint.boxed(self.enter(endpoint, moving, limit))),
-        })
+        if self.spread.object.is_plain() {
+            return self.takes(endpoint, index, limit, Timing::OFF);
+        }
+        let until = *limit.borrow();
+        self.spread.begin(endpoint, until, |timing| self.takes(endpoint, index, limit, timing))
     }
 }
 

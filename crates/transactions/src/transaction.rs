@@ -2,12 +2,12 @@
 
 use core::future::Future;
 
-use farfield_core::toolkit::{ErrorContext, RefusedPause, Rest};
+use farfield_core::toolkit::{ErrorContext, RefusedPause, Rest, Timing};
 use farfield_core::{Error, Result};
-use farfield_fabric::{self as fabric, Attempt, Endpoint, GroupKey, Op, RemotePtr, Together};
+use farfield_fabric::{self as fabric, Attempt, Begun, Endpoint, GroupKey, Op, RemotePtr, Together};
 use farfield_locks::{LockArray, LockGuard, TableGuard};
 
-use crate::{Few, NotInTransaction, Transactions};
+use crate::{COMMIT, Few, NotInTransaction, Transactions};
 
 /// A set of cells whose locks are held. Dropping the transaction discards its writes and releases the locks.
 ///
@@ -152,21 +152,30 @@ impl<'a> Transaction<'a> {
     /// # Errors
     /// The home of a cell or a lock is unreachable, or a node that was written to does not answer. The other cells are
     /// written nevertheless, and the other locks released.
-    pub fn commit(mut self) -> impl Future<Output = Result<()>> {
+    pub fn commit(self) -> impl Future<Output = Result<()>> {
         Attempt::new(move || {
-            let endpoint = self.endpoint;
-            let together = endpoint.together();
-            let mut writing = Writing { next: 0, refused: None, puts: Few::new(), result: Ok(()), together };
-            self.writes(&mut writing);
-            let waits = writing.refused.is_some() || self.fences_once();
-            let releases = if waits { None } else { Some(self.begin_releases(&writing.together)) };
-            match releases {
-                Some(Releases { rests, result }) if rests.is_empty() && writing.puts.is_empty() => {
-                    writing.result.and(result).map(Ok)
-                }
-                releases => Ok(Err(endpoint.boxed(self.commit_on(writing, releases)))),
+            let meter = self.all.object.meter();
+            if meter.is_on() {
+                return meter.begin(self.endpoint, COMMIT, |timing| self.commits(timing));
             }
+            self.commits(Timing::OFF)
         })
+    }
+
+    #[inline(always)]
+    fn commits(mut self, timing: Timing) -> Result<Begun<(), impl Rest<()> + use<'a>>> {
+        let endpoint = self.endpoint;
+        let together = endpoint.together();
+        let mut writing = Writing { next: 0, refused: None, puts: Few::new(), result: Ok(()), together };
+        self.writes(&mut writing);
+        let waits = writing.refused.is_some() || self.fences_once();
+        let releases = if waits { None } else { Some(self.begin_releases(&writing.together)) };
+        match releases {
+            Some(Releases { rests, result }) if rests.is_empty() && writing.puts.is_empty() => {
+                writing.result.and(result).map(Ok)
+            }
+            releases => Ok(Err(timing.rest(endpoint, endpoint.boxed(self.commit_on(writing, releases))))),
+        }
     }
 
     /// Posts the writes that are still to be posted, until one is refused.

@@ -1,5 +1,6 @@
 //! A node: one process's membership in a session, with its service thread, its objects and its endpoints.
 
+mod calls;
 mod config;
 mod fencing;
 mod local;
@@ -20,11 +21,16 @@ use farfield_fabric::{
 
 use rand::SeedableRng;
 
+pub(crate) use calls::{current, measured};
+pub use calls::{Meter, Timed, Timing};
+use calls::{Numbers, SharedNumbers};
 use config::Choice;
 pub use config::{Builder, Config, PORT, loopback_hosts};
 pub use fencing::RefusedPause;
 pub use local::{local_session, local_session_with, on_each};
-pub use metrics::Metrics;
+#[cfg(feature = "prometheus")]
+pub use metrics::MetricsServer;
+pub use metrics::{Metrics, ObjectMetrics};
 pub use object::reopen::Reopening;
 pub use object::{Hold, Object, ObjectBuilder, ObjectDescriptor, Regions};
 pub use service::{LEAVE_TIMEOUT, MemberStatus, Poller, Progress};
@@ -62,6 +68,8 @@ pub(crate) struct Shared {
     endpoints: LocalMutex<Endpoints>,
     /// Bytes that are allocated and not freed.
     memory_bytes: Word,
+    /// The calls that are measured.
+    numbers: SharedNumbers,
 }
 
 /// Counters of the operations that the node's endpoints have posted.
@@ -124,8 +132,8 @@ impl Node {
             fabric = decorate(fabric)?;
         }
         let service = Service::new(fabric.places(), fabric.nodes());
-        let shared =
-            Arc::new(Shared { fabric, config, service, endpoints: LocalMutex::default(), memory_bytes: Word::new(0) });
+        let (endpoints, memory_bytes, numbers) = (LocalMutex::default(), Word::new(0), SharedNumbers::default());
+        let shared = Arc::new(Shared { fabric, config, service, endpoints, memory_bytes, numbers });
         let (served, fabric) = (Arc::clone(&shared), Arc::clone(&shared.fabric));
         let endpoint = shared.endpoint(true)?;
         let name = format!("farfield-{}", shared.config.node);
@@ -539,8 +547,12 @@ impl Shared {
             endpoints.numbered += 1;
             endpoints.numbered - 1
         };
-        let options = EndpointOptions { pool_bytes_max, timeout, background, number };
+        let calls = Numbers::room(self.config.latencies);
+        let options = EndpointOptions { pool_bytes_max, timeout, background, number, calls };
         let endpoint = Endpoint::open(Arc::clone(&self.fabric), options)?;
+        if let Some(reader) = endpoint.calls_reader() {
+            self.numbers.lock().follow(reader);
+        }
         let mut endpoints = self.endpoints.lock();
         let closed = endpoints
             .open

@@ -35,7 +35,7 @@ pub(super) use self::close::Memory;
 pub use self::close::{Hold, Regions};
 pub(super) use self::message::Message;
 pub use self::opening::ObjectBuilder;
-use super::{Node, Shared};
+use super::{Meter, Node, Shared};
 use crate::error::{Error, ErrorContext, ErrorKind, Result, not_a_participant};
 
 type Callback = Box<dyn Fn(NodeId, &ObjectDescriptor) + Send + Sync>;
@@ -44,6 +44,9 @@ type Expect = Box<dyn Fn(NodeId) -> Vec<(String, u64)> + Send + Sync>;
 /// An object that is open on this node, as the service thread sees it.
 pub(super) struct OpenObject {
     own: ObjectDescriptor,
+    pub(super) kind: &'static str,
+    /// Of this node.
+    pub(super) memory_bytes: u64,
     /// Its number among those of this node.
     opening: u64,
     expect: Expect,
@@ -52,8 +55,8 @@ pub(super) struct OpenObject {
     changes: Word,
     state: LocalMutex<State>,
     callbacks: Callbacks,
-    /// The generation that has replaced it, or 0.
-    reopened: Word,
+    /// The generation that has replaced it, or 0. If its calls are measured, [`MEASURED`] takes the place of the 0.
+    pub(super) reopened: Word,
 }
 
 /// What to run when peers join and connect.
@@ -207,6 +210,9 @@ impl OpenObject {
     }
 }
 
+/// In place of the generation that has replaced an object: none has, and its calls are measured.
+const MEASURED: u64 = u64::MAX;
+
 /// Why a restarted node has no object to join.
 const REOPENED: &str = "it has been reopened since";
 
@@ -236,7 +242,8 @@ fn leave_outside(shared: &Shared, to: NodeId, answers: u64, path: String, why: S
 /// ```
 pub struct Object {
     hold: Hold,
-    open: Arc<OpenObject>,
+    pub(super) open: Arc<OpenObject>,
+    pub(super) meter: Meter,
     participants: Vec<NodeId>,
     /// Declared after the hold, so dropped after it: it may be the last handle of the node.
     node: Node,
@@ -245,7 +252,8 @@ pub struct Object {
 impl Object {
     /// Opens an object and announces it. It does not wait for the others.
     fn announce(opening: ObjectBuilder) -> Result<Object> {
-        let ObjectBuilder { node, path, kind, layout, participants, regions, expect, takes_in, callbacks } = opening;
+        let ObjectBuilder { node, path, kind, layout, participants, regions, expect, takes_in, callbacks, calls } =
+            opening;
         let participants = participants.unwrap_or_else(|| node.members_for(&path));
         let mut numbers: Vec<u16> = participants.iter().map(|node| node.0).collect();
         numbers.sort_unstable();
@@ -276,8 +284,22 @@ impl Object {
         let shared = node.shared();
         let opening = shared.service.next_opening();
         let (changes, state) = (Word::new(0), LocalMutex::default());
-        let reopened = Word::new(0);
-        let open = Arc::new(OpenObject { own, opening, expect, takes_in, changes, state, callbacks, reopened });
+        let meter = node.meter(&path, kind, calls);
+        let reopened = Word::new(if meter.is_on() { MEASURED } else { 0 });
+        let memory_bytes = regions.bytes();
+        let open = OpenObject {
+            own,
+            kind,
+            memory_bytes,
+            opening,
+            expect,
+            takes_in,
+            changes,
+            state,
+            callbacks,
+            reopened,
+        };
+        let open = Arc::new(open);
         // A peer that comes up meanwhile finds the object in the map, or is found by this code.
         let up = {
             let mut objects = shared.service.objects.lock();
@@ -291,7 +313,7 @@ impl Object {
             up
         };
         up.into_iter().for_each(|peer| open.join(shared, peer));
-        Ok(Object { hold: Hold::new(shared, opening), open, participants, node })
+        Ok(Object { hold: Hold::new(shared, opening), open, meter, participants, node })
     }
 
     /// Waits until all participants have opened the object.

@@ -34,13 +34,14 @@ use core::cell::Cell;
 use core::future::Future;
 use std::sync::Arc;
 
-use farfield_fabric::{self as fabric, Attempt, Endpoint, Instant, NodeId, Word};
+use farfield_fabric::{self as fabric, Attempt, Begun, Endpoint, Instant, NodeId, Word};
 
 use crate::error::{Error, ErrorContext, ErrorKind, Missed, Result};
-use crate::node::{Node, RefusedPause};
+use crate::node::{Meter, Node, RefusedPause, Timing};
 use crate::objects::owned_var::OwnedWriter;
 use crate::objects::participants::Participants;
 use crate::objects::sst::Sst;
+use crate::objects::wait_limit::Rest;
 
 /// A barrier over a fixed number of threads on every node.
 ///
@@ -59,11 +60,16 @@ struct Shared {
     node: Node,
     arrived: Sst<u64>,
     threads_per_node: usize,
+    meter: Meter,
     /// This node's.
     first_row: usize,
     /// Threads of this node that have a row.
     taken: Word,
 }
+
+/// The calls, as they are measured.
+const WAIT: usize = 0;
+const WAIT_UNFENCED: usize = 1;
 
 /// One thread's part in a [`Barrier`].
 ///
@@ -129,7 +135,8 @@ impl Barrier {
             members.iter().flat_map(|member| std::iter::repeat_n(member, threads_per_node)).collect();
         let arrived = Sst::open_among(node, &format!("{path}/arrived"), participants, &owners)?;
         let taken = Word::new(0);
-        let shared = Shared { path: path.into(), node: node.clone(), arrived, threads_per_node, first_row, taken };
+        let (path, node, meter) = (path.into(), node.clone(), node.meter(path, "Barrier", &["wait", "wait_unfenced"]));
+        let shared = Shared { path, node, arrived, threads_per_node, meter, first_row, taken };
         Ok(Barrier(Arc::new(shared)))
     }
 
@@ -211,7 +218,7 @@ impl BarrierThread {
     /// arrived, they include a node that received a put and does not answer. After `Missed` or a timeout,
     /// [`BarrierThread::retry_wait`] continues. A node that leaves after it has arrived, but before all have, flushes the
     /// endpoint ([`Endpoint::flush`]) or drops it: no fence covers the arrival.
-    pub fn wait(&mut self, endpoint: &Endpoint) -> impl Future<Output = Result<()>> {
+    pub fn wait<'a>(&'a mut self, endpoint: &'a Endpoint) -> impl Future<Output = Result<()>> {
         self.fence_and_arrive(endpoint, None)
     }
 
@@ -231,21 +238,51 @@ impl BarrierThread {
     ///
     /// # Errors
     /// As `wait`.
-    pub fn wait_deadline(&mut self, endpoint: &Endpoint, deadline: Instant) -> impl Future<Output = Result<()>> {
+    pub fn wait_deadline<'a>(
+        &'a mut self,
+        endpoint: &'a Endpoint,
+        deadline: Instant,
+    ) -> impl Future<Output = Result<()>> {
         self.fence_and_arrive(endpoint, Some(deadline))
     }
 
     /// The deadline of a call without one is that of the endpoint. The clock is read when the call has to wait.
-    fn fence_and_arrive(&mut self, endpoint: &Endpoint, deadline: Option<Instant>) -> impl Future<Output = Result<()>> {
+    fn fence_and_arrive<'a>(
+        &'a mut self,
+        endpoint: &'a Endpoint,
+        deadline: Option<Instant>,
+    ) -> impl Future<Output = Result<()>> {
         Attempt::new(move || {
+            let meter = self.barrier.meter;
+            if meter.is_on() {
+                return meter.begin(endpoint, WAIT, |timing| self.comes(endpoint, true, deadline, timing));
+            }
+            self.comes(endpoint, true, deadline, Timing::OFF)
+        })
+    }
+
+    /// Arrives, behind the fence that a wait begins with, and waits for no other thread. Returns the rest of the wait if that
+    /// has not ended.
+    #[inline(always)]
+    fn comes<'a>(
+        &'a mut self,
+        endpoint: &'a Endpoint,
+        fences: bool,
+        deadline: Option<Instant>,
+        timing: Timing,
+    ) -> Result<Begun<(), impl Rest<()> + use<'a>>> {
+        if fences {
             self.is_coming = true;
             // Before the count is visible anywhere, every earlier put is visible everywhere: a thread that passes may read
             // any node.
             let node = &self.barrier.node;
             if !node.is_fenced_at_once(endpoint, node.members()) {
-                return Ok(Err(endpoint.boxed(self.wait_on(endpoint, None, deadline))));
+                return Ok(Err(timing.rest(endpoint, endpoint.boxed(self.wait_on(endpoint, None, deadline)))));
             }
-            Ok(self.arrive(endpoint).map_err(|told| endpoint.boxed(self.wait_on(endpoint, Some(told), deadline))))
+        }
+        Ok(match self.arrive(endpoint) {
+            Ok(()) => Ok(()),
+            Err(told) => Err(timing.rest(endpoint, endpoint.boxed(self.wait_on(endpoint, Some(told), deadline)))),
         })
     }
 
@@ -286,9 +323,13 @@ impl BarrierThread {
     ///
     /// # Errors
     /// As `wait`.
-    pub fn wait_unfenced(&mut self, endpoint: &Endpoint) -> impl Future<Output = Result<()>> {
+    pub fn wait_unfenced<'a>(&'a mut self, endpoint: &'a Endpoint) -> impl Future<Output = Result<()>> {
         Attempt::new(move || {
-            Ok(self.arrive(endpoint).map_err(|told| endpoint.boxed(self.wait_on(endpoint, Some(told), None))))
+            let meter = self.barrier.meter;
+            if meter.is_on() {
+                return meter.begin(endpoint, WAIT_UNFENCED, |timing| self.comes(endpoint, false, None, timing));
+            }
+            self.comes(endpoint, false, None, Timing::OFF)
         })
     }
 

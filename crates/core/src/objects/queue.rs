@@ -93,7 +93,7 @@ pub use self::layout::QueueOptions;
 use self::state::{BATCH_MAX, CELLS_MAX, State};
 use self::steps::Spares;
 use crate::error::{Error, ErrorContext, ErrorKind, Result};
-use crate::node::{Node, Object, ObjectBuilder, Regions};
+use crate::node::{Node, Object, ObjectBuilder, Regions, current};
 use crate::objects::codec::Value;
 use crate::objects::participants::Participants;
 use crate::objects::wait_limit::WaitLimit;
@@ -135,6 +135,15 @@ pub struct Queue<V: Value> {
     /// The values of dequeues that were dropped after they took them.
     salvaged: LocalMutex<Vec<V>>,
 }
+
+/// Its calls, as they are measured.
+const CALLS: [&str; 6] = ["enqueue", "try_enqueue", "enqueue_batch", "try_enqueue_batch", "dequeue", "try_dequeue"];
+const ENQUEUE: usize = 0;
+const TRY_ENQUEUE: usize = 1;
+const ENQUEUE_BATCH: usize = 2;
+const TRY_ENQUEUE_BATCH: usize = 3;
+const DEQUEUE: usize = 4;
+const TRY_DEQUEUE: usize = 5;
 
 /// Why a call that waits has a value at its end.
 const WAITS: &str = "a call that waits ends with a value or an error";
@@ -233,7 +242,7 @@ impl<V: Value> Queue<V> {
         };
         let layout = format!("{options:?}, values of {} words", V::words(value_bytes_max));
         let opening = ObjectBuilder::new(node, path, "Queue").layout(&layout).participants(participants.iter());
-        let object = opening.regions(regions).require_regions(expect).open()?;
+        let object = opening.calls(&CALLS).regions(regions).require_regions(expect).open()?;
         let region = object.remote::<u64>(home, "slots")?;
         let hint = |offset| Hint { word: region.byte_add(offset as u64), seen: Word::new(0) };
         let first_spare = (capacity + rank * enqueues_per_node) as u64;
@@ -275,7 +284,7 @@ impl<V: Value> Queue<V> {
     /// A timeout: the queue stayed full, and nothing was enqueued; it names dead and departed nodes. A byte string
     /// that is too long. The home node is dead or departed.
     pub async fn enqueue(&self, endpoint: &Endpoint, value: &V) -> Result<()> {
-        self.fill(endpoint, core::slice::from_ref(value), WaitLimit::Timeout).await.map(drop)
+        current!(self.object, endpoint, ENQUEUE, self.fill(endpoint, core::slice::from_ref(value), WaitLimit::Timeout)).map(drop)
     }
 
     /// [`Queue::enqueue`] with a deadline.
@@ -291,7 +300,7 @@ impl<V: Value> Queue<V> {
     /// # Errors
     /// As `enqueue`.
     pub async fn enqueue_deadline(&self, endpoint: &Endpoint, value: &V, deadline: Instant) -> Result<()> {
-        self.fill(endpoint, core::slice::from_ref(value), WaitLimit::Deadline(deadline)).await.map(drop)
+        current!(self.object, endpoint, ENQUEUE, self.fill(endpoint, core::slice::from_ref(value), WaitLimit::Deadline(deadline))).map(drop)
     }
 
     /// Enqueues a value if there is room. Returns whether there was.
@@ -312,7 +321,7 @@ impl<V: Value> Queue<V> {
     /// [`QueueOptions::enqueues_per_node`] others are in progress and none of them ends. An operation was refused: the
     /// error comes when nothing of the call lands any more.
     pub async fn try_enqueue(&self, endpoint: &Endpoint, value: &V) -> Result<bool> {
-        self.fill(endpoint, core::slice::from_ref(value), WaitLimit::Now).await
+        current!(self.object, endpoint, TRY_ENQUEUE, self.fill(endpoint, core::slice::from_ref(value), WaitLimit::Now))
     }
 
     /// Enqueues several values at once, with nothing between them, waiting for room as long as the endpoint's timeout.
@@ -329,7 +338,7 @@ impl<V: Value> Queue<V> {
     /// # Errors
     /// As [`Queue::enqueue`], or there are more than [`QueueOptions::batch_max`] of them.
     pub async fn enqueue_batch(&self, endpoint: &Endpoint, values: &[V]) -> Result<()> {
-        self.fill(endpoint, values, WaitLimit::Timeout).await.map(drop)
+        current!(self.object, endpoint, ENQUEUE_BATCH, self.fill(endpoint, values, WaitLimit::Timeout)).map(drop)
     }
 
     /// [`Queue::enqueue_batch`] with a deadline.
@@ -346,7 +355,7 @@ impl<V: Value> Queue<V> {
     /// # Errors
     /// As `enqueue_batch`.
     pub async fn enqueue_batch_deadline(&self, endpoint: &Endpoint, values: &[V], deadline: Instant) -> Result<()> {
-        self.fill(endpoint, values, WaitLimit::Deadline(deadline)).await.map(drop)
+        current!(self.object, endpoint, ENQUEUE_BATCH, self.fill(endpoint, values, WaitLimit::Deadline(deadline))).map(drop)
     }
 
     /// Enqueues several values at once if there is room for them. Returns whether there was.
@@ -361,7 +370,7 @@ impl<V: Value> Queue<V> {
     /// # Errors
     /// As [`Queue::try_enqueue`], or there are more than [`QueueOptions::batch_max`] of them.
     pub async fn try_enqueue_batch(&self, endpoint: &Endpoint, values: &[V]) -> Result<bool> {
-        self.fill(endpoint, values, WaitLimit::Now).await
+        current!(self.object, endpoint, TRY_ENQUEUE_BATCH, self.fill(endpoint, values, WaitLimit::Now))
     }
 
     /// Dequeues a value, waiting for one as long as the endpoint's timeout.
@@ -377,7 +386,7 @@ impl<V: Value> Queue<V> {
     /// # Errors
     /// A timeout: the queue stayed empty; it names dead and departed nodes. The home node is dead or departed.
     pub async fn dequeue(&self, endpoint: &Endpoint) -> Result<V> {
-        Ok(self.take(endpoint, WaitLimit::Timeout).await?.expect(WAITS))
+        Ok(current!(self.object, endpoint, DEQUEUE, self.take(endpoint, WaitLimit::Timeout))?.expect(WAITS))
     }
 
     /// [`Queue::dequeue`] with a deadline.
@@ -394,7 +403,7 @@ impl<V: Value> Queue<V> {
     /// # Errors
     /// As `dequeue`.
     pub async fn dequeue_deadline(&self, endpoint: &Endpoint, deadline: Instant) -> Result<V> {
-        Ok(self.take(endpoint, WaitLimit::Deadline(deadline)).await?.expect(WAITS))
+        Ok(current!(self.object, endpoint, DEQUEUE, self.take(endpoint, WaitLimit::Deadline(deadline)))?.expect(WAITS))
     }
 
     /// Dequeues a value if there is one.
@@ -411,7 +420,7 @@ impl<V: Value> Queue<V> {
     /// # Errors
     /// The home node is dead or departed.
     pub async fn try_dequeue(&self, endpoint: &Endpoint) -> Result<Option<V>> {
-        self.take(endpoint, WaitLimit::Now).await
+        current!(self.object, endpoint, TRY_DEQUEUE, self.take(endpoint, WaitLimit::Now))
     }
 
     /// Returns the values that dequeues of this node had taken when they were dropped. They are no longer in the

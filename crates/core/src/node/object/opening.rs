@@ -36,6 +36,7 @@ pub struct ObjectBuilder {
     pub(super) expect: Expect,
     pub(super) takes_in: bool,
     pub(super) callbacks: Callbacks,
+    pub(super) calls: &'static [&'static str],
 }
 
 impl ObjectBuilder {
@@ -61,6 +62,7 @@ impl ObjectBuilder {
             expect: Box::new(|_| Vec::new()),
             takes_in: false,
             callbacks: Callbacks::default(),
+            calls: &[],
         }
     }
 
@@ -170,6 +172,25 @@ impl ObjectBuilder {
         of: impl Fn(NodeId) -> Vec<(String, u64)> + Send + Sync + 'static,
     ) -> ObjectBuilder {
         self.expect = Box::new(of);
+        self
+    }
+
+    /// Names the calls of the object, for its [`Meter`](crate::toolkit::Meter): if the node measures calls, it can measure
+    /// these, and [`Node::metrics`] shows them.
+    ///
+    /// ```
+    /// # fn main() -> farfield::Result<()> {
+    /// # use farfield::toolkit::ObjectBuilder;
+    /// const POST: usize = 0;
+    /// let node = farfield::Node::builder().latencies(true).start()?;
+    /// let mail = ObjectBuilder::new(&node, "app/mail", "Mail").calls(&["post"]).open()?;
+    /// let ep = node.endpoint()?;
+    /// ep.block_on(mail.meter().measure(&ep, POST, async { Ok(()) }))?;
+    /// assert!(node.metrics().call("app/mail", "post").is_some());
+    /// # Ok(()) }
+    /// ```
+    pub fn calls(mut self, names: &'static [&'static str]) -> ObjectBuilder {
+        self.calls = names;
         self
     }
 

@@ -110,7 +110,7 @@ use self::slots::{Layout, Slots};
 use self::tracker::Tracker;
 use self::values::Look;
 use crate::error::{Error, ErrorContext, ErrorKind, Result};
-use crate::node::{Node, Object, ObjectBuilder, Regions};
+use crate::node::{Node, Object, ObjectBuilder, Regions, measured};
 pub use crate::objects::codec::{ByteString, Key, Value};
 use crate::objects::mutex::MutexArray;
 use crate::objects::participants::Participants;
@@ -152,6 +152,16 @@ pub struct KvStore<K: Key, V: Value> {
     deaths: Arc<Deaths>,
     _value: core::marker::PhantomData<fn() -> V>,
 }
+
+/// Its calls, as they are measured.
+const CALLS: [&str; 7] = ["get", "get_many", "insert", "update", "upsert", "modify", "delete"];
+const GET: usize = 0;
+const GET_MANY: usize = 1;
+const INSERT: usize = 2;
+const UPDATE: usize = 3;
+const UPSERT: usize = 4;
+const MODIFY: usize = 5;
+const DELETE: usize = 6;
 
 /// Pairs that [`KvStore::open_with_pairs_of`] copies at once.
 const WINDOW: usize = 64;
@@ -220,7 +230,7 @@ impl<K: Key, V: Value> KvStore<K, V> {
         let options_here =
             format!("key={}, value={}, {options:?}", core::any::type_name::<K>(), core::any::type_name::<V>());
         let opening = ObjectBuilder::new(node, path, "KvStore").layout(&options_here).participants(participants.iter());
-        let object = opening.regions(regions).require_regions(expect).open()?;
+        let object = opening.calls(&CALLS).regions(regions).require_regions(expect).open()?;
         let of_all = |region| participants.iter().map(|peer| object.remote(peer, region)).collect::<Result<Vec<_>>>();
         let (bases, redo) = (of_all("slots")?, of_all("redo")?);
         let deaths = Arc::new(Deaths::new(node, participants.clone(), reports, of_all("reports")?));
@@ -375,15 +385,7 @@ impl<K: Key, V: Value> KvStore<K, V> {
     /// [`ErrorKind::ValueLost`], or a timeout: a writer stopped during its update of the value.
     #[inline]
     pub async fn get(&self, endpoint: &Endpoint, key: &K) -> Result<Option<V>> {
-        let mut since = None;
-        loop {
-            let Some(entry) = self.index.get(key) else { return Ok(None) };
-            match self.look(endpoint, entry).await? {
-                Look::Found(value) => return Ok(Some(value)),
-                Look::Absent => return Ok(None),
-                Look::Torn => self.torn(endpoint, key, &mut since).await?,
-            }
-        }
+        measured!(self.object.meter(), endpoint, GET, self.get_now(endpoint, key))
     }
 
     /// Inserts a key. Returns `false`, without a change, if it is present already. A key with a lost value is absent.
@@ -402,12 +404,7 @@ impl<K: Key, V: Value> KvStore<K, V> {
     /// No free slot, a key or value that is too long, a dead or departed node, or a timeout. Except for the last two,
     /// nothing has changed.
     pub async fn insert(&self, endpoint: &Endpoint, key: &K, value: &V) -> Result<bool> {
-        self.check_sizes(key, Some(value))?;
-        let locked = self.lock(endpoint, key).await?;
-        if self.index.get(key).is_some_and(|entry| self.check_there(endpoint, entry).is_ok()) {
-            return locked.unlock().await.map(|()| false);
-        }
-        self.insert_locked(locked, key, value).await.map(|()| true)
+        measured!(self.object.meter(), endpoint, INSERT, self.insert_now(endpoint, key, value))
     }
 
     /// Changes the value of a key. Returns `false` if the key is absent.
@@ -426,12 +423,7 @@ impl<K: Key, V: Value> KvStore<K, V> {
     /// # Errors
     /// [`ErrorKind::ValueLost`], a value that is too long, or a timeout.
     pub async fn update(&self, endpoint: &Endpoint, key: &K, value: &V) -> Result<bool> {
-        self.check_sizes(key, Some(value))?;
-        let locked = self.lock(endpoint, key).await?;
-        match self.index.get(key) {
-            None => locked.unlock().await.map(|()| false),
-            Some(entry) => self.update_locked(locked, entry, value).await.map(|()| true),
-        }
+        measured!(self.object.meter(), endpoint, UPDATE, self.update_now(endpoint, key, value))
     }
 
     /// Inserts the key, or changes its value.
@@ -450,12 +442,7 @@ impl<K: Key, V: Value> KvStore<K, V> {
     /// # Errors
     /// As [`KvStore::insert`].
     pub async fn upsert(&self, endpoint: &Endpoint, key: &K, value: &V) -> Result<()> {
-        self.check_sizes(key, Some(value))?;
-        let locked = self.lock(endpoint, key).await?;
-        match self.index.get(key).filter(|entry| self.check_there(endpoint, *entry).is_ok()) {
-            None => self.insert_locked(locked, key, value).await,
-            Some(entry) => self.update_locked(locked, entry, value).await,
-        }
+        measured!(self.object.meter(), endpoint, UPSERT, self.upsert_now(endpoint, key, value))
     }
 
     /// Reads a key, and writes the result of `change`, as one operation. Returns the old value. If `change` returns
@@ -480,20 +467,7 @@ impl<K: Key, V: Value> KvStore<K, V> {
         key: &K,
         change: impl FnOnce(Option<&V>) -> Option<V>,
     ) -> Result<Option<V>> {
-        self.check_sizes(key, None)?;
-        let locked = self.lock(endpoint, key).await?;
-        let before = self.get(endpoint, key).await?;
-        match change(before.as_ref()) {
-            None => locked.unlock().await?,
-            Some(value) => {
-                self.check_sizes(key, Some(&value))?;
-                match self.index.get(key) {
-                    None => self.insert_locked(locked, key, &value).await?,
-                    Some(entry) => self.update_locked(locked, entry, &value).await?,
-                }
-            }
-        }
-        Ok(before)
+        measured!(self.object.meter(), endpoint, MODIFY, self.modify_now(endpoint, key, change))
     }
 
     /// Removes a key. Returns `false` if it was absent. If another node owns the slot, that node may reuse it a moment
@@ -513,12 +487,20 @@ impl<K: Key, V: Value> KvStore<K, V> {
     /// # Errors
     /// A dead or departed node, or a timeout. The key may be removed nevertheless.
     pub async fn delete(&self, endpoint: &Endpoint, key: &K) -> Result<bool> {
-        self.check_sizes(key, None)?;
-        let locked = self.lock(endpoint, key).await?;
-        let Some(entry) = self.index.get(key) else {
-            return locked.unlock().await.map(|()| false);
-        };
-        self.remove(locked, key, entry).await?.unlock().await.map(|()| true)
+        measured!(self.object.meter(), endpoint, DELETE, self.delete_now(endpoint, key))
+    }
+
+    #[inline]
+    pub(super) async fn get_now(&self, endpoint: &Endpoint, key: &K) -> Result<Option<V>> {
+        let mut since = None;
+        loop {
+            let Some(entry) = self.index.get(key) else { return Ok(None) };
+            match self.look(endpoint, entry).await? {
+                Look::Found(value) => return Ok(Some(value)),
+                Look::Absent => return Ok(None),
+                Look::Torn => self.torn(endpoint, key, &mut since).await?,
+            }
+        }
     }
 
     fn check_sizes(&self, key: &K, value: Option<&V>) -> Result<()> {

@@ -8,9 +8,9 @@ use farfield_fabric::{self as fabric, Attempt, Begun, Endpoint, Instant, Op, Rem
 
 use super::abandoned::Ticket;
 use super::state::{DRAW, State, Watch, patience};
-use super::{Guard, Lock, MutexArray};
+use super::{Guard, LOCK, Lock, MutexArray, TRY_LOCK};
 use crate::error::{ErrorContext, ErrorKind, Result};
-use crate::node::{MemberStatus, Node};
+use crate::node::{MemberStatus, Node, Timing};
 use crate::objects::holding::Holding;
 use crate::objects::release;
 use crate::objects::settle::CancelGuard;
@@ -111,7 +111,22 @@ impl MutexArray {
         index: usize,
         limit: L,
     ) -> Result<Begun<Guard<'a>, impl Rest<Option<Guard<'a>>> + use<'a, L>>> {
+        if self.object.is_plain() {
+            return self.begins(endpoint, index, limit, Timing::OFF);
+        }
         self.object.check_current()?;
+        let call = if *limit.borrow() == WaitLimit::Now { TRY_LOCK } else { LOCK };
+        self.object.meter().begin(endpoint, call, |timing| self.begins(endpoint, index, limit, timing))
+    }
+
+    #[inline(always)]
+    fn begins<'a, L: BorrowMut<WaitLimit>>(
+        &'a self,
+        endpoint: &'a Endpoint,
+        index: usize,
+        limit: L,
+        timing: Timing,
+    ) -> Result<Begun<Guard<'a>, impl Rest<Option<Guard<'a>>> + use<'a, L>>> {
         let lock = self.lock_at(index);
         let guess = State(lock.seen.load()).freed();
         let asked = match guess.taken_by_newcomer(self.me) {
@@ -122,7 +137,7 @@ impl MutexArray {
             },
             None => None,
         };
-        Ok(Err(endpoint.boxed(self.go_on(endpoint, index, asked, guess, limit))))
+        Ok(Err(timing.rest(endpoint, endpoint.boxed(self.go_on(endpoint, index, asked, guess, limit)))))
     }
 
     /// The rest of [`MutexArray::begin`] after its attempt, if the guess was worth one: a compare-and-swap. It corrects a

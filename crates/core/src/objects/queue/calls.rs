@@ -15,9 +15,9 @@ use crate::objects::wait_limit::WaitLimit;
 const REOPENED_CHECK_EVERY: Duration = Duration::from_millis(20);
 
 impl<V: Value> Queue<V> {
-    /// Fills the first position that is not filled. Returns whether there was room, if the call does not wait for it.
+    /// Fills the first position that is not filled. Returns whether there was room, if the call does not wait for it. The
+    /// caller has checked that the queue is current.
     pub(super) async fn fill(&self, endpoint: &Endpoint, values: &[V], mut limit: WaitLimit) -> Result<bool> {
-        self.object.check_current()?;
         self.check(values)?;
         if values.is_empty() {
             return Ok(true);
@@ -96,9 +96,9 @@ impl<V: Value> Queue<V> {
         }
     }
 
-    /// Takes the first value that is not taken; `None` only if it is not waited for.
+    /// Takes the first value that is not taken; `None` only if it is not waited for. The caller has checked that the queue
+    /// is current.
     pub(super) async fn take(&self, endpoint: &Endpoint, mut limit: WaitLimit) -> Result<Option<V>> {
-        self.object.check_current()?;
         let path = self.object.path();
         let mut position = self.head.seen.load();
         loop {

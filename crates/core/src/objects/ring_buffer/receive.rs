@@ -4,8 +4,9 @@ use std::sync::Arc;
 
 use farfield_fabric::{Endpoint, Instant, RemotePtr, Word};
 
-use super::{Shared, framed_bytes};
+use super::{RECV, Shared, TRY_RECV, framed_bytes};
 use crate::error::{ErrorContext, ErrorKind, Result};
+use crate::node::measured;
 
 /// One reader of a ring buffer.
 ///
@@ -69,6 +70,25 @@ impl RingReceiver {
     /// The writer's node is unreachable and has left no more messages. Or there is no message, and the acknowledgement
     /// of the last ones was refused (see [`RingReceiver::acknowledge`]). No message is lost by an error: call it again.
     pub fn try_recv(&mut self, endpoint: &Endpoint, into: &mut Vec<u8>) -> Result<bool> {
+        if self.shared.object.meter().is_on() {
+            return self.try_recv_measured(endpoint, into);
+        }
+        self.recv_at_once(endpoint, into)
+    }
+
+    /// A look that finds nothing is not counted.
+    #[cold]
+    fn try_recv_measured(&mut self, endpoint: &Endpoint, into: &mut Vec<u8>) -> Result<bool> {
+        let timing = self.shared.object.meter().start(endpoint, TRY_RECV);
+        let received = self.recv_at_once(endpoint, into);
+        if !matches!(received, Ok(false)) {
+            timing.end(endpoint, &received);
+        }
+        received
+    }
+
+    #[inline]
+    fn recv_at_once(&mut self, endpoint: &Endpoint, into: &mut Vec<u8>) -> Result<bool> {
         let received = self.try_recv_unacknowledged(endpoint, into)?;
         if received {
             // The message already belongs to the caller. If this is refused, the next call retries it and reports a
@@ -238,7 +258,11 @@ impl RingReceiver {
     /// # Errors
     /// As `recv`.
     pub async fn recv_deadline(&mut self, endpoint: &Endpoint, into: &mut Vec<u8>, deadline: Instant) -> Result<()> {
-        while !self.try_recv(endpoint, into)? {
+        measured!(self.shared.object.meter(), endpoint, RECV, self.recv_until(endpoint, into, deadline))
+    }
+
+    async fn recv_until(&mut self, endpoint: &Endpoint, into: &mut Vec<u8>, deadline: Instant) -> Result<()> {
+        while !self.recv_at_once(endpoint, into)? {
             let (shared, position) = (Arc::clone(&self.shared), self.position);
             let head = shared.head.word(0);
             let has_come = || (head.load() > position).then_some(Ok(()));
