@@ -45,7 +45,7 @@
 //! |---|---|
 //! | [`ObjectBuilder::calls`], [`Node::meter`](crate::Node::meter) → [`Meter`] | Counts and times the calls of an object, if the node is told to; free if it is not. |
 //! | [`Object::is_plain`] | The same comparison as [`Object::check_current`] also finds out whether calls are measured. |
-//! | [`Timing`], [`Timed`] | A call that is measured, from its beginning to its end. |
+//! | [`Timing`], [`Timed`], [`Either`] | A call that is measured, from its beginning to its end; the rest of one that may be. |
 //!
 //! *Fences and releases*
 //!
@@ -84,7 +84,7 @@
 
 pub use crate::error::{CustomError, ErrorContext, Missed};
 pub use crate::node::{
-    Hold, Meter, Object, ObjectBuilder, ObjectDescriptor, Poller, Progress, RefusedPause, Regions, Timed, Timing,
+    Either, Hold, Meter, Object, ObjectBuilder, ObjectDescriptor, Poller, Progress, RefusedPause, Regions, Timed, Timing,
 };
 pub use crate::objects::holding::Holding;
 pub use crate::objects::participants::Participants;

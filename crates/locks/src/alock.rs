@@ -112,7 +112,7 @@ use super::grant::{Grant, LOCK, Wait};
 use super::local::{Local, LocalEntry, LocalHead};
 use super::queue::{Queue, Words, deaths_told};
 use super::{Layout, LockArray, Spread, WaitLimit, in_order};
-use farfield_core::toolkit::{ErrorContext, Holding, Regions, Rest, Timing};
+use farfield_core::toolkit::{Either, ErrorContext, Holding, Regions, Rest};
 use farfield_core::{Node, Result};
 
 pub(super) const TAIL_REMOTE: usize = 0;
@@ -377,11 +377,10 @@ impl ALockArray {
         endpoint: &'a Endpoint,
         index: usize,
         limit: L,
-        timing: Timing,
     ) -> Result<Begun<ALockGuard<'a>, impl Rest<Option<ALockGuard<'a>>> + use<'a, L>>> {
         Ok(match self.begins(endpoint, index)? {
             Ok(guard) => Ok(guard),
-            Err(taking) => Err(timing.rest(endpoint, endpoint.boxed(self.go_on(endpoint, index, taking, limit)))),
+            Err(taking) => Err(endpoint.boxed(self.go_on(endpoint, index, taking, limit))),
         })
     }
 }
@@ -405,10 +404,16 @@ impl LockArray for ALockArray {
         limit: L,
     ) -> Result<Begun<ALockGuard<'a>, impl Rest<Option<ALockGuard<'a>>>>> {
         if self.spread.object.is_plain() {
-            return self.takes(endpoint, index, limit, Timing::OFF);
+            return Ok(self.takes(endpoint, index, limit)?.map_err(Either::Plain));
         }
         let until = *limit.borrow();
-        self.spread.begin(endpoint, until, |timing| self.takes(endpoint, index, limit, timing))
+        let takes = async move {
+            match self.takes(endpoint, index, limit)? {
+                Ok(guard) => Ok(Some(guard)),
+                Err(rest) => rest.await,
+            }
+        };
+        Ok(Err(Either::Measured(self.spread.measure(endpoint, until, takes)?)))
     }
 }
 

@@ -23,7 +23,7 @@ use farfield_core::Node;
 use farfield_core::Result;
 pub use farfield_core::WaitLimit;
 use farfield_core::toolkit::ErrorContext;
-use farfield_core::toolkit::{Object, ObjectBuilder, Participants, Regions, Rest, Timing, Waits};
+use farfield_core::toolkit::{Object, ObjectBuilder, Participants, Regions, Rest, Timed, Waits};
 use farfield_core::{Guard, MutexArray};
 
 #[cfg(any(not(seeded), clippy, doc, rust_analyzer))]
@@ -486,19 +486,15 @@ impl Spread {
         self.object.node()
     }
 
-    /// Measures a call that takes a lock, unless the locks were reopened. For a lock that is not plain
-    /// ([`Object::is_plain`]).
+    /// Takes a lock of an object that is not plain ([`Object::is_plain`]): measured, unless it was reopened.
     #[cold]
-    #[inline(never)]
-    fn begin<T, R>(
-        &self,
-        endpoint: &Endpoint,
-        limit: WaitLimit,
-        begins: impl FnOnce(Timing) -> Result<Begun<T, R>>,
-    ) -> Result<Begun<T, R>> {
+    fn measure<'e, G, F>(&self, endpoint: &'e Endpoint, limit: WaitLimit, takes: F) -> Result<Timed<'e, F>>
+    where
+        F: Future<Output = Result<Option<G>>>,
+    {
         self.object.check_current()?;
         let call = if limit == WaitLimit::Now { TRY_LOCK } else { LOCK };
-        self.object.meter().begin(endpoint, call, begins)
+        Ok(self.object.meter().measure(endpoint, call, takes))
     }
 
     /// Pointers to another region of each participant.

@@ -41,7 +41,7 @@ use farfield_core::Node;
 use farfield_core::Result;
 use farfield_core::toolkit::Regions;
 use farfield_core::toolkit::release::{fence_at_once, fence_holder, release_later};
-use farfield_core::toolkit::{ErrorContext, Holding, Rest, Timing};
+use farfield_core::toolkit::{Either, ErrorContext, Holding, Rest};
 
 const TAIL: usize = 0;
 const CLAIMS: usize = 1;
@@ -171,11 +171,10 @@ impl McsLockArray {
         endpoint: &'a Endpoint,
         index: usize,
         limit: L,
-        timing: Timing,
     ) -> Result<Begun<McsGuard<'a>, impl Rest<Option<McsGuard<'a>>> + use<'a, L>>> {
         Ok(match self.queue.enters(endpoint, self.spread.record(index), index)? {
             Ok(head) => Ok(self.guard(endpoint, head, false)),
-            Err(moving) => Err(timing.rest(endpoint, endpoint.boxed(self.enter(endpoint, moving, limit)))),
+            Err(moving) => Err(endpoint.boxed(self.enter(endpoint, moving, limit))),
         })
     }
 }
@@ -199,10 +198,16 @@ impl LockArray for McsLockArray {
         limit: L,
     ) -> Result<Begun<McsGuard<'a>, impl Rest<Option<McsGuard<'a>>>>> {
         if self.spread.object.is_plain() {
-            return self.takes(endpoint, index, limit, Timing::OFF);
+            return Ok(self.takes(endpoint, index, limit)?.map_err(Either::Plain));
         }
         let until = *limit.borrow();
-        self.spread.begin(endpoint, until, |timing| self.takes(endpoint, index, limit, timing))
+        let takes = async move {
+            match self.takes(endpoint, index, limit)? {
+                Ok(guard) => Ok(Some(guard)),
+                Err(rest) => rest.await,
+            }
+        };
+        Ok(Err(Either::Measured(self.spread.measure(endpoint, until, takes)?)))
     }
 }
 

@@ -34,7 +34,7 @@ use super::{Layout, LockArray, LockGuard, Spread, WORDS_OF_LINE, WaitLimit, in_o
 use farfield_core::toolkit::CancelGuard;
 use farfield_core::toolkit::Regions;
 use farfield_core::toolkit::release::{self, fence_at_once, fence_holder, release_later};
-use farfield_core::toolkit::{ErrorContext, Holding, Rest, Timing};
+use farfield_core::toolkit::{Either, ErrorContext, Holding, Rest};
 use farfield_core::{ErrorKind, Result};
 use farfield_core::{MemberStatus, Node};
 
@@ -276,7 +276,6 @@ impl SpinLockArray {
         endpoint: &'a Endpoint,
         index: usize,
         limit: L,
-        timing: Timing,
     ) -> Result<Begun<SpinGuard<'a>, impl Rest<Option<SpinGuard<'a>>> + use<'a, L>>> {
         let word = self.spread.record(index);
         let asked = match endpoint.cas(word, 0, self.me()).into_value() {
@@ -284,7 +283,7 @@ impl SpinLockArray {
             Ok(found) => Ok(found),
             Err(take) => Err(self.settle(endpoint, word, 0, take)),
         };
-        Ok(Err(timing.rest(endpoint, endpoint.boxed(self.go_on(endpoint, word, asked, limit)))))
+        Ok(Err(endpoint.boxed(self.go_on(endpoint, word, asked, limit))))
     }
 }
 
@@ -307,10 +306,16 @@ impl LockArray for SpinLockArray {
         limit: L,
     ) -> Result<Begun<SpinGuard<'a>, impl Rest<Option<SpinGuard<'a>>>>> {
         if self.spread.object.is_plain() {
-            return self.takes(endpoint, index, limit, Timing::OFF);
+            return Ok(self.takes(endpoint, index, limit)?.map_err(Either::Plain));
         }
         let until = *limit.borrow();
-        self.spread.begin(endpoint, until, |timing| self.takes(endpoint, index, limit, timing))
+        let takes = async move {
+            match self.takes(endpoint, index, limit)? {
+                Ok(guard) => Ok(Some(guard)),
+                Err(rest) => rest.await,
+            }
+        };
+        Ok(Err(Either::Measured(self.spread.measure(endpoint, until, takes)?)))
     }
 }
 

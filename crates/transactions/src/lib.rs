@@ -275,7 +275,11 @@ impl Transactions {
     /// A timeout, or the home of a cell is unreachable; then no lock is held. There is no such cell, or more than
     /// [`LOCKS_PER_TRANSACTION_MAX`] locks would be needed.
     pub async fn begin<'a>(&'a self, endpoint: &'a Endpoint, cells: &[usize]) -> Result<Transaction<'a>> {
-        self.begin_measured(endpoint, cells, WaitLimit::Timeout).await
+        let meter = self.object.meter();
+        if meter.is_on() && meter.measures(endpoint, BEGIN) {
+            return meter.again(endpoint, BEGIN, self.begin(endpoint, cells)).await;
+        }
+        self.begin_until(endpoint, cells, WaitLimit::Timeout).await
     }
 
     /// [`Transactions::begin`] with a deadline.
@@ -288,21 +292,11 @@ impl Transactions {
         cells: &[usize],
         deadline: Instant,
     ) -> Result<Transaction<'a>> {
-        self.begin_measured(endpoint, cells, WaitLimit::Deadline(deadline)).await
-    }
-
-    #[inline]
-    async fn begin_measured<'a>(
-        &'a self,
-        endpoint: &'a Endpoint,
-        cells: &[usize],
-        limit: WaitLimit,
-    ) -> Result<Transaction<'a>> {
         let meter = self.object.meter();
-        if meter.is_on() {
-            return meter.measure(endpoint, BEGIN, self.begin_until(endpoint, cells, limit)).await;
+        if meter.is_on() && meter.measures(endpoint, BEGIN) {
+            return meter.again(endpoint, BEGIN, self.begin_deadline(endpoint, cells, deadline)).await;
         }
-        self.begin_until(endpoint, cells, limit).await
+        self.begin_until(endpoint, cells, WaitLimit::Deadline(deadline)).await
     }
 
     /// The first wait for a lock sets the deadline of all.

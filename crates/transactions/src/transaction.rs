@@ -2,7 +2,7 @@
 
 use core::future::Future;
 
-use farfield_core::toolkit::{ErrorContext, RefusedPause, Rest, Timing};
+use farfield_core::toolkit::{Either, ErrorContext, RefusedPause, Rest};
 use farfield_core::{Error, Result};
 use farfield_fabric::{self as fabric, Attempt, Begun, Endpoint, GroupKey, Op, RemotePtr, Together};
 use farfield_locks::{LockArray, LockGuard, TableGuard};
@@ -154,16 +154,22 @@ impl<'a> Transaction<'a> {
     /// written nevertheless, and the other locks released.
     pub fn commit(self) -> impl Future<Output = Result<()>> {
         Attempt::new(move || {
-            let meter = self.all.object.meter();
-            if meter.is_on() {
-                return meter.begin(self.endpoint, COMMIT, |timing| self.commits(timing));
+            let (meter, endpoint) = (self.all.object.meter(), self.endpoint);
+            if !meter.is_on() {
+                return Ok(self.commits()?.map_err(Either::Plain));
             }
-            self.commits(Timing::OFF)
+            let commits = async move {
+                match self.commits()? {
+                    Ok(()) => Ok(()),
+                    Err(rest) => rest.await,
+                }
+            };
+            Ok(Err(Either::Measured(meter.measure(endpoint, COMMIT, commits))))
         })
     }
 
     #[inline(always)]
-    fn commits(mut self, timing: Timing) -> Result<Begun<(), impl Rest<()> + use<'a>>> {
+    fn commits(mut self) -> Result<Begun<(), impl Rest<()> + use<'a>>> {
         let endpoint = self.endpoint;
         let together = endpoint.together();
         let mut writing = Writing { next: 0, refused: None, puts: Few::new(), result: Ok(()), together };
@@ -174,7 +180,7 @@ impl<'a> Transaction<'a> {
             Some(Releases { rests, result }) if rests.is_empty() && writing.puts.is_empty() => {
                 writing.result.and(result).map(Ok)
             }
-            releases => Ok(Err(timing.rest(endpoint, endpoint.boxed(self.commit_on(writing, releases))))),
+            releases => Ok(Err(endpoint.boxed(self.commit_on(writing, releases)))),
         }
     }
 

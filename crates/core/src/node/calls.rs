@@ -4,16 +4,17 @@
 //! in memory of its own, which only its thread writes to ([`Endpoint::record_call`]). [`Node::metrics`] adds up those of
 //! all endpoints.
 //!
-//! A node that measures nothing pays as little as possible: a call that checks first whether its object was reopened finds
-//! this out by the same comparison ([`Object::is_plain`]), any other by one of its own ([`Meter::is_on`]). What is measured
-//! is a second instance of the call, behind that branch. So the first has no start to keep and no end to test.
+//! A node that measures nothing pays as little as possible. A call that checks first whether its object was reopened finds
+//! out by the same comparison whether it is measured ([`Object::is_plain`]); any other has one of its own
+//! ([`Meter::is_on`]). A measured call is made again, in a future that takes the time ([`measured`], [`current`]). So a call
+//! that is not measured has no start to keep and no end to test.
 
 use core::future::Future;
 use core::pin::Pin;
 use core::task::{Context, Poll, ready};
 use std::collections::BTreeMap;
 
-use farfield_fabric::{Begun, Boxed, CallCounts, CallEnd, CallsReader, Endpoint, Instant, LocalMutex};
+use farfield_fabric::{Boxed, CallCounts, CallEnd, CallsReader, Endpoint, Instant, LocalMutex};
 
 use super::{Node, Object};
 use crate::error::Result;
@@ -77,11 +78,11 @@ impl Meter {
     /// }
     /// ```
     #[cold]
-    pub fn measure<'e, T, F>(&self, endpoint: &'e Endpoint, call: usize, future: F) -> Timed<'e, Boxed<'e, F>>
+    pub fn measure<'e, T, F>(&self, endpoint: &'e Endpoint, call: usize, future: F) -> Timed<'e, F>
     where
         F: Future<Output = Result<T>>,
     {
-        self.start(endpoint, call).rest(endpoint, endpoint.boxed(future))
+        Timed { timing: self.start(endpoint, call), is_again: false, endpoint, future: endpoint.boxed(future) }
     }
 
     /// Measures a call that needs no future.
@@ -116,53 +117,70 @@ impl Meter {
         if !self.is_on() {
             return Timing::OFF;
         }
-        let call = self.first + call as u32 * self.step;
-        Timing { call, began: endpoint.now() }
+        Timing { call: self.number(call) as u32, began: endpoint.now() }
     }
 
-    /// Measures a call that may end without a future. `begins` makes it, and returns its value, or the rest of the call, which
-    /// records the end ([`Timing::rest`]).
+    fn number(&self, call: usize) -> usize {
+        (self.first + call as u32 * self.step) as usize
+    }
+
+    /// Whether a call that has begun is to be measured: it is not, where nothing is, and where [`Meter::again`] makes it.
     ///
     /// ```
-    /// # use farfield::{Endpoint, Result, fabric::{Attempt, Begun, RemotePtr}, toolkit::{Meter, Rest, Timing}};
+    /// # use farfield::{Endpoint, Result, fabric::RemotePtr, toolkit::Meter};
     /// const ADD: usize = 0;
-    /// fn begins<'e>(ep: &'e Endpoint, word: RemotePtr<u64>, timing: Timing) -> Result<Begun<u64, impl Rest<u64> + use<'e>>> {
-    ///     match ep.faa(word, 1).into_value() {
-    ///         Ok(before) => Ok(Ok(before)),
-    ///         Err(op) => Ok(Err(timing.rest(ep, ep.boxed(async { Ok(op.await?) })))),
+    /// async fn add(meter: Meter, ep: &Endpoint, word: RemotePtr<u64>) -> Result<u64> {
+    ///     if meter.is_on() && meter.measures(ep, ADD) {
+    ///         return meter.again(ep, ADD, add(meter, ep, word)).await;
     ///     }
-    /// }
-    /// async fn add(meter: Meter, word: RemotePtr<u64>, ep: &Endpoint) -> Result<u64> {
-    ///     Attempt::new(|| match meter.is_on() {
-    ///         false => begins(ep, word, Timing::OFF),
-    ///         true => meter.begin(ep, ADD, |timing| begins(ep, word, timing)),
-    ///     })
-    ///     .await
+    ///     Ok(ep.faa(word, 1).await?) // the one instance of the call, however large it is
     /// }
     /// ```
-    ///
-    /// # Errors
-    /// Those of `begins`.
     #[cold]
-    #[inline(never)]
-    pub fn begin<T, R>(
-        &self,
-        endpoint: &Endpoint,
-        call: usize,
-        begins: impl FnOnce(Timing) -> Result<Begun<T, R>>,
-    ) -> Result<Begun<T, R>> {
-        let timing = self.start(endpoint, call);
-        match begins(timing) {
-            Ok(Ok(value)) => {
-                timing.end(endpoint, &Ok(()));
-                Ok(Ok(value))
-            }
-            Ok(Err(rest)) => Ok(Err(rest)),
-            Err(error) => {
-                let failed = Err::<T, _>(error);
-                timing.end(endpoint, &failed);
-                failed.map(Ok)
-            }
+    pub fn measures(&self, endpoint: &Endpoint, call: usize) -> bool {
+        self.is_on() && endpoint.measures_call(self.number(call))
+    }
+
+    /// Measures a call by making it again: the future is that of the call itself, which must ask [`Meter::measures`] before
+    /// anything else.
+    ///
+    /// ```
+    /// # use farfield::{Endpoint, Result, toolkit::Meter};
+    /// async fn look(meter: Meter, ep: &Endpoint) -> Result<u64> {
+    ///     if meter.is_on() && meter.measures(ep, 0) {
+    ///         return meter.again(ep, 0, look(meter, ep)).await;
+    ///     }
+    ///     Ok(7)
+    /// }
+    /// # let node = farfield::Node::builder().latencies(true).start()?; let ep = node.endpoint()?;
+    /// let meter = node.meter("app/board", "Board", &["look"]);
+    /// assert_eq!(ep.block_on(look(meter, &ep))?, 7);
+    /// assert_eq!(node.metrics().call("app/board", "look").unwrap().latencies.count(), 1);
+    /// # Ok::<(), farfield::Error>(())
+    /// ```
+    #[cold]
+    pub fn again<'e, T, F>(&self, endpoint: &'e Endpoint, call: usize, again: F) -> Timed<'e, F>
+    where
+        F: Future<Output = Result<T>>,
+    {
+        Timed { is_again: true, ..self.measure(endpoint, call, again) }
+    }
+
+    /// The same for a call without a future.
+    #[cold]
+    pub(crate) fn again_now<T>(&self, endpoint: &Endpoint, call: usize, again: impl FnOnce() -> Result<T>) -> Result<T> {
+        let call_again = || {
+            endpoint.calls_again(self.number(call));
+            again()
+        };
+        self.measure_now(endpoint, call, call_again)
+    }
+
+    /// The next call is a part of another, and not counted.
+    #[cold]
+    pub(crate) fn skip(&self, endpoint: &Endpoint, call: usize) {
+        if self.is_on() {
+            endpoint.calls_again(self.number(call));
         }
     }
 }
@@ -170,8 +188,11 @@ impl Meter {
 /// The beginning of a measured call: [`Meter::start`].
 ///
 /// ```
-/// use farfield::toolkit::Timing;
-/// let none = Timing::OFF; // of a call that is not measured
+/// # let node = farfield::Node::builder().latencies(true).start()?; let ep = node.endpoint()?;
+/// let timing = node.meter("app/board", "Board", &["look"]).start(&ep, 0);
+/// // … look …
+/// timing.end(&ep, &Ok(7));
+/// # Ok::<(), farfield::Error>(())
 /// ```
 #[derive(Clone, Copy, Debug)]
 #[must_use = "a call is counted at its end"]
@@ -181,8 +202,7 @@ pub struct Timing {
 }
 
 impl Timing {
-    /// That of a call that is not measured.
-    pub const OFF: Timing = Timing { call: OFF, began: Instant::NEVER };
+    const OFF: Timing = Timing { call: OFF, began: Instant::NEVER };
 
     /// Records that the call has ended with this result.
     ///
@@ -206,45 +226,70 @@ impl Timing {
             endpoint.record_call(self.call as usize, endpoint.now() - self.began, end);
         }
     }
-
-    /// The rest of a call that has not ended yet: it records the end.
-    ///
-    /// ```
-    /// # let node = farfield::Node::builder().latencies(true).start()?; let ep = node.endpoint()?;
-    /// # let meter = node.meter("app/board", "Board", &["look"]);
-    /// let rest = meter.start(&ep, 0).rest(&ep, ep.boxed(async { Ok(7) }));
-    /// assert_eq!(ep.block_on(rest)?, 7);
-    /// # Ok::<(), farfield::Error>(())
-    /// ```
-    #[inline]
-    pub fn rest<R>(self, endpoint: &Endpoint, rest: R) -> Timed<'_, R> {
-        Timed { timing: self, endpoint, rest }
-    }
 }
 
-/// The rest of a call, which is measured or not: [`Timing::rest`].
+/// A call that is measured until it ends: [`Meter::measure`]. It may move.
 ///
 /// ```
-/// # use farfield::{Endpoint, Result, toolkit::{Rest, Timed}};
-/// async fn end<R: Rest<u64>>(rest: Timed<'_, R>) -> Result<u64> {
-///     rest.await
+/// # use farfield::{Endpoint, Result, toolkit::Timed};
+/// async fn end<F: Future<Output = Result<u64>>>(call: Timed<'_, F>) -> Result<u64> {
+///     call.await
 /// }
 /// ```
 #[must_use = "futures do nothing unless they are polled"]
-pub struct Timed<'e, R> {
+pub struct Timed<'e, F> {
     timing: Timing,
+    /// The future begins with a call that is not to be measured again.
+    is_again: bool,
     endpoint: &'e Endpoint,
-    rest: R,
+    future: Boxed<'e, F>,
 }
 
-impl<T, R: Future<Output = Result<T>> + Unpin> Future for Timed<'_, R> {
+impl<T, F: Future<Output = Result<T>>> Future for Timed<'_, F> {
     type Output = Result<T>;
 
-    #[inline]
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<T>> {
-        let ended = ready!(Pin::new(&mut self.rest).poll(cx));
+        if core::mem::take(&mut self.is_again) {
+            self.endpoint.calls_again(self.timing.call as usize);
+        }
+        let ended = ready!(Pin::new(&mut self.future).poll(cx));
         self.timing.end(self.endpoint, &ended);
         Poll::Ready(ended)
+    }
+}
+
+/// The rest of a call that may be measured: a future of the one kind or of the other.
+///
+/// ```
+/// # use farfield::{Endpoint, Result, fabric::{Attempt, RemotePtr}, toolkit::{Either, Meter}};
+/// const ADD: usize = 0;
+/// async fn add(meter: Meter, word: RemotePtr<u64>, ep: &Endpoint) -> Result<u64> {
+///     Attempt::new(|| {
+///         if meter.is_on() {
+///             return Ok(Err(Either::Measured(meter.measure(ep, ADD, async { Ok(ep.faa(word, 1).await?) }))));
+///         }
+///         let added = ep.faa(word, 1).into_value();
+///         Ok(added.map_err(|op| Either::Plain(ep.boxed(async { Ok(op.await?) }))))
+///     })
+///     .await
+/// }
+/// ```
+#[must_use = "futures do nothing unless they are polled"]
+pub enum Either<P, M> {
+    /// Of a call that is not measured.
+    Plain(P),
+    /// Of one that is.
+    Measured(M),
+}
+
+impl<P: Future + Unpin, M: Future<Output = P::Output> + Unpin> Future for Either<P, M> {
+    type Output = P::Output;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<P::Output> {
+        match self.get_mut() {
+            Either::Plain(future) => Pin::new(future).poll(cx),
+            Either::Measured(future) => Pin::new(future).poll(cx),
+        }
     }
 }
 
@@ -283,22 +328,24 @@ impl Object {
     }
 }
 
-/// Awaits a call of an object whose beginning has no other check.
+/// Stands first in a call of an object, and makes it again, to measure it. Otherwise the call goes on.
 macro_rules! measured {
-    ($meter:expr, $endpoint:expr, $call:expr, $future:expr) => {
-        if $meter.is_on() { $meter.measure($endpoint, $call, $future).await } else { $future.await }
+    ($meter:expr, $endpoint:expr, $call:expr, $again:expr) => {
+        if $meter.is_on() && $meter.measures($endpoint, $call) {
+            return $meter.again($endpoint, $call, $again).await;
+        }
     };
 }
 pub(crate) use measured;
 
-/// Awaits a call of an object that begins with [`Object::check_current`].
+/// [`measured`] behind [`Object::check_current`], for the price of the latter.
 macro_rules! current {
-    ($object:expr, $endpoint:expr, $call:expr, $future:expr) => {
-        if $object.is_plain() {
-            $future.await
-        } else {
+    ($object:expr, $endpoint:expr, $call:expr, $again:expr) => {
+        if !$object.is_plain() {
             $object.check_current()?;
-            $object.meter().measure($endpoint, $call, $future).await
+            if $object.meter().measures($endpoint, $call) {
+                return $object.meter().again($endpoint, $call, $again).await;
+            }
         }
     };
 }

@@ -4,6 +4,7 @@ mod calls;
 mod config;
 mod fencing;
 mod local;
+mod long_wait;
 mod membership;
 mod memory;
 mod metrics;
@@ -22,12 +23,13 @@ use farfield_fabric::{
 use rand::SeedableRng;
 
 pub(crate) use calls::{current, measured};
-pub use calls::{Meter, Timed, Timing};
+pub use calls::{Either, Meter, Timed, Timing};
 use calls::{Numbers, SharedNumbers};
 use config::Choice;
 pub use config::{Builder, Config, PORT, loopback_hosts};
 pub use fencing::RefusedPause;
 pub use local::{local_session, local_session_with, on_each};
+pub(crate) use long_wait::{LONG, LongWait};
 #[cfg(feature = "prometheus")]
 pub use metrics::MetricsServer;
 pub use metrics::{Metrics, ObjectMetrics};
@@ -70,6 +72,8 @@ pub(crate) struct Shared {
     memory_bytes: Word,
     /// The calls that are measured.
     numbers: SharedNumbers,
+    #[cfg(feature = "prometheus")]
+    servers: metrics::Servers,
 }
 
 /// Counters of the operations that the node's endpoints have posted.
@@ -123,6 +127,8 @@ impl Node {
     }
 
     pub(crate) fn start(config: Config) -> Result<Node> {
+        let (session, number, nodes) = (config.session.clone(), config.node, config.nodes);
+        let _span = tracing::info_span!("start", session, node = number, nodes).entered();
         let mut fabric: Arc<dyn Transport> = match &config.fabric {
             Choice::Joined(fabric) => Arc::clone(fabric),
             Choice::Verbs => config.join_rdma()?,
@@ -133,7 +139,16 @@ impl Node {
         }
         let service = Service::new(fabric.places(), fabric.nodes());
         let (endpoints, memory_bytes, numbers) = (LocalMutex::default(), Word::new(0), SharedNumbers::default());
-        let shared = Arc::new(Shared { fabric, config, service, endpoints, memory_bytes, numbers });
+        let shared = Arc::new(Shared {
+            fabric,
+            config,
+            service,
+            endpoints,
+            memory_bytes,
+            numbers,
+            #[cfg(feature = "prometheus")]
+            servers: metrics::Servers::default(),
+        });
         let (served, fabric) = (Arc::clone(&shared), Arc::clone(&shared.fabric));
         let endpoint = shared.endpoint(true)?;
         let name = format!("farfield-{}", shared.config.node);
@@ -143,6 +158,7 @@ impl Node {
         if node.fabric().nodes() > node.nodes() {
             node.wait_to_be_let_in()?;
         }
+        tracing::info!(node = node.id().0, "the node has started");
         Ok(node)
     }
 
@@ -502,6 +518,9 @@ impl Node {
 impl Handle {
     fn leave(&self) {
         let Some(thread) = self.service.lock().take() else { return };
+        #[cfg(feature = "prometheus")]
+        self.shared.servers.stop();
+        tracing::info!(node = self.shared.fabric.me().0, "the node leaves");
         self.shared.service.stop();
         self.shared.fabric.wake_service();
         if let Err(panic) = thread.join() {

@@ -35,7 +35,7 @@ pub(super) use self::close::Memory;
 pub use self::close::{Hold, Regions};
 pub(super) use self::message::Message;
 pub use self::opening::ObjectBuilder;
-use super::{Meter, Node, Shared};
+use super::{LongWait, Meter, Node, Shared};
 use crate::error::{Error, ErrorContext, ErrorKind, Result, not_a_participant};
 
 type Callback = Box<dyn Fn(NodeId, &ObjectDescriptor) + Send + Sync>;
@@ -252,7 +252,8 @@ pub struct Object {
 impl Object {
     /// Opens an object and announces it. It does not wait for the others.
     fn announce(opening: ObjectBuilder) -> Result<Object> {
-        let ObjectBuilder { node, path, kind, layout, participants, regions, expect, takes_in, callbacks, calls } =
+        let _span = open_span(&opening.node, &opening.path, opening.kind).entered();
+        let ObjectBuilder { node, path, kind, layout, participants, regions, expect, takes_in, callbacks, calls, meter } =
             opening;
         let participants = participants.unwrap_or_else(|| node.members_for(&path));
         let mut numbers: Vec<u16> = participants.iter().map(|node| node.0).collect();
@@ -284,7 +285,7 @@ impl Object {
         let shared = node.shared();
         let opening = shared.service.next_opening();
         let (changes, state) = (Word::new(0), LocalMutex::default());
-        let meter = node.meter(&path, kind, calls);
+        let meter = meter.unwrap_or_else(|| node.meter(&path, kind, calls));
         let reopened = Word::new(if meter.is_on() { MEASURED } else { 0 });
         let memory_bytes = regions.bytes();
         let open = OpenObject {
@@ -313,6 +314,7 @@ impl Object {
             up
         };
         up.into_iter().for_each(|peer| open.join(shared, peer));
+        tracing::debug!(bytes = memory_bytes, "announced");
         Ok(Object { hold: Hold::new(shared, opening), open, meter, participants, node })
     }
 
@@ -355,6 +357,8 @@ impl Object {
     /// # Errors
     /// As [`Object::wait`].
     pub fn wait_with(&self, endpoint: &Endpoint, timeout: Duration) -> Result<()> {
+        let _span = open_span(&self.node, self.path(), self.open.kind).entered();
+        let long = LongWait::default();
         let missing = || {
             let state = self.open.state.lock();
             let others = self.participants.iter().filter(|node| **node != self.node.id());
@@ -364,6 +368,9 @@ impl Object {
         let (mut seen, mut gone_since, mut calls_seen) = (u64::MAX, None, 0);
         let reopenings = &self.node.shared().service.reopenings;
         let mut look = || {
+            if let Some(waited) = long.becomes_long(endpoint) {
+                tracing::info!(?waited, missing = ?missing(), "still waits for participants to open it");
+            }
             if std::mem::replace(&mut seen, self.open.changes.load()) != seen {
                 if let Some((node, differs)) = self.open.state.lock().mismatch.clone() {
                     return Some(Err(Error::from(ErrorKind::Mismatch { node, differs })));
@@ -418,6 +425,10 @@ impl Object {
                 Err(ErrorKind::Timeout { what, waited: endpoint.now() - start, missing }.into())
             }
         };
+        match &waited {
+            Ok(()) => tracing::info!("open"),
+            Err(error) => tracing::info!(%error, "not opened"),
+        }
         waited.of(self.path())
     }
 
@@ -523,12 +534,18 @@ impl Object {
     }
 }
 
+/// The span in which an object is opened on a node.
+fn open_span(node: &Node, path: &str, kind: &str) -> tracing::Span {
+    tracing::info_span!("open", node = node.id().0, object = path, kind)
+}
+
 /// How long a join may be in flight when its sender has known for as long that a participant is dead or departed.
 const ON_THE_WAY_MAX: Duration = Duration::from_millis(100);
 
 impl Drop for Object {
     fn drop(&mut self) {
         let shared = self.node.shared();
+        tracing::info!(node = self.node.id().0, object = self.path(), kind = self.open.kind, "closed");
         // This comes before the path is free: the next opening of the path must see it.
         shared.drops(self.open.opening);
         shared.service.objects.lock().remove(self.path());

@@ -95,7 +95,8 @@ impl AtomicVar {
     /// # Errors
     /// The home node is dead or has left.
     pub async fn load(&self, endpoint: &Endpoint) -> Result<u64> {
-        current!(self.object, endpoint, LOAD, self.get(endpoint))
+        current!(self.object, endpoint, LOAD, self.load(endpoint));
+        endpoint.get(self.word).await.of(self.object.path())
     }
 
     /// Adds, wrapping; the old value.
@@ -112,7 +113,8 @@ impl AtomicVar {
     /// # Errors
     /// The home node is dead or has left.
     pub async fn fetch_add(&self, endpoint: &Endpoint, addend: u64) -> Result<u64> {
-        current!(self.object, endpoint, FETCH_ADD, self.add(endpoint, addend))
+        current!(self.object, endpoint, FETCH_ADD, self.fetch_add(endpoint, addend));
+        endpoint.faa(self.word, addend).await.of(self.object.path())
     }
 
     /// Writes `new` if the value is `expected`; the value found, as `Ok` if it was.
@@ -134,7 +136,9 @@ impl AtomicVar {
         expected: u64,
         new: u64,
     ) -> Result<core::result::Result<u64, u64>> {
-        current!(self.object, endpoint, COMPARE_EXCHANGE, self.exchange(endpoint, expected, new))
+        current!(self.object, endpoint, COMPARE_EXCHANGE, self.compare_exchange(endpoint, expected, new));
+        let found = endpoint.cas(self.word, expected, new).await.of(self.object.path())?;
+        Ok(if found == expected { Ok(found) } else { Err(found) })
     }
 
     /// Writes a value; the old one. A put would be cheaper, but is not atomic with the others' atomics.
@@ -151,7 +155,17 @@ impl AtomicVar {
     /// # Errors
     /// The home node is dead or has left.
     pub async fn swap(&self, endpoint: &Endpoint, new: u64) -> Result<u64> {
-        measured!(self.object.meter(), endpoint, SWAP, self.replace(endpoint, new))
+        let meter = self.object.meter();
+        measured!(meter, endpoint, SWAP, self.swap(endpoint, new));
+        meter.skip(endpoint, LOAD);
+        let mut seen = self.load(endpoint).await?;
+        loop {
+            meter.skip(endpoint, COMPARE_EXCHANGE);
+            match self.compare_exchange(endpoint, seen, new).await? {
+                Ok(old) => return Ok(old),
+                Err(found) => seen = found,
+            }
+        }
     }
 
     /// Writes a value.
@@ -168,7 +182,9 @@ impl AtomicVar {
     /// # Errors
     /// The home node is dead or has left.
     pub async fn store(&self, endpoint: &Endpoint, new: u64) -> Result<()> {
-        measured!(self.object.meter(), endpoint, STORE, self.replace(endpoint, new)).map(|_| ())
+        measured!(self.object.meter(), endpoint, STORE, self.store(endpoint, new));
+        self.object.meter().skip(endpoint, SWAP);
+        self.swap(endpoint, new).await.map(|_| ())
     }
 
     /// Waits until the value is another than `seen`; it.
@@ -187,40 +203,7 @@ impl AtomicVar {
     /// # Errors
     /// A timeout, the home node is dead or has left, or the variable is reopened.
     pub async fn wait_change(&self, endpoint: &Endpoint, seen: u64, deadline: Instant) -> Result<u64> {
-        measured!(self.object.meter(), endpoint, WAIT_CHANGE, self.changes(endpoint, seen, deadline))
-    }
-
-    async fn get(&self, endpoint: &Endpoint) -> Result<u64> {
-        endpoint.get(self.word).await.of(self.object.path())
-    }
-
-    async fn add(&self, endpoint: &Endpoint, addend: u64) -> Result<u64> {
-        endpoint.faa(self.word, addend).await.of(self.object.path())
-    }
-
-    async fn exchange(
-        &self,
-        endpoint: &Endpoint,
-        expected: u64,
-        new: u64,
-    ) -> Result<core::result::Result<u64, u64>> {
-        let found = endpoint.cas(self.word, expected, new).await.of(self.object.path())?;
-        Ok(if found == expected { Ok(found) } else { Err(found) })
-    }
-
-    async fn replace(&self, endpoint: &Endpoint, new: u64) -> Result<u64> {
-        self.object.check_current()?;
-        let mut seen = self.get(endpoint).await?;
-        loop {
-            self.object.check_current()?;
-            match self.exchange(endpoint, seen, new).await? {
-                Ok(old) => return Ok(old),
-                Err(found) => seen = found,
-            }
-        }
-    }
-
-    async fn changes(&self, endpoint: &Endpoint, seen: u64, deadline: Instant) -> Result<u64> {
+        measured!(self.object.meter(), endpoint, WAIT_CHANGE, self.wait_change(endpoint, seen, deadline));
         let start = endpoint.now();
         loop {
             self.object.check_unasked()?;

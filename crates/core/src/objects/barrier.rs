@@ -37,7 +37,7 @@ use std::sync::Arc;
 use farfield_fabric::{self as fabric, Attempt, Begun, Endpoint, Instant, NodeId, Word};
 
 use crate::error::{Error, ErrorContext, ErrorKind, Missed, Result};
-use crate::node::{Meter, Node, RefusedPause, Timing};
+use crate::node::{Either, LongWait, Meter, Node, RefusedPause};
 use crate::objects::owned_var::OwnedWriter;
 use crate::objects::participants::Participants;
 use crate::objects::sst::Sst;
@@ -253,12 +253,30 @@ impl BarrierThread {
         deadline: Option<Instant>,
     ) -> impl Future<Output = Result<()>> {
         Attempt::new(move || {
-            let meter = self.barrier.meter;
-            if meter.is_on() {
-                return meter.begin(endpoint, WAIT, |timing| self.comes(endpoint, true, deadline, timing));
-            }
-            self.comes(endpoint, true, deadline, Timing::OFF)
+            self.begins(endpoint, WAIT, true, deadline)
         })
+    }
+
+    /// A wait, measured or not.
+    #[inline(always)]
+    fn begins<'a>(
+        &'a mut self,
+        endpoint: &'a Endpoint,
+        call: usize,
+        fences: bool,
+        deadline: Option<Instant>,
+    ) -> Result<Begun<(), impl Rest<()> + use<'a>>> {
+        let meter = self.barrier.meter;
+        if !meter.is_on() {
+            return Ok(self.comes(endpoint, fences, deadline)?.map_err(Either::Plain));
+        }
+        let waits = async move {
+            match self.comes(endpoint, fences, deadline)? {
+                Ok(()) => Ok(()),
+                Err(rest) => rest.await,
+            }
+        };
+        Ok(Err(Either::Measured(meter.measure(endpoint, call, waits))))
     }
 
     /// Arrives, behind the fence that a wait begins with, and waits for no other thread. Returns the rest of the wait if that
@@ -269,7 +287,6 @@ impl BarrierThread {
         endpoint: &'a Endpoint,
         fences: bool,
         deadline: Option<Instant>,
-        timing: Timing,
     ) -> Result<Begun<(), impl Rest<()> + use<'a>>> {
         if fences {
             self.is_coming = true;
@@ -277,13 +294,10 @@ impl BarrierThread {
             // any node.
             let node = &self.barrier.node;
             if !node.is_fenced_at_once(endpoint, node.members()) {
-                return Ok(Err(timing.rest(endpoint, endpoint.boxed(self.wait_on(endpoint, None, deadline)))));
+                return Ok(Err(endpoint.boxed(self.wait_on(endpoint, None, deadline))));
             }
         }
-        Ok(match self.arrive(endpoint) {
-            Ok(()) => Ok(()),
-            Err(told) => Err(timing.rest(endpoint, endpoint.boxed(self.wait_on(endpoint, Some(told), deadline)))),
-        })
+        Ok(self.arrive(endpoint).map_err(|told| endpoint.boxed(self.wait_on(endpoint, Some(told), deadline))))
     }
 
     /// The rest of a wait: all of it, with its fence, or what is left after [`BarrierThread::arrive`].
@@ -325,11 +339,7 @@ impl BarrierThread {
     /// As `wait`.
     pub fn wait_unfenced<'a>(&'a mut self, endpoint: &'a Endpoint) -> impl Future<Output = Result<()>> {
         Attempt::new(move || {
-            let meter = self.barrier.meter;
-            if meter.is_on() {
-                return meter.begin(endpoint, WAIT_UNFENCED, |timing| self.comes(endpoint, false, None, timing));
-            }
-            self.comes(endpoint, false, None, Timing::OFF)
+            self.begins(endpoint, WAIT_UNFENCED, false, None)
         })
     }
 
@@ -454,7 +464,11 @@ impl BarrierThread {
             }
             Some(Ok(()))
         };
+        let long = LongWait::default();
         let is_gone = || {
+            if let Some(waited) = long.becomes_long(endpoint) {
+                tracing::info!(object = path, ?waited, "still waits for all threads to arrive");
+            }
             // Any of the remaining nodes may be dead or departed, and this one may wait for it, too. Its row is read after
             // its state: a node that arrived and then left has arrived. So has one that arrived and then died. But the
             // remaining nodes may know of its death since they opened the barrier, and never arrive.

@@ -284,7 +284,8 @@ impl<V: Value> Queue<V> {
     /// A timeout: the queue stayed full, and nothing was enqueued; it names dead and departed nodes. A byte string
     /// that is too long. The home node is dead or departed.
     pub async fn enqueue(&self, endpoint: &Endpoint, value: &V) -> Result<()> {
-        current!(self.object, endpoint, ENQUEUE, self.fill(endpoint, core::slice::from_ref(value), WaitLimit::Timeout)).map(drop)
+        current!(self.object, endpoint, ENQUEUE, self.enqueue(endpoint, value));
+        self.fill(endpoint, core::slice::from_ref(value), WaitLimit::Timeout).await.map(drop)
     }
 
     /// [`Queue::enqueue`] with a deadline.
@@ -300,7 +301,8 @@ impl<V: Value> Queue<V> {
     /// # Errors
     /// As `enqueue`.
     pub async fn enqueue_deadline(&self, endpoint: &Endpoint, value: &V, deadline: Instant) -> Result<()> {
-        current!(self.object, endpoint, ENQUEUE, self.fill(endpoint, core::slice::from_ref(value), WaitLimit::Deadline(deadline))).map(drop)
+        current!(self.object, endpoint, ENQUEUE, self.enqueue_deadline(endpoint, value, deadline));
+        self.fill(endpoint, core::slice::from_ref(value), WaitLimit::Deadline(deadline)).await.map(drop)
     }
 
     /// Enqueues a value if there is room. Returns whether there was.
@@ -321,7 +323,8 @@ impl<V: Value> Queue<V> {
     /// [`QueueOptions::enqueues_per_node`] others are in progress and none of them ends. An operation was refused: the
     /// error comes when nothing of the call lands any more.
     pub async fn try_enqueue(&self, endpoint: &Endpoint, value: &V) -> Result<bool> {
-        current!(self.object, endpoint, TRY_ENQUEUE, self.fill(endpoint, core::slice::from_ref(value), WaitLimit::Now))
+        current!(self.object, endpoint, TRY_ENQUEUE, self.try_enqueue(endpoint, value));
+        self.fill(endpoint, core::slice::from_ref(value), WaitLimit::Now).await
     }
 
     /// Enqueues several values at once, with nothing between them, waiting for room as long as the endpoint's timeout.
@@ -338,7 +341,8 @@ impl<V: Value> Queue<V> {
     /// # Errors
     /// As [`Queue::enqueue`], or there are more than [`QueueOptions::batch_max`] of them.
     pub async fn enqueue_batch(&self, endpoint: &Endpoint, values: &[V]) -> Result<()> {
-        current!(self.object, endpoint, ENQUEUE_BATCH, self.fill(endpoint, values, WaitLimit::Timeout)).map(drop)
+        current!(self.object, endpoint, ENQUEUE_BATCH, self.enqueue_batch(endpoint, values));
+        self.fill(endpoint, values, WaitLimit::Timeout).await.map(drop)
     }
 
     /// [`Queue::enqueue_batch`] with a deadline.
@@ -355,7 +359,8 @@ impl<V: Value> Queue<V> {
     /// # Errors
     /// As `enqueue_batch`.
     pub async fn enqueue_batch_deadline(&self, endpoint: &Endpoint, values: &[V], deadline: Instant) -> Result<()> {
-        current!(self.object, endpoint, ENQUEUE_BATCH, self.fill(endpoint, values, WaitLimit::Deadline(deadline))).map(drop)
+        current!(self.object, endpoint, ENQUEUE_BATCH, self.enqueue_batch_deadline(endpoint, values, deadline));
+        self.fill(endpoint, values, WaitLimit::Deadline(deadline)).await.map(drop)
     }
 
     /// Enqueues several values at once if there is room for them. Returns whether there was.
@@ -370,7 +375,8 @@ impl<V: Value> Queue<V> {
     /// # Errors
     /// As [`Queue::try_enqueue`], or there are more than [`QueueOptions::batch_max`] of them.
     pub async fn try_enqueue_batch(&self, endpoint: &Endpoint, values: &[V]) -> Result<bool> {
-        current!(self.object, endpoint, TRY_ENQUEUE_BATCH, self.fill(endpoint, values, WaitLimit::Now))
+        current!(self.object, endpoint, TRY_ENQUEUE_BATCH, self.try_enqueue_batch(endpoint, values));
+        self.fill(endpoint, values, WaitLimit::Now).await
     }
 
     /// Dequeues a value, waiting for one as long as the endpoint's timeout.
@@ -386,7 +392,8 @@ impl<V: Value> Queue<V> {
     /// # Errors
     /// A timeout: the queue stayed empty; it names dead and departed nodes. The home node is dead or departed.
     pub async fn dequeue(&self, endpoint: &Endpoint) -> Result<V> {
-        Ok(current!(self.object, endpoint, DEQUEUE, self.take(endpoint, WaitLimit::Timeout))?.expect(WAITS))
+        current!(self.object, endpoint, DEQUEUE, self.dequeue(endpoint));
+        Ok(self.take(endpoint, WaitLimit::Timeout).await?.expect(WAITS))
     }
 
     /// [`Queue::dequeue`] with a deadline.
@@ -403,7 +410,8 @@ impl<V: Value> Queue<V> {
     /// # Errors
     /// As `dequeue`.
     pub async fn dequeue_deadline(&self, endpoint: &Endpoint, deadline: Instant) -> Result<V> {
-        Ok(current!(self.object, endpoint, DEQUEUE, self.take(endpoint, WaitLimit::Deadline(deadline)))?.expect(WAITS))
+        current!(self.object, endpoint, DEQUEUE, self.dequeue_deadline(endpoint, deadline));
+        Ok(self.take(endpoint, WaitLimit::Deadline(deadline)).await?.expect(WAITS))
     }
 
     /// Dequeues a value if there is one.
@@ -420,7 +428,8 @@ impl<V: Value> Queue<V> {
     /// # Errors
     /// The home node is dead or departed.
     pub async fn try_dequeue(&self, endpoint: &Endpoint) -> Result<Option<V>> {
-        current!(self.object, endpoint, TRY_DEQUEUE, self.take(endpoint, WaitLimit::Now))
+        current!(self.object, endpoint, TRY_DEQUEUE, self.try_dequeue(endpoint));
+        self.take(endpoint, WaitLimit::Now).await
     }
 
     /// Returns the values that dequeues of this node had taken when they were dropped. They are no longer in the

@@ -9,7 +9,7 @@ use farfield_fabric::{NodeId, Plain};
 
 use crate::error::{ErrorContext, ErrorKind, Result};
 use crate::node::{Node, Object, ObjectBuilder};
-use crate::objects::owned_var::{OwnedVar, OwnedWriter, TearCheck};
+use crate::objects::owned_var::{CALLS, OwnedVar, OwnedWriter, TearCheck};
 use crate::objects::participants::Participants;
 
 /// A table of rows of type `T`, each with its owner.
@@ -83,12 +83,14 @@ impl<T: Plain> Sst<T> {
     /// # Errors
     /// As `open`, or this node is not among them.
     pub fn open_among(node: &Node, path: &str, participants: &[NodeId], owners: &[NodeId]) -> Result<Sst<T>> {
+        let meter = node.meter(path, "Sst", &CALLS);
         let layout = format!("{}, owners={owners:?}", core::any::type_name::<T>());
         let opening = ObjectBuilder::new(node, path, "Sst").layout(&layout);
         let table = opening.participants(Participants::new(participants).iter()).announce()?;
         // All rows are announced before the first wait: one exchange in total, not one for each row.
         let announce = |(row, owner): (usize, &NodeId)| {
-            OwnedVar::announce(node, &format!("{path}/{row}"), participants, *owner, TearCheck::Guards)
+            let (path, tear_check) = (format!("{path}/{row}"), TearCheck::Guards);
+            OwnedVar::announce_part(node, &path, participants, *owner, tear_check, meter)
         };
         let rows = owners.iter().enumerate().map(announce).collect::<Result<Vec<_>>>()?;
         table.wait_with(&node.endpoint()?, node.timeout())?;

@@ -193,14 +193,19 @@ fn lowest_of(bucket: usize) -> u64 {
 pub(super) struct Calls {
     words: Box<[AtomicU64]>,
     closed: AtomicBool,
+    /// The call that is about to be made again, to be measured.
+    again: AtomicU64,
 }
+
+/// In place of the number of a call.
+const NONE: u64 = u64::MAX;
 
 impl Calls {
     /// Room for this many calls; none if it is 0, or if there is no memory for it. Pages of it that no call writes to are
     /// not in memory.
     pub(super) fn new(calls: usize) -> Option<Arc<Calls>> {
         let words = <[AtomicU64]>::new_box_zeroed_with_elems(calls * WORDS).ok().filter(|words| !words.is_empty())?;
-        Some(Arc::new(Calls { words, closed: AtomicBool::new(false) }))
+        Some(Arc::new(Calls { words, closed: AtomicBool::new(false), again: AtomicU64::new(NONE) }))
     }
 
     /// A plain load and store each: the endpoint's thread is the only writer.
@@ -284,6 +289,47 @@ impl Endpoint {
     pub fn record_call(&self, call: usize, took: Duration, end: CallEnd) {
         if let Some(calls) = &self.calls {
             calls.record(call, u64::try_from(took.as_nanos()).unwrap_or(u64::MAX), end);
+        }
+    }
+
+    /// Whether a call that has just begun is to be measured. A call that is measures itself by being made again, behind
+    /// [`Endpoint::calls_again`]; that one is not, and goes on.
+    ///
+    /// ```
+    /// # use farfield_fabric::*;
+    /// fn get(ep: &Endpoint, word: RemotePtr<u64>) -> Result<u64> {
+    ///     if ep.measures_call(7) {
+    ///         let start = ep.now();
+    ///         ep.calls_again(7);
+    ///         let got = get(ep, word);
+    ///         ep.record_call(7, ep.now() - start, if got.is_ok() { CallEnd::Done } else { CallEnd::Failed });
+    ///         return got;
+    ///     }
+    ///     ep.get(word).wait()
+    /// }
+    /// ```
+    #[cold]
+    pub fn measures_call(&self, call: usize) -> bool {
+        let Some(calls) = &self.calls else { return false };
+        if calls.again.load(Ordering::Relaxed) != call as u64 {
+            return true;
+        }
+        calls.again.store(NONE, Ordering::Relaxed);
+        false
+    }
+
+    /// The next beginning of this call is not to be measured: see [`Endpoint::measures_call`].
+    ///
+    /// ```
+    /// # fn f(ep: &farfield_fabric::Endpoint) {
+    /// ep.calls_again(7);
+    /// assert!(!ep.measures_call(7));
+    /// # }
+    /// ```
+    #[cold]
+    pub fn calls_again(&self, call: usize) {
+        if let Some(calls) = &self.calls {
+            calls.again.store(call as u64, Ordering::Relaxed);
         }
     }
 

@@ -4,7 +4,7 @@ use farfield_fabric::{NodeId, Region, Words};
 
 use super::{Callbacks, Expect, Object, ObjectDescriptor, Regions};
 use crate::error::Result;
-use crate::node::Node;
+use crate::node::{Meter, Node};
 
 /// An object that is being opened: its regions, its demands on its peers, and callbacks for those.
 ///
@@ -37,6 +37,7 @@ pub struct ObjectBuilder {
     pub(super) takes_in: bool,
     pub(super) callbacks: Callbacks,
     pub(super) calls: &'static [&'static str],
+    pub(super) meter: Option<Meter>,
 }
 
 impl ObjectBuilder {
@@ -63,6 +64,7 @@ impl ObjectBuilder {
             takes_in: false,
             callbacks: Callbacks::default(),
             calls: &[],
+            meter: None,
         }
     }
 
@@ -191,6 +193,12 @@ impl ObjectBuilder {
     /// ```
     pub fn calls(mut self, names: &'static [&'static str]) -> ObjectBuilder {
         self.calls = names;
+        self
+    }
+
+    /// The calls of the object are measured as those of another, whose part it is.
+    pub(crate) fn measured_by(mut self, meter: Meter) -> ObjectBuilder {
+        self.meter = Some(meter);
         self
     }
 

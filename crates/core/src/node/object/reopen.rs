@@ -387,6 +387,7 @@ impl Node {
         if candidates.is_some_and(|nodes| !nodes.contains(&self.id())) {
             return Err(not_a_participant(self.id())).of(path);
         }
+        let _span = tracing::info_span!("reopen", node = self.id().0, object = path).entered();
         let endpoint = self.endpoint()?;
         let caller = Caller::begin(self, path, candidates, &endpoint)?;
         let reopened = caller.run(open);

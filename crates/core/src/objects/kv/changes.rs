@@ -1,4 +1,4 @@
-//! Changes of a pair: the calls, and what they do under its lock.
+//! Changes of a pair under its lock: insert, update and removal.
 
 use std::sync::Arc;
 
@@ -14,64 +14,6 @@ use crate::error::{ErrorContext, ErrorKind, Result};
 use crate::objects::codec::{Key, Value};
 
 impl<K: Key, V: Value> KvStore<K, V> {
-    pub(super) async fn insert_now(&self, endpoint: &Endpoint, key: &K, value: &V) -> Result<bool> {
-        self.check_sizes(key, Some(value))?;
-        let locked = self.lock(endpoint, key).await?;
-        if self.index.get(key).is_some_and(|entry| self.check_there(endpoint, entry).is_ok()) {
-            return locked.unlock().await.map(|()| false);
-        }
-        self.insert_locked(locked, key, value).await.map(|()| true)
-    }
-
-    pub(super) async fn update_now(&self, endpoint: &Endpoint, key: &K, value: &V) -> Result<bool> {
-        self.check_sizes(key, Some(value))?;
-        let locked = self.lock(endpoint, key).await?;
-        match self.index.get(key) {
-            None => locked.unlock().await.map(|()| false),
-            Some(entry) => self.update_locked(locked, entry, value).await.map(|()| true),
-        }
-    }
-
-    pub(super) async fn upsert_now(&self, endpoint: &Endpoint, key: &K, value: &V) -> Result<()> {
-        self.check_sizes(key, Some(value))?;
-        let locked = self.lock(endpoint, key).await?;
-        match self.index.get(key).filter(|entry| self.check_there(endpoint, *entry).is_ok()) {
-            None => self.insert_locked(locked, key, value).await,
-            Some(entry) => self.update_locked(locked, entry, value).await,
-        }
-    }
-
-    pub(super) async fn modify_now(
-        &self,
-        endpoint: &Endpoint,
-        key: &K,
-        change: impl FnOnce(Option<&V>) -> Option<V>,
-    ) -> Result<Option<V>> {
-        self.check_sizes(key, None)?;
-        let locked = self.lock(endpoint, key).await?;
-        let before = self.get_now(endpoint, key).await?;
-        match change(before.as_ref()) {
-            None => locked.unlock().await?,
-            Some(value) => {
-                self.check_sizes(key, Some(&value))?;
-                match self.index.get(key) {
-                    None => self.insert_locked(locked, key, &value).await?,
-                    Some(entry) => self.update_locked(locked, entry, &value).await?,
-                }
-            }
-        }
-        Ok(before)
-    }
-
-    pub(super) async fn delete_now(&self, endpoint: &Endpoint, key: &K) -> Result<bool> {
-        self.check_sizes(key, None)?;
-        let locked = self.lock(endpoint, key).await?;
-        let Some(entry) = self.index.get(key) else {
-            return locked.unlock().await.map(|()| false);
-        };
-        self.remove(locked, key, entry).await?.unlock().await.map(|()| true)
-    }
-
     /// Removes a key whose lock is held.
     pub(super) async fn remove<'a>(&'a self, locked: Locked<'a>, key: &K, entry: Entry) -> Result<Locked<'a>> {
         let endpoint = locked.endpoint();

@@ -385,7 +385,16 @@ impl<K: Key, V: Value> KvStore<K, V> {
     /// [`ErrorKind::ValueLost`], or a timeout: a writer stopped during its update of the value.
     #[inline]
     pub async fn get(&self, endpoint: &Endpoint, key: &K) -> Result<Option<V>> {
-        measured!(self.object.meter(), endpoint, GET, self.get_now(endpoint, key))
+        measured!(self.object.meter(), endpoint, GET, self.get(endpoint, key));
+        let mut since = None;
+        loop {
+            let Some(entry) = self.index.get(key) else { return Ok(None) };
+            match self.look(endpoint, entry).await? {
+                Look::Found(value) => return Ok(Some(value)),
+                Look::Absent => return Ok(None),
+                Look::Torn => self.torn(endpoint, key, &mut since).await?,
+            }
+        }
     }
 
     /// Inserts a key. Returns `false`, without a change, if it is present already. A key with a lost value is absent.
@@ -404,7 +413,13 @@ impl<K: Key, V: Value> KvStore<K, V> {
     /// No free slot, a key or value that is too long, a dead or departed node, or a timeout. Except for the last two,
     /// nothing has changed.
     pub async fn insert(&self, endpoint: &Endpoint, key: &K, value: &V) -> Result<bool> {
-        measured!(self.object.meter(), endpoint, INSERT, self.insert_now(endpoint, key, value))
+        measured!(self.object.meter(), endpoint, INSERT, self.insert(endpoint, key, value));
+        self.check_sizes(key, Some(value))?;
+        let locked = self.lock(endpoint, key).await?;
+        if self.index.get(key).is_some_and(|entry| self.check_there(endpoint, entry).is_ok()) {
+            return locked.unlock().await.map(|()| false);
+        }
+        self.insert_locked(locked, key, value).await.map(|()| true)
     }
 
     /// Changes the value of a key. Returns `false` if the key is absent.
@@ -423,7 +438,13 @@ impl<K: Key, V: Value> KvStore<K, V> {
     /// # Errors
     /// [`ErrorKind::ValueLost`], a value that is too long, or a timeout.
     pub async fn update(&self, endpoint: &Endpoint, key: &K, value: &V) -> Result<bool> {
-        measured!(self.object.meter(), endpoint, UPDATE, self.update_now(endpoint, key, value))
+        measured!(self.object.meter(), endpoint, UPDATE, self.update(endpoint, key, value));
+        self.check_sizes(key, Some(value))?;
+        let locked = self.lock(endpoint, key).await?;
+        match self.index.get(key) {
+            None => locked.unlock().await.map(|()| false),
+            Some(entry) => self.update_locked(locked, entry, value).await.map(|()| true),
+        }
     }
 
     /// Inserts the key, or changes its value.
@@ -442,7 +463,13 @@ impl<K: Key, V: Value> KvStore<K, V> {
     /// # Errors
     /// As [`KvStore::insert`].
     pub async fn upsert(&self, endpoint: &Endpoint, key: &K, value: &V) -> Result<()> {
-        measured!(self.object.meter(), endpoint, UPSERT, self.upsert_now(endpoint, key, value))
+        measured!(self.object.meter(), endpoint, UPSERT, self.upsert(endpoint, key, value));
+        self.check_sizes(key, Some(value))?;
+        let locked = self.lock(endpoint, key).await?;
+        match self.index.get(key).filter(|entry| self.check_there(endpoint, *entry).is_ok()) {
+            None => self.insert_locked(locked, key, value).await,
+            Some(entry) => self.update_locked(locked, entry, value).await,
+        }
     }
 
     /// Reads a key, and writes the result of `change`, as one operation. Returns the old value. If `change` returns
@@ -467,7 +494,22 @@ impl<K: Key, V: Value> KvStore<K, V> {
         key: &K,
         change: impl FnOnce(Option<&V>) -> Option<V>,
     ) -> Result<Option<V>> {
-        measured!(self.object.meter(), endpoint, MODIFY, self.modify_now(endpoint, key, change))
+        measured!(self.object.meter(), endpoint, MODIFY, self.modify(endpoint, key, change));
+        self.check_sizes(key, None)?;
+        let locked = self.lock(endpoint, key).await?;
+        self.object.meter().skip(endpoint, GET);
+        let before = self.get(endpoint, key).await?;
+        match change(before.as_ref()) {
+            None => locked.unlock().await?,
+            Some(value) => {
+                self.check_sizes(key, Some(&value))?;
+                match self.index.get(key) {
+                    None => self.insert_locked(locked, key, &value).await?,
+                    Some(entry) => self.update_locked(locked, entry, &value).await?,
+                }
+            }
+        }
+        Ok(before)
     }
 
     /// Removes a key. Returns `false` if it was absent. If another node owns the slot, that node may reuse it a moment
@@ -487,20 +529,13 @@ impl<K: Key, V: Value> KvStore<K, V> {
     /// # Errors
     /// A dead or departed node, or a timeout. The key may be removed nevertheless.
     pub async fn delete(&self, endpoint: &Endpoint, key: &K) -> Result<bool> {
-        measured!(self.object.meter(), endpoint, DELETE, self.delete_now(endpoint, key))
-    }
-
-    #[inline]
-    pub(super) async fn get_now(&self, endpoint: &Endpoint, key: &K) -> Result<Option<V>> {
-        let mut since = None;
-        loop {
-            let Some(entry) = self.index.get(key) else { return Ok(None) };
-            match self.look(endpoint, entry).await? {
-                Look::Found(value) => return Ok(Some(value)),
-                Look::Absent => return Ok(None),
-                Look::Torn => self.torn(endpoint, key, &mut since).await?,
-            }
-        }
+        measured!(self.object.meter(), endpoint, DELETE, self.delete(endpoint, key));
+        self.check_sizes(key, None)?;
+        let locked = self.lock(endpoint, key).await?;
+        let Some(entry) = self.index.get(key) else {
+            return locked.unlock().await.map(|()| false);
+        };
+        self.remove(locked, key, entry).await?.unlock().await.map(|()| true)
     }
 
     fn check_sizes(&self, key: &K, value: Option<&V>) -> Result<()> {

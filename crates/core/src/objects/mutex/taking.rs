@@ -10,7 +10,7 @@ use super::abandoned::Ticket;
 use super::state::{DRAW, State, Watch, patience};
 use super::{Guard, LOCK, Lock, MutexArray, TRY_LOCK};
 use crate::error::{ErrorContext, ErrorKind, Result};
-use crate::node::{MemberStatus, Node, Timing};
+use crate::node::{Either, MemberStatus, Node};
 use crate::objects::holding::Holding;
 use crate::objects::release;
 use crate::objects::settle::CancelGuard;
@@ -112,20 +112,26 @@ impl MutexArray {
         limit: L,
     ) -> Result<Begun<Guard<'a>, impl Rest<Option<Guard<'a>>> + use<'a, L>>> {
         if self.object.is_plain() {
-            return self.begins(endpoint, index, limit, Timing::OFF);
+            return Ok(self.begins(endpoint, index, limit)?.map_err(Either::Plain));
         }
         self.object.check_current()?;
         let call = if *limit.borrow() == WaitLimit::Now { TRY_LOCK } else { LOCK };
-        self.object.meter().begin(endpoint, call, |timing| self.begins(endpoint, index, limit, timing))
+        let takes = async move {
+            match self.begins(endpoint, index, limit)? {
+                Ok(guard) => Ok(Some(guard)),
+                Err(rest) => rest.await,
+            }
+        };
+        Ok(Err(Either::Measured(self.object.meter().measure(endpoint, call, takes))))
     }
 
+    /// [`MutexArray::begin`] of locks that are current.
     #[inline(always)]
     fn begins<'a, L: BorrowMut<WaitLimit>>(
         &'a self,
         endpoint: &'a Endpoint,
         index: usize,
         limit: L,
-        timing: Timing,
     ) -> Result<Begun<Guard<'a>, impl Rest<Option<Guard<'a>>> + use<'a, L>>> {
         let lock = self.lock_at(index);
         let guess = State(lock.seen.load()).freed();
@@ -137,7 +143,7 @@ impl MutexArray {
             },
             None => None,
         };
-        Ok(Err(timing.rest(endpoint, endpoint.boxed(self.go_on(endpoint, index, asked, guess, limit)))))
+        Ok(Err(endpoint.boxed(self.go_on(endpoint, index, asked, guess, limit))))
     }
 
     /// The rest of [`MutexArray::begin`] after its attempt, if the guess was worth one: a compare-and-swap. It corrects a
@@ -304,6 +310,10 @@ impl MutexArray {
         let now = endpoint.now();
         let patience = self.patience(index);
         watch.sees(state, now);
+        if watch.becomes_long(now - start) {
+            let (object, holder, waited) = (self.object.path(), state.holder(), now - start);
+            tracing::info!(object, lock = index, ?holder, ?waited, "still waits for a lock");
+        }
         let (late, stuck) = (now >= deadline, watch.is_stuck(now, patience));
         let gone = state.holder().and_then(|holder| endpoint.check_alive(holder).err());
         if let Some(left) = left_by_the_dead(self.object.node(), state, gone.is_some() || stuck) {
@@ -350,6 +360,7 @@ impl MutexArray {
         if found != state {
             return Ok(found);
         }
+        tracing::info!(object = self.object.path(), lock = index, holder = ?state.holder(), "freed from a dead node");
         if state.holder().is_none() {
             *self.passed_over.lock().entry(index).or_default() += 1;
         }

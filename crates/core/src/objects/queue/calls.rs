@@ -8,6 +8,7 @@ use super::state::{Position, State};
 use super::steps::{Begun, Filling, Taking, decide};
 use super::{Hint, Queue, QueueOptions};
 use crate::error::{Error, ErrorContext, ErrorKind, Result};
+use crate::node::LongWait;
 use crate::objects::codec::Value;
 use crate::objects::wait_limit::WaitLimit;
 
@@ -173,13 +174,18 @@ impl<V: Value> Queue<V> {
         deadline: Instant,
         what: &str,
     ) -> Result<State> {
-        let start = endpoint.now();
+        let (start, long) = (endpoint.now(), LongWait::default());
         // It ends with an error when the home node dies. The wait is in slices, since the queue may be reopened
         // meanwhile.
         let changed = loop {
             let slice = deadline.min(endpoint.now() + REOPENED_CHECK_EVERY);
             match endpoint.wait_remote(self.slot(position), state.0, slice).await {
-                Err(error) if error.is_timeout() && endpoint.now() < deadline => self.object.check_unasked()?,
+                Err(error) if error.is_timeout() && endpoint.now() < deadline => {
+                    if let Some(waited) = long.becomes_long(endpoint) {
+                        tracing::info!(object = self.object.path(), ?waited, "still waits for {what}");
+                    }
+                    self.object.check_unasked()?;
+                }
                 changed => break changed,
             }
         };

@@ -70,25 +70,10 @@ impl RingReceiver {
     /// The writer's node is unreachable and has left no more messages. Or there is no message, and the acknowledgement
     /// of the last ones was refused (see [`RingReceiver::acknowledge`]). No message is lost by an error: call it again.
     pub fn try_recv(&mut self, endpoint: &Endpoint, into: &mut Vec<u8>) -> Result<bool> {
-        if self.shared.object.meter().is_on() {
+        let meter = self.shared.object.meter();
+        if meter.is_on() && meter.measures(endpoint, TRY_RECV) {
             return self.try_recv_measured(endpoint, into);
         }
-        self.recv_at_once(endpoint, into)
-    }
-
-    /// A look that finds nothing is not counted.
-    #[cold]
-    fn try_recv_measured(&mut self, endpoint: &Endpoint, into: &mut Vec<u8>) -> Result<bool> {
-        let timing = self.shared.object.meter().start(endpoint, TRY_RECV);
-        let received = self.recv_at_once(endpoint, into);
-        if !matches!(received, Ok(false)) {
-            timing.end(endpoint, &received);
-        }
-        received
-    }
-
-    #[inline]
-    fn recv_at_once(&mut self, endpoint: &Endpoint, into: &mut Vec<u8>) -> Result<bool> {
         let received = self.try_recv_unacknowledged(endpoint, into)?;
         if received {
             // The message already belongs to the caller. If this is refused, the next call retries it and reports a
@@ -96,6 +81,19 @@ impl RingReceiver {
             let _ = self.acknowledge(endpoint);
         }
         Ok(received)
+    }
+
+    /// A look that finds nothing is not counted.
+    #[cold]
+    fn try_recv_measured(&mut self, endpoint: &Endpoint, into: &mut Vec<u8>) -> Result<bool> {
+        let meter = self.shared.object.meter();
+        let timing = meter.start(endpoint, TRY_RECV);
+        meter.skip(endpoint, TRY_RECV);
+        let received = self.try_recv(endpoint, into);
+        if !matches!(received, Ok(false)) {
+            timing.end(endpoint, &received);
+        }
+        received
     }
 
     /// Like [`RingReceiver::try_recv`], but only [`RingReceiver::acknowledge`] notifies the writer.
@@ -258,11 +256,13 @@ impl RingReceiver {
     /// # Errors
     /// As `recv`.
     pub async fn recv_deadline(&mut self, endpoint: &Endpoint, into: &mut Vec<u8>, deadline: Instant) -> Result<()> {
-        measured!(self.shared.object.meter(), endpoint, RECV, self.recv_until(endpoint, into, deadline))
-    }
-
-    async fn recv_until(&mut self, endpoint: &Endpoint, into: &mut Vec<u8>, deadline: Instant) -> Result<()> {
-        while !self.recv_at_once(endpoint, into)? {
+        let meter = self.shared.object.meter();
+        measured!(meter, endpoint, RECV, self.recv_deadline(endpoint, into, deadline));
+        loop {
+            meter.skip(endpoint, TRY_RECV);
+            if self.try_recv(endpoint, into)? {
+                return Ok(());
+            }
             let (shared, position) = (Arc::clone(&self.shared), self.position);
             let head = shared.head.word(0);
             let has_come = || (head.load() > position).then_some(Ok(()));
@@ -273,7 +273,6 @@ impl RingReceiver {
             let waited = endpoint.wait_until_or(deadline, has_come, fails).await;
             waited.waiting_for_nodes("a message", &[shared.options.writer]).of(shared.object.path())??;
         }
-        Ok(())
     }
 }
 

@@ -113,15 +113,13 @@ impl RingSender {
     /// them. Then the message was not sent, and no reader will see any of it.
     pub fn try_send(&mut self, endpoint: &Endpoint, message: &[u8]) -> Result<bool> {
         let shared = &*self.shared;
-        if shared.options.read_by_service || shared.object.is_plain() {
-            return self.send_at_once(endpoint, message);
+        if !shared.options.read_by_service && !shared.object.is_plain() {
+            shared.object.check_current()?;
+            let meter = shared.object.meter();
+            if meter.measures(endpoint, TRY_SEND) {
+                return meter.again_now(endpoint, TRY_SEND, || self.try_send(endpoint, message));
+            }
         }
-        shared.object.check_current()?;
-        shared.object.meter().measure_now(endpoint, TRY_SEND, || self.send_at_once(endpoint, message))
-    }
-
-    #[inline(always)]
-    fn send_at_once(&mut self, endpoint: &Endpoint, message: &[u8]) -> Result<bool> {
         let path = self.shared.object.path();
         let capacity = self.shared.options.capacity_bytes;
         let framed = framed_bytes(message.len());
@@ -354,15 +352,11 @@ impl RingSender {
     /// # Errors
     /// As `send`.
     pub async fn send_deadline(&mut self, endpoint: &Endpoint, message: &[u8], deadline: Instant) -> Result<()> {
-        measured!(self.shared.object.meter(), endpoint, SEND, self.send_until(endpoint, message, deadline))
-    }
-
-    async fn send_until(&mut self, endpoint: &Endpoint, message: &[u8], deadline: Instant) -> Result<()> {
+        let meter = self.shared.object.meter();
+        measured!(meter, endpoint, SEND, self.send_deadline(endpoint, message, deadline));
         loop {
-            if !self.shared.options.read_by_service {
-                self.shared.object.check_current()?;
-            }
-            if self.send_at_once(endpoint, message)? {
+            meter.skip(endpoint, TRY_SEND);
+            if self.try_send(endpoint, message)? {
                 return Ok(());
             }
             let needed = (self.head + framed_bytes(message.len()) as u64) - self.shared.options.capacity_bytes as u64;
