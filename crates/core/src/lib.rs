@@ -26,12 +26,12 @@ include!(concat!(env!("OUT_DIR"), "/seeded.rs"));
 pub use error::{Error, ErrorKind, Result};
 pub use farfield_fabric as fabric;
 pub use farfield_fabric::{CallCounts, Endpoint, HugePages, Latencies, NodeId, zerocopy};
+#[cfg(feature = "prometheus")]
+pub use node::MetricsServer;
 pub use node::{
     Builder, Config, LEAVE_TIMEOUT, MemberStatus, Metrics, Node, ObjectMetrics, PORT, Reopening, local_session,
     local_session_with, loopback_hosts, on_each,
 };
-#[cfg(feature = "prometheus")]
-pub use node::MetricsServer;
 pub use objects::atomic_var::AtomicVar;
 pub use objects::barrier::{Barrier, BarrierThread};
 pub use objects::kv::{ByteString, Key, KvOptions, KvStore, Placement, Value};

@@ -84,7 +84,8 @@
 
 pub use crate::error::{CustomError, ErrorContext, Missed};
 pub use crate::node::{
-    Either, Hold, Meter, Object, ObjectBuilder, ObjectDescriptor, Poller, Progress, RefusedPause, Regions, Timed, Timing,
+    Either, Hold, Meter, Object, ObjectBuilder, ObjectDescriptor, Poller, Progress, RefusedPause, Regions, Timed,
+    Timing,
 };
 pub use crate::objects::holding::Holding;
 pub use crate::objects::participants::Participants;

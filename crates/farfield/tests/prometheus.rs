@@ -61,7 +61,10 @@ fn the_text_has_all_metrics_by_the_rules() {
     is(r#"farfield_memory_bytes{node="0"}"#, metrics.memory_bytes as f64);
     is(r#"farfield_operation_bytes_total{node="0"}"#, metrics.counts.bytes as f64);
     is(r#"farfield_peers{node="0",state="up"}"#, 1.0);
-    is(r#"farfield_object_memory_bytes{node="0",object="hits",kind="AtomicVar"}"#, metrics.objects[0].memory_bytes as f64);
+    is(
+        r#"farfield_object_memory_bytes{node="0",object="hits",kind="AtomicVar"}"#,
+        metrics.objects[0].memory_bytes as f64,
+    );
     let add = r#"node="0",object="hits",kind="AtomicVar",call="fetch_add""#;
     is(&format!("farfield_call_seconds_count{{{add}}}"), 10.0);
     let least = r#"node="0",le="+Inf",object="hits",kind="AtomicVar",call="fetch_add""#;
@@ -80,7 +83,10 @@ fn the_text_has_all_metrics_by_the_rules() {
     }
     buckets.sort_by(|a, b| a.0.total_cmp(&b.0));
     assert!(buckets.len() > 20 && buckets.windows(2).all(|pair| pair[0].1 <= pair[1].1), "{buckets:?}");
-    assert!(buckets.iter().all(|(le, below)| (*le > 0.003 || *below <= 1.0) && (*le < 5.0 || *below == 2.0)), "{buckets:?}");
+    assert!(
+        buckets.iter().all(|(le, below)| (*le > 0.003 || *below <= 1.0) && (*le < 5.0 || *below == 2.0)),
+        "{buckets:?}"
+    );
     let sum = all[&format!("farfield_call_seconds_sum{{{lock}}}")];
     assert!((0.005..5.0).contains(&sum), "{sum}");
 }

@@ -97,7 +97,8 @@ fn long_waits_are_reported() {
     let (ep, other) = (nodes[0].endpoint().unwrap(), nodes[1].endpoint().unwrap());
     let opening = || on_each(&nodes, |node| Mutex::open(node, "long/lock", NodeId(0)));
     let mutexes = opening().unwrap();
-    let queues = on_each(&nodes, |node| Queue::<u64>::open(node, "long/queue", QueueOptions::new(NodeId(0), 1))).unwrap();
+    let queues =
+        on_each(&nodes, |node| Queue::<u64>::open(node, "long/queue", QueueOptions::new(NodeId(0), 1))).unwrap();
     let barriers = on_each(&nodes, |node| Barrier::open(node, "long/barrier", 1)).unwrap();
     let held = other.block_on(mutexes[1].lock(&other)).unwrap();
     let until = || ep.now() + Duration::from_millis(1500);
@@ -106,7 +107,7 @@ fn long_waits_are_reported() {
     assert!(ep.block_on(barriers[0].thread().unwrap().wait_deadline(&ep, until())).is_err());
     drop(held);
     for (object, what) in [
-        ("object=\"long/lock\"", "still waits for a lock lock=0 holder=Some(NodeId(1))"),
+        ("object=\"long/lock\"", "still waits for a lock"),
         ("object=\"long/queue\"", "still waits for a value in the queue"),
         ("object=\"long/barrier\"", "still waits for all threads to arrive"),
     ] {

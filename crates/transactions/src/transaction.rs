@@ -1,10 +1,10 @@
 //! A transaction: what it reads and writes, and how it ends.
 
-use core::future::Future;
+use core::future::{Future, Ready};
 
 use farfield_core::toolkit::{Either, ErrorContext, RefusedPause, Rest};
 use farfield_core::{Error, Result};
-use farfield_fabric::{self as fabric, Attempt, Begun, Endpoint, GroupKey, Op, RemotePtr, Together};
+use farfield_fabric::{self as fabric, Attempt, Endpoint, GroupKey, Op, RemotePtr, Together};
 use farfield_locks::{LockArray, LockGuard, TableGuard};
 
 use crate::{COMMIT, Few, NotInTransaction, Transactions};
@@ -152,36 +152,28 @@ impl<'a> Transaction<'a> {
     /// # Errors
     /// The home of a cell or a lock is unreachable, or a node that was written to does not answer. The other cells are
     /// written nevertheless, and the other locks released.
-    pub fn commit(self) -> impl Future<Output = Result<()>> {
+    pub fn commit(mut self) -> impl Future<Output = Result<()>> {
         Attempt::new(move || {
             let (meter, endpoint) = (self.all.object.meter(), self.endpoint);
-            if !meter.is_on() {
-                return Ok(self.commits()?.map_err(Either::Plain));
+            let together = endpoint.together();
+            let mut writing = Writing { next: 0, refused: None, puts: Few::new(), result: Ok(()), together };
+            if meter.is_on() {
+                // As one that has to wait.
+                let timing = meter.start(endpoint, COMMIT);
+                self.writes(&mut writing);
+                let rest = self.commit_on(writing, None::<Releases<Ready<Result<()>>>>);
+                return Ok(Err(Either::Measured(timing.rest(endpoint, rest))));
             }
-            let commits = async move {
-                match self.commits()? {
-                    Ok(()) => Ok(()),
-                    Err(rest) => rest.await,
+            self.writes(&mut writing);
+            let waits = writing.refused.is_some() || self.fences_once();
+            let releases = if waits { None } else { Some(self.begin_releases(&writing.together)) };
+            match releases {
+                Some(Releases { rests, result }) if rests.is_empty() && writing.puts.is_empty() => {
+                    writing.result.and(result).map(Ok)
                 }
-            };
-            Ok(Err(Either::Measured(meter.measure(endpoint, COMMIT, commits))))
-        })
-    }
-
-    #[inline(always)]
-    fn commits(mut self) -> Result<Begun<(), impl Rest<()> + use<'a>>> {
-        let endpoint = self.endpoint;
-        let together = endpoint.together();
-        let mut writing = Writing { next: 0, refused: None, puts: Few::new(), result: Ok(()), together };
-        self.writes(&mut writing);
-        let waits = writing.refused.is_some() || self.fences_once();
-        let releases = if waits { None } else { Some(self.begin_releases(&writing.together)) };
-        match releases {
-            Some(Releases { rests, result }) if rests.is_empty() && writing.puts.is_empty() => {
-                writing.result.and(result).map(Ok)
+                releases => Ok(Err(Either::Plain(endpoint.boxed(self.commit_on(writing, releases))))),
             }
-            releases => Ok(Err(endpoint.boxed(self.commit_on(writing, releases)))),
-        }
+        })
     }
 
     /// Posts the writes that are still to be posted, until one is refused.

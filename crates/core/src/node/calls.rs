@@ -82,7 +82,7 @@ impl Meter {
     where
         F: Future<Output = Result<T>>,
     {
-        Timed { timing: self.start(endpoint, call), is_again: false, endpoint, future: endpoint.boxed(future) }
+        self.start(endpoint, call).rest(endpoint, future)
     }
 
     /// Measures a call that needs no future.
@@ -168,7 +168,12 @@ impl Meter {
 
     /// The same for a call without a future.
     #[cold]
-    pub(crate) fn again_now<T>(&self, endpoint: &Endpoint, call: usize, again: impl FnOnce() -> Result<T>) -> Result<T> {
+    pub(crate) fn again_now<T>(
+        &self,
+        endpoint: &Endpoint,
+        call: usize,
+        again: impl FnOnce() -> Result<T>,
+    ) -> Result<T> {
         let call_again = || {
             endpoint.calls_again(self.number(call));
             again()
@@ -225,6 +230,23 @@ impl Timing {
             };
             endpoint.record_call(self.call as usize, endpoint.now() - self.began, end);
         }
+    }
+
+    /// The rest of the call, which records its end.
+    ///
+    /// ```
+    /// # let node = farfield::Node::builder().latencies(true).start()?; let ep = node.endpoint()?;
+    /// # let meter = node.meter("app/board", "Board", &["look"]);
+    /// let timing = meter.start(&ep, 0);
+    /// // … post what the call waits for …
+    /// assert_eq!(ep.block_on(timing.rest(&ep, async { Ok(7) }))?, 7);
+    /// # Ok::<(), farfield::Error>(())
+    /// ```
+    pub fn rest<F>(self, endpoint: &Endpoint, future: F) -> Timed<'_, F>
+    where
+        F: Future,
+    {
+        Timed { timing: self, is_again: false, endpoint, future: endpoint.boxed(future) }
     }
 }
 

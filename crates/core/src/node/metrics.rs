@@ -129,8 +129,12 @@ impl Node {
         }
         if shared.config.latencies {
             for (path, kind, calls) in shared.numbers.lock().read() {
-                let object = objects.entry((path.into(), kind)).or_insert_with(|| {
-                    ObjectMetrics { path: path.into(), kind, is_open: false, memory_bytes: 0, calls: Vec::new() }
+                let object = objects.entry((path.into(), kind)).or_insert_with(|| ObjectMetrics {
+                    path: path.into(),
+                    kind,
+                    is_open: false,
+                    memory_bytes: 0,
+                    calls: Vec::new(),
                 });
                 object.calls = calls;
             }

@@ -22,9 +22,9 @@ use farfield_fabric::{
 
 use rand::SeedableRng;
 
-pub(crate) use calls::{current, measured};
 pub use calls::{Either, Meter, Timed, Timing};
 use calls::{Numbers, SharedNumbers};
+pub(crate) use calls::{current, measured};
 use config::Choice;
 pub use config::{Builder, Config, PORT, loopback_hosts};
 pub use fencing::RefusedPause;

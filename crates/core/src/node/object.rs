@@ -253,8 +253,19 @@ impl Object {
     /// Opens an object and announces it. It does not wait for the others.
     fn announce(opening: ObjectBuilder) -> Result<Object> {
         let _span = open_span(&opening.node, &opening.path, opening.kind).entered();
-        let ObjectBuilder { node, path, kind, layout, participants, regions, expect, takes_in, callbacks, calls, meter } =
-            opening;
+        let ObjectBuilder {
+            node,
+            path,
+            kind,
+            layout,
+            participants,
+            regions,
+            expect,
+            takes_in,
+            callbacks,
+            calls,
+            meter,
+        } = opening;
         let participants = participants.unwrap_or_else(|| node.members_for(&path));
         let mut numbers: Vec<u16> = participants.iter().map(|node| node.0).collect();
         numbers.sort_unstable();
@@ -288,18 +299,8 @@ impl Object {
         let meter = meter.unwrap_or_else(|| node.meter(&path, kind, calls));
         let reopened = Word::new(if meter.is_on() { MEASURED } else { 0 });
         let memory_bytes = regions.bytes();
-        let open = OpenObject {
-            own,
-            kind,
-            memory_bytes,
-            opening,
-            expect,
-            takes_in,
-            changes,
-            state,
-            callbacks,
-            reopened,
-        };
+        let open =
+            OpenObject { own, kind, memory_bytes, opening, expect, takes_in, changes, state, callbacks, reopened };
         let open = Arc::new(open);
         // A peer that comes up meanwhile finds the object in the map, or is found by this code.
         let up = {

@@ -34,14 +34,13 @@ use core::cell::Cell;
 use core::future::Future;
 use std::sync::Arc;
 
-use farfield_fabric::{self as fabric, Attempt, Begun, Endpoint, Instant, NodeId, Word};
+use farfield_fabric::{self as fabric, Attempt, Endpoint, Instant, NodeId, Word};
 
 use crate::error::{Error, ErrorContext, ErrorKind, Missed, Result};
 use crate::node::{Either, LongWait, Meter, Node, RefusedPause};
 use crate::objects::owned_var::OwnedWriter;
 use crate::objects::participants::Participants;
 use crate::objects::sst::Sst;
-use crate::objects::wait_limit::Rest;
 
 /// A barrier over a fixed number of threads on every node.
 ///
@@ -253,51 +252,21 @@ impl BarrierThread {
         deadline: Option<Instant>,
     ) -> impl Future<Output = Result<()>> {
         Attempt::new(move || {
-            self.begins(endpoint, WAIT, true, deadline)
-        })
-    }
-
-    /// A wait, measured or not.
-    #[inline(always)]
-    fn begins<'a>(
-        &'a mut self,
-        endpoint: &'a Endpoint,
-        call: usize,
-        fences: bool,
-        deadline: Option<Instant>,
-    ) -> Result<Begun<(), impl Rest<()> + use<'a>>> {
-        let meter = self.barrier.meter;
-        if !meter.is_on() {
-            return Ok(self.comes(endpoint, fences, deadline)?.map_err(Either::Plain));
-        }
-        let waits = async move {
-            match self.comes(endpoint, fences, deadline)? {
-                Ok(()) => Ok(()),
-                Err(rest) => rest.await,
-            }
-        };
-        Ok(Err(Either::Measured(meter.measure(endpoint, call, waits))))
-    }
-
-    /// Arrives, behind the fence that a wait begins with, and waits for no other thread. Returns the rest of the wait if that
-    /// has not ended.
-    #[inline(always)]
-    fn comes<'a>(
-        &'a mut self,
-        endpoint: &'a Endpoint,
-        fences: bool,
-        deadline: Option<Instant>,
-    ) -> Result<Begun<(), impl Rest<()> + use<'a>>> {
-        if fences {
             self.is_coming = true;
+            let meter = self.barrier.meter;
+            if meter.is_on() {
+                let waits = self.wait_on(endpoint, None, deadline);
+                return Ok(Err(Either::Measured(meter.measure(endpoint, WAIT, waits))));
+            }
             // Before the count is visible anywhere, every earlier put is visible everywhere: a thread that passes may read
             // any node.
             let node = &self.barrier.node;
             if !node.is_fenced_at_once(endpoint, node.members()) {
-                return Ok(Err(endpoint.boxed(self.wait_on(endpoint, None, deadline))));
+                return Ok(Err(Either::Plain(endpoint.boxed(self.wait_on(endpoint, None, deadline)))));
             }
-        }
-        Ok(self.arrive(endpoint).map_err(|told| endpoint.boxed(self.wait_on(endpoint, Some(told), deadline))))
+            let arrived = self.arrive(endpoint);
+            Ok(arrived.map_err(|told| Either::Plain(endpoint.boxed(self.wait_on(endpoint, Some(told), deadline)))))
+        })
     }
 
     /// The rest of a wait: all of it, with its fence, or what is left after [`BarrierThread::arrive`].
@@ -339,7 +308,14 @@ impl BarrierThread {
     /// As `wait`.
     pub fn wait_unfenced<'a>(&'a mut self, endpoint: &'a Endpoint) -> impl Future<Output = Result<()>> {
         Attempt::new(move || {
-            self.begins(endpoint, WAIT_UNFENCED, false, None)
+            let meter = self.barrier.meter;
+            if meter.is_on() {
+                let timing = meter.start(endpoint, WAIT_UNFENCED);
+                let told = self.tells(endpoint);
+                return Ok(Err(Either::Measured(timing.rest(endpoint, self.wait_on(endpoint, Some(told), None)))));
+            }
+            let arrived = self.arrive(endpoint);
+            Ok(arrived.map_err(|told| Either::Plain(endpoint.boxed(self.wait_on(endpoint, Some(told), None)))))
         })
     }
 
@@ -374,11 +350,7 @@ impl BarrierThread {
     /// Arrives, and looks whether all others have. If not, returns how many rows are known to have arrived, or why not
     /// all nodes could be told.
     fn arrive(&mut self, endpoint: &Endpoint) -> core::result::Result<(), Result<usize>> {
-        self.row.store(self.row.value() + 1);
-        self.is_coming = false;
-        self.is_untold = true;
-        let mut told = self.tell_untold(endpoint);
-        endpoint.wake_local(); // other threads of this node may sleep until they see it
+        let mut told = self.tells(endpoint);
         if let Ok(next) = &mut told
             && *next < self.barrier.arrived.len()
         {
@@ -388,6 +360,17 @@ impl BarrierThread {
             });
         }
         if told.as_ref().is_ok_and(|next| *next == self.barrier.arrived.len()) { Ok(()) } else { Err(told) }
+    }
+
+    /// Arrives. Returns how many rows are known to have arrived, or why not all nodes could be told.
+    #[inline]
+    fn tells(&mut self, endpoint: &Endpoint) -> Result<usize> {
+        self.row.store(self.row.value() + 1);
+        self.is_coming = false;
+        self.is_untold = true;
+        let told = self.tell_untold(endpoint);
+        endpoint.wake_local(); // other threads of this node may sleep until they see it
+        told
     }
 
     /// Tells the nodes if they are still to be told. Returns how many rows, from the first one on, have arrived: rows only

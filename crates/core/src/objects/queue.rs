@@ -93,7 +93,7 @@ pub use self::layout::QueueOptions;
 use self::state::{BATCH_MAX, CELLS_MAX, State};
 use self::steps::Spares;
 use crate::error::{Error, ErrorContext, ErrorKind, Result};
-use crate::node::{Node, Object, ObjectBuilder, Regions, current};
+use crate::node::{Node, Object, ObjectBuilder, Regions};
 use crate::objects::codec::Value;
 use crate::objects::participants::Participants;
 use crate::objects::wait_limit::WaitLimit;
@@ -136,14 +136,12 @@ pub struct Queue<V: Value> {
     salvaged: LocalMutex<Vec<V>>,
 }
 
-/// Its calls, as they are measured.
-const CALLS: [&str; 6] = ["enqueue", "try_enqueue", "enqueue_batch", "try_enqueue_batch", "dequeue", "try_dequeue"];
+/// Its calls, as they are measured: those for a batch with those for one value.
+const CALLS: [&str; 4] = ["enqueue", "try_enqueue", "dequeue", "try_dequeue"];
 const ENQUEUE: usize = 0;
 const TRY_ENQUEUE: usize = 1;
-const ENQUEUE_BATCH: usize = 2;
-const TRY_ENQUEUE_BATCH: usize = 3;
-const DEQUEUE: usize = 4;
-const TRY_DEQUEUE: usize = 5;
+const DEQUEUE: usize = 2;
+const TRY_DEQUEUE: usize = 3;
 
 /// Why a call that waits has a value at its end.
 const WAITS: &str = "a call that waits ends with a value or an error";
@@ -284,7 +282,6 @@ impl<V: Value> Queue<V> {
     /// A timeout: the queue stayed full, and nothing was enqueued; it names dead and departed nodes. A byte string
     /// that is too long. The home node is dead or departed.
     pub async fn enqueue(&self, endpoint: &Endpoint, value: &V) -> Result<()> {
-        current!(self.object, endpoint, ENQUEUE, self.enqueue(endpoint, value));
         self.fill(endpoint, core::slice::from_ref(value), WaitLimit::Timeout).await.map(drop)
     }
 
@@ -301,7 +298,6 @@ impl<V: Value> Queue<V> {
     /// # Errors
     /// As `enqueue`.
     pub async fn enqueue_deadline(&self, endpoint: &Endpoint, value: &V, deadline: Instant) -> Result<()> {
-        current!(self.object, endpoint, ENQUEUE, self.enqueue_deadline(endpoint, value, deadline));
         self.fill(endpoint, core::slice::from_ref(value), WaitLimit::Deadline(deadline)).await.map(drop)
     }
 
@@ -323,7 +319,6 @@ impl<V: Value> Queue<V> {
     /// [`QueueOptions::enqueues_per_node`] others are in progress and none of them ends. An operation was refused: the
     /// error comes when nothing of the call lands any more.
     pub async fn try_enqueue(&self, endpoint: &Endpoint, value: &V) -> Result<bool> {
-        current!(self.object, endpoint, TRY_ENQUEUE, self.try_enqueue(endpoint, value));
         self.fill(endpoint, core::slice::from_ref(value), WaitLimit::Now).await
     }
 
@@ -341,7 +336,6 @@ impl<V: Value> Queue<V> {
     /// # Errors
     /// As [`Queue::enqueue`], or there are more than [`QueueOptions::batch_max`] of them.
     pub async fn enqueue_batch(&self, endpoint: &Endpoint, values: &[V]) -> Result<()> {
-        current!(self.object, endpoint, ENQUEUE_BATCH, self.enqueue_batch(endpoint, values));
         self.fill(endpoint, values, WaitLimit::Timeout).await.map(drop)
     }
 
@@ -359,7 +353,6 @@ impl<V: Value> Queue<V> {
     /// # Errors
     /// As `enqueue_batch`.
     pub async fn enqueue_batch_deadline(&self, endpoint: &Endpoint, values: &[V], deadline: Instant) -> Result<()> {
-        current!(self.object, endpoint, ENQUEUE_BATCH, self.enqueue_batch_deadline(endpoint, values, deadline));
         self.fill(endpoint, values, WaitLimit::Deadline(deadline)).await.map(drop)
     }
 
@@ -375,7 +368,6 @@ impl<V: Value> Queue<V> {
     /// # Errors
     /// As [`Queue::try_enqueue`], or there are more than [`QueueOptions::batch_max`] of them.
     pub async fn try_enqueue_batch(&self, endpoint: &Endpoint, values: &[V]) -> Result<bool> {
-        current!(self.object, endpoint, TRY_ENQUEUE_BATCH, self.try_enqueue_batch(endpoint, values));
         self.fill(endpoint, values, WaitLimit::Now).await
     }
 
@@ -392,7 +384,6 @@ impl<V: Value> Queue<V> {
     /// # Errors
     /// A timeout: the queue stayed empty; it names dead and departed nodes. The home node is dead or departed.
     pub async fn dequeue(&self, endpoint: &Endpoint) -> Result<V> {
-        current!(self.object, endpoint, DEQUEUE, self.dequeue(endpoint));
         Ok(self.take(endpoint, WaitLimit::Timeout).await?.expect(WAITS))
     }
 
@@ -410,7 +401,6 @@ impl<V: Value> Queue<V> {
     /// # Errors
     /// As `dequeue`.
     pub async fn dequeue_deadline(&self, endpoint: &Endpoint, deadline: Instant) -> Result<V> {
-        current!(self.object, endpoint, DEQUEUE, self.dequeue_deadline(endpoint, deadline));
         Ok(self.take(endpoint, WaitLimit::Deadline(deadline)).await?.expect(WAITS))
     }
 
@@ -428,7 +418,6 @@ impl<V: Value> Queue<V> {
     /// # Errors
     /// The home node is dead or departed.
     pub async fn try_dequeue(&self, endpoint: &Endpoint) -> Result<Option<V>> {
-        current!(self.object, endpoint, TRY_DEQUEUE, self.try_dequeue(endpoint));
         self.take(endpoint, WaitLimit::Now).await
     }
 

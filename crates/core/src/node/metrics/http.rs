@@ -116,7 +116,8 @@ impl Node {
     /// # Errors
     /// [`ErrorKind::Listen`]: the address is in use, or not one of this host's; or no thread can be started.
     pub fn serve_metrics(&self, address: impl ToSocketAddrs + std::fmt::Debug) -> Result<MetricsServer> {
-        let refused = |why: &io::Error| Error::from(ErrorKind::Listen { address: format!("{address:?}"), why: why.kind() });
+        let refused =
+            |why: &io::Error| Error::from(ErrorKind::Listen { address: format!("{address:?}"), why: why.kind() });
         let listener = TcpListener::bind(&address).map_err(|why| refused(&why))?;
         listener.set_nonblocking(true).map_err(|why| refused(&why))?;
         let address = listener.local_addr().map_err(|why| refused(&why))?;

@@ -61,22 +61,22 @@ impl Metrics {
 
 impl Collector for Metrics {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result {
-        let mut family = |name: &str, help: &str, unit: Option<&Unit>, kind, label: &'static str, all: &[(&str, u64)]| {
-            let mut metric = encoder.encode_descriptor(name, help, unit, kind)?;
-            for (value, number) in all {
-                let labels = if label.is_empty() { vec![] } else { vec![(label, *value)] };
-                let mut sample = metric.encode_family(&labels)?;
-                match kind {
-                    MetricType::Counter => sample.encode_counter::<NoLabelSet, _, u64>(number, None)?,
-                    _ => sample.encode_gauge(number)?,
+        let mut family =
+            |name: &str, help: &str, unit: Option<&Unit>, kind, label: &'static str, all: &[(&str, u64)]| {
+                let mut metric = encoder.encode_descriptor(name, help, unit, kind)?;
+                for (value, number) in all {
+                    let labels = if label.is_empty() { vec![] } else { vec![(label, *value)] };
+                    let mut sample = metric.encode_family(&labels)?;
+                    match kind {
+                        MetricType::Counter => sample.encode_counter::<NoLabelSet, _, u64>(number, None)?,
+                        _ => sample.encode_gauge(number)?,
+                    }
                 }
-            }
-            Ok(())
-        };
+                Ok(())
+            };
         let (counter, gauge, bytes) = (MetricType::Counter, MetricType::Gauge, Some(&Unit::Bytes));
         let counts = &self.counts;
-        let posted =
-            [("put", counts.puts), ("get", counts.gets), ("atomic", counts.atomics), ("fence", counts.fences)];
+        let posted = [("put", counts.puts), ("get", counts.gets), ("atomic", counts.atomics), ("fence", counts.fences)];
         family("operations", "Operations posted, by kind.", None, counter, "kind", &posted)?;
         let moved = "Bytes moved by operations.";
         family("operation", moved, bytes, counter, "", &[("", counts.bytes)])?;

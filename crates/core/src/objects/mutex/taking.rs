@@ -10,7 +10,7 @@ use super::abandoned::Ticket;
 use super::state::{DRAW, State, Watch, patience};
 use super::{Guard, LOCK, Lock, MutexArray, TRY_LOCK};
 use crate::error::{ErrorContext, ErrorKind, Result};
-use crate::node::{Either, MemberStatus, Node};
+use crate::node::{Either, MemberStatus, Node, Timed};
 use crate::objects::holding::Holding;
 use crate::objects::release;
 use crate::objects::settle::CancelGuard;
@@ -114,15 +114,26 @@ impl MutexArray {
         if self.object.is_plain() {
             return Ok(self.begins(endpoint, index, limit)?.map_err(Either::Plain));
         }
+        Ok(Err(Either::Measured(self.begin_measured(endpoint, index, limit)?)))
+    }
+
+    /// A call that is measured goes the way of one that has to wait, from its first attempt on.
+    #[cold]
+    fn begin_measured<'a, L: BorrowMut<WaitLimit>>(
+        &'a self,
+        endpoint: &'a Endpoint,
+        index: usize,
+        limit: L,
+    ) -> Result<Timed<'a, impl Future<Output = Result<Option<Guard<'a>>>> + use<'a, L>>> {
         self.object.check_current()?;
         let call = if *limit.borrow() == WaitLimit::Now { TRY_LOCK } else { LOCK };
-        let takes = async move {
-            match self.begins(endpoint, index, limit)? {
-                Ok(guard) => Ok(Some(guard)),
-                Err(rest) => rest.await,
-            }
-        };
-        Ok(Err(Either::Measured(self.object.meter().measure(endpoint, call, takes))))
+        let timing = self.object.meter().start(endpoint, call);
+        let lock = self.lock_at(index);
+        let guess = State(lock.seen.load()).freed();
+        let take = |taken: State| endpoint.cas(lock.word, guess.0, taken.0);
+        let taken = guess.taken_by_newcomer(self.me);
+        let asked = taken.map(|taken| Err(self.settle_take(endpoint, lock.word, guess, take(taken))));
+        Ok(timing.rest(endpoint, self.go_on(endpoint, index, asked, guess, limit)))
     }
 
     /// [`MutexArray::begin`] of locks that are current.

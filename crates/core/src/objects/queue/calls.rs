@@ -6,9 +6,9 @@ use farfield_fabric::{self as fabric, Endpoint, Instant, NodeId};
 
 use super::state::{Position, State};
 use super::steps::{Begun, Filling, Taking, decide};
-use super::{Hint, Queue, QueueOptions};
+use super::{DEQUEUE, ENQUEUE, Hint, Queue, QueueOptions, TRY_DEQUEUE, TRY_ENQUEUE};
 use crate::error::{Error, ErrorContext, ErrorKind, Result};
-use crate::node::LongWait;
+use crate::node::{LongWait, current};
 use crate::objects::codec::Value;
 use crate::objects::wait_limit::WaitLimit;
 
@@ -16,9 +16,10 @@ use crate::objects::wait_limit::WaitLimit;
 const REOPENED_CHECK_EVERY: Duration = Duration::from_millis(20);
 
 impl<V: Value> Queue<V> {
-    /// Fills the first position that is not filled. Returns whether there was room, if the call does not wait for it. The
-    /// caller has checked that the queue is current.
+    /// Fills the first position that is not filled. Returns whether there was room, if the call does not wait for it.
     pub(super) async fn fill(&self, endpoint: &Endpoint, values: &[V], mut limit: WaitLimit) -> Result<bool> {
+        let call = if limit == WaitLimit::Now { TRY_ENQUEUE } else { ENQUEUE };
+        current!(self.object, endpoint, call, self.fill(endpoint, values, limit));
         self.check(values)?;
         if values.is_empty() {
             return Ok(true);
@@ -97,9 +98,10 @@ impl<V: Value> Queue<V> {
         }
     }
 
-    /// Takes the first value that is not taken; `None` only if it is not waited for. The caller has checked that the queue
-    /// is current.
+    /// Takes the first value that is not taken; `None` only if it is not waited for.
     pub(super) async fn take(&self, endpoint: &Endpoint, mut limit: WaitLimit) -> Result<Option<V>> {
+        let call = if limit == WaitLimit::Now { TRY_DEQUEUE } else { DEQUEUE };
+        current!(self.object, endpoint, call, self.take(endpoint, limit));
         let path = self.object.path();
         let mut position = self.head.seen.load();
         loop {
