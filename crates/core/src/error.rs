@@ -94,6 +94,14 @@ pub enum ErrorKind {
         /// What to do instead.
         instead: &'static str,
     },
+    /// The node cannot listen there ([`Node::serve_metrics`](crate::Node), with the feature `prometheus`).
+    #[error("cannot listen at {address}: {why}; use another address of this host, or port 0 for any free port")]
+    Listen {
+        /// The address as it was given.
+        address: String,
+        /// The reason, such as [`AddrInUse`](std::io::ErrorKind::AddrInUse).
+        why: std::io::ErrorKind,
+    },
     /// Memory of the object contains a value that the object cannot have written.
     #[error("{what}: its memory is corrupt, something else has written to it")]
     Corrupt {

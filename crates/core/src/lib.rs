@@ -25,10 +25,12 @@ include!(concat!(env!("OUT_DIR"), "/seeded.rs"));
 
 pub use error::{Error, ErrorKind, Result};
 pub use farfield_fabric as fabric;
-pub use farfield_fabric::{Endpoint, HugePages, NodeId, zerocopy};
+pub use farfield_fabric::{CallCounts, Endpoint, HugePages, Latencies, NodeId, zerocopy};
+#[cfg(feature = "prometheus")]
+pub use node::MetricsServer;
 pub use node::{
-    Builder, Config, LEAVE_TIMEOUT, MemberStatus, Metrics, Node, PORT, Reopening, local_session, local_session_with,
-    loopback_hosts, on_each,
+    Builder, Config, LEAVE_TIMEOUT, MemberStatus, Metrics, Node, ObjectMetrics, PORT, Reopening, local_session,
+    local_session_with, loopback_hosts, on_each,
 };
 pub use objects::atomic_var::AtomicVar;
 pub use objects::barrier::{Barrier, BarrierThread};

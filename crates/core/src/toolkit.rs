@@ -40,6 +40,14 @@
 //! | [`OwnedWriter::send`](crate::OwnedWriter::send) | A push without a future. |
 //! | [`RefusedPause`] | The pauses between attempts at an operation that is refused. |
 //!
+//! *Measuring*
+//!
+//! | part | use |
+//! |---|---|
+//! | [`ObjectBuilder::calls`], [`Node::meter`](crate::Node::meter) → [`Meter`] | Counts and times the calls of an object, if the node is told to; free if it is not. |
+//! | [`Object::is_plain`] | The same comparison as [`Object::check_current`] also finds out whether calls are measured. |
+//! | [`Timing`], [`Timed`], [`Either`] | A call that is measured, from its beginning to its end; the rest of one that may be. |
+//!
 //! *Fences and releases*
 //!
 //! | part | use |
@@ -76,7 +84,10 @@
 //! | [`mutants!`](crate::mutants!) | Seeded bugs of your object, for its scenarios. |
 
 pub use crate::error::{CustomError, ErrorContext, Missed};
-pub use crate::node::{Hold, Object, ObjectBuilder, ObjectDescriptor, Poller, Progress, RefusedPause, Regions};
+pub use crate::node::{
+    Either, Hold, Meter, Object, ObjectBuilder, ObjectDescriptor, Poller, Progress, RefusedPause, Regions, Timed,
+    Timing,
+};
 pub use crate::objects::holding::Holding;
 pub use crate::objects::options::{at_least_one, region_bytes};
 pub use crate::objects::participants::Participants;

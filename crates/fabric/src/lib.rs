@@ -46,7 +46,8 @@ pub mod weak;
 pub use alarm::Alarm;
 pub use cell::{Slot, Torn, Word, memory_fence, read_words, write_bytes, write_words};
 pub use endpoint::{
-    Attempt, Batch, Begun, Boxed, Buf, Counts, CountsReader, Endpoint, EndpointOptions, Posted, Quorum, Together,
+    Attempt, Batch, Begun, Boxed, Buf, CallCounts, CallEnd, CallsReader, Counts, CountsReader, Endpoint,
+    EndpointOptions, Latencies, Posted, Quorum, Together,
 };
 pub use error::{Code, Error, ErrorKind, Result};
 pub use fabric::{

@@ -76,7 +76,8 @@
 //! | [`Reopening`], [`Node::reopen`] | Replaces an object whose home, writer or member has died. |
 //! | [`MemberStatus`] | The membership status of a node. |
 //! | [`Error`], [`ErrorKind`], [`Result`] | The error, the object and node, and what to do. |
-//! | [`Metrics`] | Counted operations, open objects, memory in use. |
+//! | [`Metrics`], [`ObjectMetrics`] | Counted operations, memory in use, peers; the objects, their memory and measured calls. |
+//! | [`CallCounts`], [`Latencies`] | What is measured of a call: how it ended, and a histogram of how long it took. |
 //! | [`local_session`], [`on_each`] | Several nodes in one process, for tests and examples. |
 //! | [`local_session_with`] | The same, with settings of your own for each node. |
 //! | [`toolkit`] | Parts for objects of your own: opening, memory, releases, work for the service thread. |
@@ -112,6 +113,27 @@
 //! a thread may share one. Do not call `block_on` or a blocking form in a task: like any blocking call it blocks the
 //! whole thread. In the example `tokio.rs`, tasks of two nodes wait for each other and for tokio's timers.
 //!
+//! # Watching a node
+//!
+//! [`Node::metrics`] returns what a node has counted. [`Builder::latencies`] makes it measure the calls of its objects, too:
+//!
+//! ```
+//! # fn main() -> farfield::Result<()> {
+//! let node = farfield::Node::builder().latencies(true).start()?;
+//! let (ep, jobs) = (node.endpoint()?, farfield::Mutex::open(&node, "jobs", node.id())?);
+//! for _ in 0..100 {
+//!     ep.block_on(async { jobs.lock(&ep).await?.unlock().await })?;
+//! }
+//! let metrics = node.metrics();
+//! let lock = metrics.call("jobs", "lock").unwrap();
+//! println!("{} locks, 99 % within {:?}", lock.latencies.count(), lock.latencies.quantile(0.99));
+//! # assert_eq!(lock.latencies.count(), 100);
+//! # drop((jobs, ep)); node.leave(); Ok(()) }
+//! ```
+//!
+//! With the feature `prometheus`, `node.serve_metrics("127.0.0.1:9464")` serves all of it to Prometheus. Nodes and objects that come
+//! and go, and waits of more than a second, are spans and events of `tracing`.
+//!
 //! # Features
 //!
 //! | feature | default | content |
@@ -122,6 +144,7 @@
 //! | `transactions` | yes | `Transactions` |
 //! | `collectives` | yes | `Collectives` |
 //! | `serde` | no | `Encoded`: values of any type that serde can encode |
+//! | `prometheus` | no | `Metrics::to_prometheus`, and `Node::serve_metrics` over HTTP |
 //! | `sim` | no | the simulated session of the fabric; `farfield-check` enables it |
 //! | `mutants` | no | seeded bugs in debug builds, for tests of the checker |
 //!

@@ -112,7 +112,7 @@ use super::grant::{Grant, LOCK, Wait};
 use super::local::{Local, LocalEntry, LocalHead};
 use super::queue::{Queue, Words, deaths_told};
 use super::{Layout, LockArray, Spread, WaitLimit, in_order};
-use farfield_core::toolkit::{ErrorContext, Holding, Regions, Rest};
+use farfield_core::toolkit::{Either, ErrorContext, Holding, Regions, Rest};
 use farfield_core::{Node, Result};
 
 pub(super) const TAIL_REMOTE: usize = 0;
@@ -369,6 +369,22 @@ impl ALockArray {
     }
 }
 
+impl ALockArray {
+    /// [`LockArray::begin`] on locks that are current.
+    #[inline(always)]
+    fn takes<'a, L: BorrowMut<WaitLimit>>(
+        &'a self,
+        endpoint: &'a Endpoint,
+        index: usize,
+        limit: L,
+    ) -> Result<Begun<ALockGuard<'a>, impl Rest<Option<ALockGuard<'a>>> + use<'a, L>>> {
+        Ok(match self.begins(endpoint, index)? {
+            Ok(guard) => Ok(guard),
+            Err(taking) => Err(endpoint.boxed(self.go_on(endpoint, index, taking, limit))),
+        })
+    }
+}
+
 impl LockArray for ALockArray {
     type Guard<'a> = ALockGuard<'a>;
 
@@ -387,11 +403,17 @@ impl LockArray for ALockArray {
         index: usize,
         limit: L,
     ) -> Result<Begun<ALockGuard<'a>, impl Rest<Option<ALockGuard<'a>>>>> {
-        self.spread.check_current()?;
-        Ok(match self.begins(endpoint, index)? {
-            Ok(guard) => Ok(guard),
-            Err(taking) => Err(endpoint.boxed(self.go_on(endpoint, index, taking, limit))),
-        })
+        if self.spread.object.is_plain() {
+            return Ok(self.takes(endpoint, index, limit)?.map_err(Either::Plain));
+        }
+        let until = *limit.borrow();
+        let takes = async move {
+            match self.takes(endpoint, index, limit)? {
+                Ok(guard) => Ok(Some(guard)),
+                Err(rest) => rest.await,
+            }
+        };
+        Ok(Err(Either::Measured(self.spread.measure(endpoint, until, takes)?)))
     }
 }
 

@@ -23,7 +23,9 @@ use farfield_core::Node;
 use farfield_core::Result;
 pub use farfield_core::WaitLimit;
 use farfield_core::toolkit::ErrorContext;
-use farfield_core::toolkit::{Object, ObjectBuilder, Participants, Regions, Rest, Waits, at_least_one, region_bytes};
+use farfield_core::toolkit::{
+    Object, ObjectBuilder, Participants, Regions, Rest, Timed, Waits, at_least_one, region_bytes,
+};
 use farfield_core::{Guard, MutexArray};
 
 #[cfg(any(not(seeded), clippy, doc, rust_analyzer))]
@@ -416,6 +418,11 @@ struct Layout<'a> {
 /// neighbours' contention.
 const WORDS_OF_LINE: usize = 8;
 
+/// The calls, as they are measured.
+const CALLS: [&str; 2] = ["lock", "try_lock"];
+const LOCK: usize = 0;
+const TRY_LOCK: usize = 1;
+
 impl Spread {
     fn open(node: &Node, layout: Layout<'_>) -> Result<Spread> {
         let Layout {
@@ -462,7 +469,8 @@ impl Spread {
             locks.into_iter().chain(expected.iter().cloned()).collect()
         };
         let opening = ObjectBuilder::new(node, path, kind).layout(&format!("count={count}, homes={homes:?}{options}"));
-        let object = opening.participants(participants).regions(regions).require_regions(expect).open()?;
+        let opening = opening.participants(participants).regions(regions).require_regions(expect).calls(&CALLS);
+        let object = opening.open()?;
         let bases: Vec<RemotePtr<u64>> =
             homes.into_iter().map(|home| object.remote(home, "locks")).collect::<Result<_>>()?;
         let record = |index: usize| bases[index % bases.len()].at(index / bases.len() * words_each);
@@ -481,10 +489,15 @@ impl Spread {
         self.object.node()
     }
 
-    /// Returns an error if the locks were reopened.
-    #[inline]
-    fn check_current(&self) -> Result<()> {
-        self.object.check_current()
+    /// Takes a lock of an object that is not plain ([`Object::is_plain`]): measured, unless it was reopened.
+    #[cold]
+    fn measure<'e, G, F>(&self, endpoint: &'e Endpoint, limit: WaitLimit, takes: F) -> Result<Timed<'e, F>>
+    where
+        F: Future<Output = Result<Option<G>>>,
+    {
+        self.object.check_current()?;
+        let call = if limit == WaitLimit::Now { TRY_LOCK } else { LOCK };
+        Ok(self.object.meter().measure(endpoint, call, takes))
     }
 
     /// Pointers to another region of each participant.

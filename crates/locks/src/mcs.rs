@@ -41,7 +41,7 @@ use farfield_core::Node;
 use farfield_core::Result;
 use farfield_core::toolkit::Regions;
 use farfield_core::toolkit::release::{fence_at_once, fence_holder, release_later};
-use farfield_core::toolkit::{ErrorContext, Holding, Rest};
+use farfield_core::toolkit::{Either, ErrorContext, Holding, Rest};
 
 const TAIL: usize = 0;
 const CLAIMS: usize = 1;
@@ -163,6 +163,22 @@ impl McsLockArray {
     }
 }
 
+impl McsLockArray {
+    /// [`LockArray::begin`] on locks that are current.
+    #[inline(always)]
+    fn takes<'a, L: BorrowMut<WaitLimit>>(
+        &'a self,
+        endpoint: &'a Endpoint,
+        index: usize,
+        limit: L,
+    ) -> Result<Begun<McsGuard<'a>, impl Rest<Option<McsGuard<'a>>> + use<'a, L>>> {
+        Ok(match self.queue.enters(endpoint, self.spread.record(index), index)? {
+            Ok(head) => Ok(self.guard(endpoint, head, false)),
+            Err(moving) => Err(endpoint.boxed(self.enter(endpoint, moving, limit))),
+        })
+    }
+}
+
 impl LockArray for McsLockArray {
     type Guard<'a> = McsGuard<'a>;
 
@@ -181,11 +197,17 @@ impl LockArray for McsLockArray {
         index: usize,
         limit: L,
     ) -> Result<Begun<McsGuard<'a>, impl Rest<Option<McsGuard<'a>>>>> {
-        self.spread.check_current()?;
-        Ok(match self.queue.enters(endpoint, self.spread.record(index), index)? {
-            Ok(head) => Ok(self.guard(endpoint, head, false)),
-            Err(moving) => Err(endpoint.boxed(self.enter(endpoint, moving, limit))),
-        })
+        if self.spread.object.is_plain() {
+            return Ok(self.takes(endpoint, index, limit)?.map_err(Either::Plain));
+        }
+        let until = *limit.borrow();
+        let takes = async move {
+            match self.takes(endpoint, index, limit)? {
+                Ok(guard) => Ok(Some(guard)),
+                Err(rest) => rest.await,
+            }
+        };
+        Ok(Err(Either::Measured(self.spread.measure(endpoint, until, takes)?)))
     }
 }
 

@@ -34,7 +34,7 @@ use super::{Layout, LockArray, LockGuard, Spread, WORDS_OF_LINE, WaitLimit, in_o
 use farfield_core::toolkit::CancelGuard;
 use farfield_core::toolkit::Regions;
 use farfield_core::toolkit::release::{self, fence_at_once, fence_holder, release_later};
-use farfield_core::toolkit::{ErrorContext, Holding, Rest};
+use farfield_core::toolkit::{Either, ErrorContext, Holding, Rest};
 use farfield_core::{ErrorKind, Result};
 use farfield_core::{MemberStatus, Node};
 
@@ -268,6 +268,25 @@ impl SpinLockArray {
     }
 }
 
+impl SpinLockArray {
+    /// [`LockArray::begin`] on locks that are current.
+    #[inline(always)]
+    fn takes<'a, L: BorrowMut<WaitLimit>>(
+        &'a self,
+        endpoint: &'a Endpoint,
+        index: usize,
+        limit: L,
+    ) -> Result<Begun<SpinGuard<'a>, impl Rest<Option<SpinGuard<'a>>> + use<'a, L>>> {
+        let word = self.spread.record(index);
+        let asked = match endpoint.cas(word, 0, self.me()).into_value() {
+            Ok(0) => return Ok(Ok(self.guard(endpoint, word, self.me()))),
+            Ok(found) => Ok(found),
+            Err(take) => Err(self.settle(endpoint, word, 0, take)),
+        };
+        Ok(Err(endpoint.boxed(self.go_on(endpoint, word, asked, limit))))
+    }
+}
+
 impl LockArray for SpinLockArray {
     type Guard<'a> = SpinGuard<'a>;
 
@@ -286,14 +305,17 @@ impl LockArray for SpinLockArray {
         index: usize,
         limit: L,
     ) -> Result<Begun<SpinGuard<'a>, impl Rest<Option<SpinGuard<'a>>>>> {
-        self.spread.check_current()?;
-        let word = self.spread.record(index);
-        let asked = match endpoint.cas(word, 0, self.me()).into_value() {
-            Ok(0) => return Ok(Ok(self.guard(endpoint, word, self.me()))),
-            Ok(found) => Ok(found),
-            Err(take) => Err(self.settle(endpoint, word, 0, take)),
+        if self.spread.object.is_plain() {
+            return Ok(self.takes(endpoint, index, limit)?.map_err(Either::Plain));
+        }
+        let until = *limit.borrow();
+        let takes = async move {
+            match self.takes(endpoint, index, limit)? {
+                Ok(guard) => Ok(Some(guard)),
+                Err(rest) => rest.await,
+            }
         };
-        Ok(Err(endpoint.boxed(self.go_on(endpoint, word, asked, limit))))
+        Ok(Err(Either::Measured(self.spread.measure(endpoint, until, takes)?)))
     }
 }
 

@@ -114,6 +114,11 @@ pub use self::transaction::Transaction;
 /// the number of locks for each thread, a budget beside Open MPI, which could not open more than 341 windows.
 pub const LOCKS_PER_TRANSACTION_MAX: usize = 341;
 
+/// The calls, as they are measured.
+const CALLS: [&str; 2] = ["begin", "commit"];
+const BEGIN: usize = 0;
+const COMMIT: usize = 1;
+
 /// A list: up to two elements, as in a transfer, need no allocation.
 type Few<T> = SmallVec<[T; 2]>;
 
@@ -187,6 +192,7 @@ impl Transactions {
         let layout = format!("cells={cells}, locks={locks} of kind {}, homes={homes:?}", lock.kind);
         let opening = ObjectBuilder::new(node, path, "Transactions").layout(&layout).regions(regions);
         let object = opening
+            .calls(&CALLS)
             .participants(participants.iter())
             .require_regions(move |_| vec![("cells".into(), bytes as u64)])
             .open()?;
@@ -269,6 +275,10 @@ impl Transactions {
     /// A timeout, or the home of a cell is unreachable; then no lock is held. There is no such cell, or more than
     /// [`LOCKS_PER_TRANSACTION_MAX`] locks would be needed.
     pub async fn begin<'a>(&'a self, endpoint: &'a Endpoint, cells: &[usize]) -> Result<Transaction<'a>> {
+        let meter = self.object.meter();
+        if meter.is_on() && meter.measures(endpoint, BEGIN) {
+            return meter.again(endpoint, BEGIN, self.begin(endpoint, cells)).await;
+        }
         self.begin_until(endpoint, cells, WaitLimit::Timeout).await
     }
 
@@ -282,6 +292,10 @@ impl Transactions {
         cells: &[usize],
         deadline: Instant,
     ) -> Result<Transaction<'a>> {
+        let meter = self.object.meter();
+        if meter.is_on() && meter.measures(endpoint, BEGIN) {
+            return meter.again(endpoint, BEGIN, self.begin_deadline(endpoint, cells, deadline)).await;
+        }
         self.begin_until(endpoint, cells, WaitLimit::Deadline(deadline)).await
     }
 

@@ -1,13 +1,13 @@
 //! A transaction: what it reads and writes, and how it ends.
 
-use core::future::Future;
+use core::future::{Future, Ready};
 
-use farfield_core::toolkit::{ErrorContext, RefusedPause, Rest};
+use farfield_core::toolkit::{Either, ErrorContext, RefusedPause, Rest};
 use farfield_core::{Error, Result};
 use farfield_fabric::{self as fabric, Attempt, Endpoint, GroupKey, Op, RemotePtr, Together};
 use farfield_locks::{LockArray, LockGuard, TableGuard};
 
-use crate::{Few, NotInTransaction, Transactions};
+use crate::{COMMIT, Few, NotInTransaction, Transactions};
 
 /// A set of cells whose locks are held. Dropping the transaction discards its writes and releases the locks.
 ///
@@ -154,9 +154,16 @@ impl<'a> Transaction<'a> {
     /// written nevertheless, and the other locks released.
     pub fn commit(mut self) -> impl Future<Output = Result<()>> {
         Attempt::new(move || {
-            let endpoint = self.endpoint;
+            let (meter, endpoint) = (self.all.object.meter(), self.endpoint);
             let together = endpoint.together();
             let mut writing = Writing { next: 0, refused: None, puts: Few::new(), result: Ok(()), together };
+            if meter.is_on() {
+                // As one that has to wait.
+                let timing = meter.start(endpoint, COMMIT);
+                self.writes(&mut writing);
+                let rest = self.commit_on(writing, None::<Releases<Ready<Result<()>>>>);
+                return Ok(Err(Either::Measured(timing.rest(endpoint, rest))));
+            }
             self.writes(&mut writing);
             let waits = writing.refused.is_some() || self.fences_once();
             let releases = if waits { None } else { Some(self.begin_releases(&writing.together)) };
@@ -164,7 +171,7 @@ impl<'a> Transaction<'a> {
                 Some(Releases { rests, result }) if rests.is_empty() && writing.puts.is_empty() => {
                     writing.result.and(result).map(Ok)
                 }
-                releases => Ok(Err(endpoint.boxed(self.commit_on(writing, releases)))),
+                releases => Ok(Err(Either::Plain(endpoint.boxed(self.commit_on(writing, releases))))),
             }
         })
     }

@@ -1,8 +1,10 @@
 //! A node: one process's membership in a session, with its service thread, its objects and its endpoints.
 
+mod calls;
 mod config;
 mod fencing;
 mod local;
+mod long_wait;
 mod membership;
 mod memory;
 mod metrics;
@@ -20,11 +22,17 @@ use farfield_fabric::{
 
 use rand::SeedableRng;
 
+pub use calls::{Either, Meter, Timed, Timing};
+use calls::{Numbers, SharedNumbers};
+pub(crate) use calls::{current, measured};
 use config::Choice;
 pub use config::{Builder, Config, PORT, loopback_hosts};
 pub use fencing::RefusedPause;
 pub use local::{local_session, local_session_with, on_each};
-pub use metrics::Metrics;
+pub(crate) use long_wait::{LONG, LongWait};
+#[cfg(feature = "prometheus")]
+pub use metrics::MetricsServer;
+pub use metrics::{Metrics, ObjectMetrics};
 pub use object::reopen::Reopening;
 pub use object::{Hold, Object, ObjectBuilder, ObjectDescriptor, Regions};
 pub use service::{LEAVE_TIMEOUT, MemberStatus, Poller, Progress};
@@ -62,6 +70,10 @@ pub(crate) struct Shared {
     endpoints: LocalMutex<Endpoints>,
     /// Bytes that are allocated and not freed.
     memory_bytes: Word,
+    /// The calls that are measured.
+    numbers: SharedNumbers,
+    #[cfg(feature = "prometheus")]
+    servers: metrics::Servers,
 }
 
 /// Counters of the operations that the node's endpoints have posted.
@@ -115,6 +127,8 @@ impl Node {
     }
 
     pub(crate) fn start(config: Config) -> Result<Node> {
+        let (session, number, nodes) = (config.session.clone(), config.node, config.nodes);
+        let _span = tracing::info_span!("start", session, node = number, nodes).entered();
         let mut fabric: Arc<dyn Transport> = match &config.fabric {
             Choice::Joined(fabric) => Arc::clone(fabric),
             Choice::Verbs => config.join_rdma()?,
@@ -124,8 +138,17 @@ impl Node {
             fabric = decorate(fabric)?;
         }
         let service = Service::new(fabric.places(), fabric.nodes());
-        let shared =
-            Arc::new(Shared { fabric, config, service, endpoints: LocalMutex::default(), memory_bytes: Word::new(0) });
+        let (endpoints, memory_bytes, numbers) = (LocalMutex::default(), Word::new(0), SharedNumbers::default());
+        let shared = Arc::new(Shared {
+            fabric,
+            config,
+            service,
+            endpoints,
+            memory_bytes,
+            numbers,
+            #[cfg(feature = "prometheus")]
+            servers: metrics::Servers::default(),
+        });
         let (served, fabric) = (Arc::clone(&shared), Arc::clone(&shared.fabric));
         let endpoint = shared.endpoint(true)?;
         let name = format!("farfield-{}", shared.config.node);
@@ -135,6 +158,7 @@ impl Node {
         if node.fabric().nodes() > node.nodes() {
             node.wait_to_be_let_in()?;
         }
+        tracing::info!(node = node.id().0, "the node has started");
         Ok(node)
     }
 
@@ -494,6 +518,9 @@ impl Node {
 impl Handle {
     fn leave(&self) {
         let Some(thread) = self.service.lock().take() else { return };
+        #[cfg(feature = "prometheus")]
+        self.shared.servers.stop();
+        tracing::info!(node = self.shared.fabric.me().0, "the node leaves");
         self.shared.service.stop();
         self.shared.fabric.wake_service();
         if let Err(panic) = thread.join() {
@@ -539,8 +566,12 @@ impl Shared {
             endpoints.numbered += 1;
             endpoints.numbered - 1
         };
-        let options = EndpointOptions { pool_bytes_max, timeout, background, number };
+        let calls = Numbers::room(self.config.latencies);
+        let options = EndpointOptions { pool_bytes_max, timeout, background, number, calls };
         let endpoint = Endpoint::open(Arc::clone(&self.fabric), options)?;
+        if let Some(reader) = endpoint.calls_reader() {
+            self.numbers.lock().follow(reader);
+        }
         let mut endpoints = self.endpoints.lock();
         let closed = endpoints
             .open

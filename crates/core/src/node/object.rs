@@ -37,7 +37,7 @@ pub(super) use self::message::Message;
 pub use self::opening::ObjectBuilder;
 pub(super) use self::regions::Memory;
 pub use self::regions::Regions;
-use super::{Node, Shared};
+use super::{LongWait, Meter, Node, Shared};
 use crate::error::{Error, ErrorContext, ErrorKind, Result, not_a_participant};
 
 type Callback = Box<dyn Fn(NodeId, &ObjectDescriptor) + Send + Sync>;
@@ -46,6 +46,9 @@ type Expect = Box<dyn Fn(NodeId) -> Vec<(String, u64)> + Send + Sync>;
 /// An object that is open on this node, as the service thread sees it.
 pub(super) struct OpenObject {
     own: ObjectDescriptor,
+    pub(super) kind: &'static str,
+    /// Of this node.
+    pub(super) memory_bytes: u64,
     /// Its number among those of this node.
     opening: u64,
     expect: Expect,
@@ -54,8 +57,8 @@ pub(super) struct OpenObject {
     changes: Word,
     state: LocalMutex<State>,
     callbacks: Callbacks,
-    /// The generation that has replaced it, or 0.
-    reopened: Word,
+    /// The generation that has replaced it, or 0. If its calls are measured, [`MEASURED`] takes the place of the 0.
+    pub(super) reopened: Word,
 }
 
 /// What to run when peers join and connect.
@@ -209,6 +212,9 @@ impl OpenObject {
     }
 }
 
+/// In place of the generation that has replaced an object: none has, and its calls are measured.
+const MEASURED: u64 = u64::MAX;
+
 /// Why a restarted node has no object to join.
 const REOPENED: &str = "it has been reopened since";
 
@@ -238,7 +244,8 @@ fn leave_outside(shared: &Shared, to: NodeId, answers: u64, path: String, why: S
 /// ```
 pub struct Object {
     hold: Hold,
-    open: Arc<OpenObject>,
+    pub(super) open: Arc<OpenObject>,
+    pub(super) meter: Meter,
     participants: Vec<NodeId>,
     /// Declared after the hold, so dropped after it: it may be the last handle of the node.
     node: Node,
@@ -247,7 +254,20 @@ pub struct Object {
 impl Object {
     /// Opens an object and announces it. It does not wait for the others.
     fn announce(opening: ObjectBuilder) -> Result<Object> {
-        let ObjectBuilder { node, path, kind, layout, participants, regions, expect, takes_in, callbacks } = opening;
+        let _span = open_span(&opening.node, &opening.path, opening.kind).entered();
+        let ObjectBuilder {
+            node,
+            path,
+            kind,
+            layout,
+            participants,
+            regions,
+            expect,
+            takes_in,
+            callbacks,
+            calls,
+            meter,
+        } = opening;
         let participants = participants.unwrap_or_else(|| node.members_for(&path));
         let mut numbers: Vec<u16> = participants.iter().map(|node| node.0).collect();
         numbers.sort_unstable();
@@ -278,8 +298,12 @@ impl Object {
         let shared = node.shared();
         let opening = shared.service.next_opening();
         let (changes, state) = (Word::new(0), LocalMutex::default());
-        let reopened = Word::new(0);
-        let open = Arc::new(OpenObject { own, opening, expect, takes_in, changes, state, callbacks, reopened });
+        let meter = meter.unwrap_or_else(|| node.meter(&path, kind, calls));
+        let reopened = Word::new(if meter.is_on() { MEASURED } else { 0 });
+        let memory_bytes = regions.bytes();
+        let open =
+            OpenObject { own, kind, memory_bytes, opening, expect, takes_in, changes, state, callbacks, reopened };
+        let open = Arc::new(open);
         // A peer that comes up meanwhile finds the object in the map, or is found by this code.
         let up = {
             let mut objects = shared.service.objects.lock();
@@ -293,7 +317,8 @@ impl Object {
             up
         };
         up.into_iter().for_each(|peer| open.join(shared, peer));
-        Ok(Object { hold: Hold::new(shared, opening), open, participants, node })
+        tracing::debug!(bytes = memory_bytes, "announced");
+        Ok(Object { hold: Hold::new(shared, opening), open, meter, participants, node })
     }
 
     /// Waits until all participants have opened the object.
@@ -335,6 +360,8 @@ impl Object {
     /// # Errors
     /// As [`Object::wait`].
     pub fn wait_with(&self, endpoint: &Endpoint, timeout: Duration) -> Result<()> {
+        let _span = open_span(&self.node, self.path(), self.open.kind).entered();
+        let long = LongWait::default();
         let missing = || {
             let state = self.open.state.lock();
             let others = self.participants.iter().filter(|node| **node != self.node.id());
@@ -343,13 +370,11 @@ impl Object {
         let start = endpoint.now();
         let (mut seen, mut gone_since, mut calls_seen) = (u64::MAX, None, 0);
         let reopenings = &self.node.shared().service.reopenings;
-        let mut is_told = false;
         let mut look = || {
-            if !is_told && endpoint.now() - start > TOLD_AFTER {
-                is_told = true;
-                for there in missing().into_iter().filter_map(|node| self.open_instead(node)) {
-                    tracing::warn!("`{}` waits for all participants to open it{there}", self.path());
-                }
+            if let Some(waited) = long.becomes_long(endpoint) {
+                let missing = missing();
+                let there = self.open_instead(&missing);
+                tracing::info!(?waited, ?missing, "still waits for all participants to open it{there}");
             }
             if std::mem::replace(&mut seen, self.open.changes.load()) != seen {
                 if let Some((node, differs)) = self.open.state.lock().mismatch.clone() {
@@ -395,7 +420,7 @@ impl Object {
                     return result.of(self.path());
                 }
                 let mut what = String::from("all participants to open it");
-                what.extend(missing.iter().filter_map(|node| self.open_instead(*node)));
+                what += &self.open_instead(&missing);
                 if let Some((node, why)) = self.open.state.lock().outside.first_key_value() {
                     what += &format!(
                         " ({node} opened it before {} joined, which cannot join the object: {why}. Call `Node::reopen` \
@@ -406,21 +431,28 @@ impl Object {
                 Err(ErrorKind::Timeout { what, waited: endpoint.now() - start, missing }.into())
             }
         };
+        match &waited {
+            Ok(()) => tracing::info!("open"),
+            Err(error) => tracing::info!(%error, "not opened"),
+        }
         waited.of(self.path())
     }
 
-    /// For an error: what a missing node has open and this one has not. Its path may be misspelt, here or there.
-    fn open_instead(&self, node: NodeId) -> Option<String> {
+    /// For messages: what missing nodes have open and this one has not. A path may be misspelt, here or there.
+    fn open_instead(&self, missing: &[NodeId]) -> String {
         const SHOWN_MAX: usize = 3;
         let openings = self.node.shared().service.openings.lock();
-        let mut there = openings.open_there(node);
-        let shown: Vec<String> =
-            there.by_ref().take(SHOWN_MAX).map(|(path, kind)| format!("`{path}` ({kind})")).collect();
-        let more = match there.count() {
-            0 => String::new(),
-            more => format!(" and {more} more"),
+        let of_node = |node: &NodeId| {
+            let mut there = openings.open_there(*node);
+            let shown: Vec<String> =
+                there.by_ref().take(SHOWN_MAX).map(|(path, kind)| format!("`{path}` ({kind})")).collect();
+            let more = match there.count() {
+                0 => String::new(),
+                more => format!(" and {more} more"),
+            };
+            (!shown.is_empty()).then(|| format!("; {node} has opened {}{more}, and this node has not", shown.join(", ")))
         };
-        (!shown.is_empty()).then(|| format!("; {node} has opened {}{more}, and this node has not", shown.join(", ")))
+        missing.iter().filter_map(of_node).collect()
     }
 
     /// All participants, this node included, in the order in which they were named.
@@ -525,8 +557,10 @@ impl Object {
     }
 }
 
-/// After this time an opening that waits warns of what the missing nodes have opened instead.
-const TOLD_AFTER: Duration = Duration::from_secs(1);
+/// The span in which an object is opened on a node.
+fn open_span(node: &Node, path: &str, kind: &str) -> tracing::Span {
+    tracing::info_span!("open", node = node.id().0, object = path, kind)
+}
 
 /// How long a join may be in flight when its sender has known for as long that a participant is dead or departed.
 const ON_THE_WAY_MAX: Duration = Duration::from_millis(100);
@@ -534,6 +568,7 @@ const ON_THE_WAY_MAX: Duration = Duration::from_millis(100);
 impl Drop for Object {
     fn drop(&mut self) {
         let shared = self.node.shared();
+        tracing::info!(node = self.node.id().0, object = self.path(), kind = self.open.kind, "closed");
         // This comes before the path is free: the next opening of the path must see it.
         shared.drops(self.open.opening);
         shared.service.objects.lock().remove(self.path());

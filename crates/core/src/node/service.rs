@@ -270,8 +270,10 @@ impl Service {
         nodes.iter().find_map(|node| refused.get(node).cloned())
     }
 
-    pub(super) fn object_paths(&self) -> Vec<String> {
-        self.objects.lock().keys().cloned().collect()
+    /// The path, the kind and the bytes here of each open object.
+    pub(super) fn open_objects(&self) -> Vec<(String, &'static str, u64)> {
+        let objects = self.objects.lock();
+        objects.iter().map(|(path, object)| (path.clone(), object.kind, object.memory_bytes)).collect()
     }
 }
 

@@ -27,7 +27,7 @@ use core::time::Duration;
 use farfield_fabric::{Endpoint, GroupKey, Instant, NodeId, RemotePtr};
 
 use crate::error::{ErrorContext, ErrorKind, Result};
-use crate::node::{Node, Object, ObjectBuilder, Regions};
+use crate::node::{Node, Object, ObjectBuilder, Regions, current, measured};
 
 /// How often a wait checks whether the variable is being reopened.
 const REOPENED_CHECK_EVERY: Duration = Duration::from_millis(20);
@@ -47,6 +47,15 @@ pub struct AtomicVar {
     object: Object,
     word: RemotePtr<u64>,
 }
+
+/// Its calls, as they are measured.
+const CALLS: [&str; 6] = ["load", "fetch_add", "compare_exchange", "swap", "store", "wait_change"];
+const LOAD: usize = 0;
+const FETCH_ADD: usize = 1;
+const COMPARE_EXCHANGE: usize = 2;
+const SWAP: usize = 3;
+const STORE: usize = 4;
+const WAIT_CHANGE: usize = 5;
 
 impl AtomicVar {
     /// Opens the variable, with its word on `home`, and waits for all nodes to do so.
@@ -68,7 +77,7 @@ impl AtomicVar {
         }
         let expect = move |peer| if peer == home { vec![("value".into(), 8)] } else { vec![] };
         let opening = ObjectBuilder::new(node, path, "AtomicVar").layout(&format!("home={}", home.0)).regions(regions);
-        let object = opening.require_regions(expect).takes_in_returned().open()?;
+        let object = opening.calls(&CALLS).require_regions(expect).takes_in_returned().open()?;
         let word = object.remote(home, "value")?;
         Ok(AtomicVar { object, word })
     }
@@ -86,7 +95,7 @@ impl AtomicVar {
     /// # Errors
     /// The home node is dead or has left.
     pub async fn load(&self, endpoint: &Endpoint) -> Result<u64> {
-        self.object.check_current()?;
+        current!(self.object, endpoint, LOAD, self.load(endpoint));
         endpoint.get(self.word).await.of(self.object.path())
     }
 
@@ -104,7 +113,7 @@ impl AtomicVar {
     /// # Errors
     /// The home node is dead or has left.
     pub async fn fetch_add(&self, endpoint: &Endpoint, addend: u64) -> Result<u64> {
-        self.object.check_current()?;
+        current!(self.object, endpoint, FETCH_ADD, self.fetch_add(endpoint, addend));
         endpoint.faa(self.word, addend).await.of(self.object.path())
     }
 
@@ -127,7 +136,7 @@ impl AtomicVar {
         expected: u64,
         new: u64,
     ) -> Result<core::result::Result<u64, u64>> {
-        self.object.check_current()?;
+        current!(self.object, endpoint, COMPARE_EXCHANGE, self.compare_exchange(endpoint, expected, new));
         let found = endpoint.cas(self.word, expected, new).await.of(self.object.path())?;
         Ok(if found == expected { Ok(found) } else { Err(found) })
     }
@@ -146,8 +155,12 @@ impl AtomicVar {
     /// # Errors
     /// The home node is dead or has left.
     pub async fn swap(&self, endpoint: &Endpoint, new: u64) -> Result<u64> {
+        let meter = self.object.meter();
+        measured!(meter, endpoint, SWAP, self.swap(endpoint, new));
+        meter.skip(endpoint, LOAD);
         let mut seen = self.load(endpoint).await?;
         loop {
+            meter.skip(endpoint, COMPARE_EXCHANGE);
             match self.compare_exchange(endpoint, seen, new).await? {
                 Ok(old) => return Ok(old),
                 Err(found) => seen = found,
@@ -169,6 +182,8 @@ impl AtomicVar {
     /// # Errors
     /// The home node is dead or has left.
     pub async fn store(&self, endpoint: &Endpoint, new: u64) -> Result<()> {
+        measured!(self.object.meter(), endpoint, STORE, self.store(endpoint, new));
+        self.object.meter().skip(endpoint, SWAP);
         self.swap(endpoint, new).await.map(|_| ())
     }
 
@@ -188,6 +203,7 @@ impl AtomicVar {
     /// # Errors
     /// A timeout, the home node is dead or has left, or the variable is reopened.
     pub async fn wait_change(&self, endpoint: &Endpoint, seen: u64, deadline: Instant) -> Result<u64> {
+        measured!(self.object.meter(), endpoint, WAIT_CHANGE, self.wait_change(endpoint, seen, deadline));
         let start = endpoint.now();
         loop {
             self.object.check_unasked()?;

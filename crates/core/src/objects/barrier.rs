@@ -37,7 +37,7 @@ use std::sync::Arc;
 use farfield_fabric::{self as fabric, Attempt, Endpoint, Instant, NodeId, Word};
 
 use crate::error::{Error, ErrorContext, ErrorKind, Missed, Result};
-use crate::node::{Node, RefusedPause};
+use crate::node::{Either, LongWait, Meter, Node, RefusedPause};
 use crate::objects::options::at_least_one;
 use crate::objects::owned_var::OwnedWriter;
 use crate::objects::participants::Participants;
@@ -60,11 +60,16 @@ struct Shared {
     node: Node,
     arrived: Sst<u64>,
     threads_per_node: usize,
+    meter: Meter,
     /// This node's.
     first_row: usize,
     /// Threads of this node that have a row.
     taken: Word,
 }
+
+/// The calls, as they are measured.
+const WAIT: usize = 0;
+const WAIT_UNFENCED: usize = 1;
 
 /// One thread's part in a [`Barrier`].
 ///
@@ -128,9 +133,11 @@ impl Barrier {
         let first_row = rank * threads_per_node;
         let owners: Vec<NodeId> =
             members.iter().flat_map(|member| std::iter::repeat_n(member, threads_per_node)).collect();
-        let arrived = Sst::open_as(node, path, "Barrier", participants, &owners)?;
+        // Its pushes are parts of waits.
+        let arrived = Sst::open_as(node, path, "Barrier", participants, &owners, Meter::OFF)?;
         let taken = Word::new(0);
-        let shared = Shared { path: path.into(), node: node.clone(), arrived, threads_per_node, first_row, taken };
+        let (path, node, meter) = (path.into(), node.clone(), node.meter(path, "Barrier", &["wait", "wait_unfenced"]));
+        let shared = Shared { path, node, arrived, threads_per_node, meter, first_row, taken };
         Ok(Barrier(Arc::new(shared)))
     }
 
@@ -212,7 +219,7 @@ impl BarrierThread {
     /// arrived, they include a node that received a put and does not answer. After `Missed` or a timeout,
     /// [`BarrierThread::retry_wait`] continues. A node that leaves after it has arrived, but before all have, flushes the
     /// endpoint ([`Endpoint::flush`]) or drops it: no fence covers the arrival.
-    pub fn wait(&mut self, endpoint: &Endpoint) -> impl Future<Output = Result<()>> {
+    pub fn wait<'a>(&'a mut self, endpoint: &'a Endpoint) -> impl Future<Output = Result<()>> {
         self.fence_and_arrive(endpoint, None)
     }
 
@@ -232,21 +239,35 @@ impl BarrierThread {
     ///
     /// # Errors
     /// As `wait`.
-    pub fn wait_deadline(&mut self, endpoint: &Endpoint, deadline: Instant) -> impl Future<Output = Result<()>> {
+    pub fn wait_deadline<'a>(
+        &'a mut self,
+        endpoint: &'a Endpoint,
+        deadline: Instant,
+    ) -> impl Future<Output = Result<()>> {
         self.fence_and_arrive(endpoint, Some(deadline))
     }
 
     /// The deadline of a call without one is that of the endpoint. The clock is read when the call has to wait.
-    fn fence_and_arrive(&mut self, endpoint: &Endpoint, deadline: Option<Instant>) -> impl Future<Output = Result<()>> {
+    fn fence_and_arrive<'a>(
+        &'a mut self,
+        endpoint: &'a Endpoint,
+        deadline: Option<Instant>,
+    ) -> impl Future<Output = Result<()>> {
         Attempt::new(move || {
             self.is_coming = true;
+            let meter = self.barrier.meter;
+            if meter.is_on() {
+                let waits = self.wait_on(endpoint, None, deadline);
+                return Ok(Err(Either::Measured(meter.measure(endpoint, WAIT, waits))));
+            }
             // Before the count is visible anywhere, every earlier put is visible everywhere: a thread that passes may read
             // any node.
             let node = &self.barrier.node;
             if !node.is_fenced_at_once(endpoint, node.members()) {
-                return Ok(Err(endpoint.boxed(self.wait_on(endpoint, None, deadline))));
+                return Ok(Err(Either::Plain(endpoint.boxed(self.wait_on(endpoint, None, deadline)))));
             }
-            Ok(self.arrive(endpoint).map_err(|told| endpoint.boxed(self.wait_on(endpoint, Some(told), deadline))))
+            let arrived = self.arrive(endpoint);
+            Ok(arrived.map_err(|told| Either::Plain(endpoint.boxed(self.wait_on(endpoint, Some(told), deadline)))))
         })
     }
 
@@ -287,9 +308,16 @@ impl BarrierThread {
     ///
     /// # Errors
     /// As `wait`.
-    pub fn wait_unfenced(&mut self, endpoint: &Endpoint) -> impl Future<Output = Result<()>> {
+    pub fn wait_unfenced<'a>(&'a mut self, endpoint: &'a Endpoint) -> impl Future<Output = Result<()>> {
         Attempt::new(move || {
-            Ok(self.arrive(endpoint).map_err(|told| endpoint.boxed(self.wait_on(endpoint, Some(told), None))))
+            let meter = self.barrier.meter;
+            if meter.is_on() {
+                let timing = meter.start(endpoint, WAIT_UNFENCED);
+                let told = self.tells(endpoint);
+                return Ok(Err(Either::Measured(timing.rest(endpoint, self.wait_on(endpoint, Some(told), None)))));
+            }
+            let arrived = self.arrive(endpoint);
+            Ok(arrived.map_err(|told| Either::Plain(endpoint.boxed(self.wait_on(endpoint, Some(told), None)))))
         })
     }
 
@@ -324,11 +352,7 @@ impl BarrierThread {
     /// Arrives, and looks whether all others have. If not, returns how many rows are known to have arrived, or why not
     /// all nodes could be told.
     fn arrive(&mut self, endpoint: &Endpoint) -> core::result::Result<(), Result<usize>> {
-        self.row.store(self.row.value() + 1);
-        self.is_coming = false;
-        self.is_untold = true;
-        let mut told = self.tell_untold(endpoint);
-        endpoint.wake_local(); // other threads of this node may sleep until they see it
+        let mut told = self.tells(endpoint);
         if let Ok(next) = &mut told
             && *next < self.barrier.arrived.len()
         {
@@ -338,6 +362,17 @@ impl BarrierThread {
             });
         }
         if told.as_ref().is_ok_and(|next| *next == self.barrier.arrived.len()) { Ok(()) } else { Err(told) }
+    }
+
+    /// Arrives. Returns how many rows are known to have arrived, or why not all nodes could be told.
+    #[inline]
+    fn tells(&mut self, endpoint: &Endpoint) -> Result<usize> {
+        self.row.store(self.row.value() + 1);
+        self.is_coming = false;
+        self.is_untold = true;
+        let told = self.tell_untold(endpoint);
+        endpoint.wake_local(); // other threads of this node may sleep until they see it
+        told
     }
 
     /// Tells the nodes if they are still to be told. Returns how many rows, from the first one on, have arrived: rows only
@@ -414,7 +449,11 @@ impl BarrierThread {
             }
             Some(Ok(()))
         };
+        let long = LongWait::default();
         let is_gone = || {
+            if let Some(waited) = long.becomes_long(endpoint) {
+                tracing::info!(object = path, ?waited, "still waits for all threads to arrive");
+            }
             // Any of the remaining nodes may be dead or departed, and this one may wait for it, too. Its row is read after
             // its state: a node that arrived and then left has arrived. So has one that arrived and then died. But the
             // remaining nodes may know of its death since they opened the barrier, and never arrive.

@@ -108,6 +108,11 @@ struct Lock {
     seen: Word,
 }
 
+/// The calls, as they are measured.
+const CALLS: [&str; 2] = ["lock", "try_lock"];
+const LOCK: usize = 0;
+const TRY_LOCK: usize = 1;
+
 /// The words of a cache line.
 const WORDS_OF_LINE: usize = 8;
 
@@ -196,7 +201,7 @@ impl MutexArray {
             move |peer| if homes_too.contains(&peer) { vec![("tickets".into(), bytes as u64)] } else { vec![] };
         let opening = ObjectBuilder::new(node, path, "MutexArray").layout(&format!("count={count}, homes={homes:?}"));
         let opening = opening.participants(participants).regions(regions);
-        let object = opening.require_regions(expect).takes_in_returned().open()?;
+        let object = opening.require_regions(expect).takes_in_returned().calls(&CALLS).open()?;
         // The word of lock `i` is record `i / nodes` on the node at `i mod nodes`. Each has a cache line of its own, or they
         // are packed.
         let bases: Vec<RemotePtr<u64>> =

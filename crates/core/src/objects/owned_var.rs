@@ -48,7 +48,7 @@ use xxhash_rust::xxh3::xxh3_64;
 use zerocopy::IntoBytes;
 
 use crate::error::{ErrorContext, ErrorKind, Result};
-use crate::node::{Node, Object, ObjectBuilder, Regions};
+use crate::node::{Meter, Node, Object, ObjectBuilder, Regions, current};
 use crate::objects::participants::Participants;
 
 /// How a value larger than a word is kept whole.
@@ -182,6 +182,11 @@ fn read_value<T: Plain>(words: &[Word]) -> T {
     value
 }
 
+/// The calls, as they are measured.
+pub(super) const CALLS: [&str; 2] = ["push", "pull"];
+const PUSH: usize = 0;
+const PULL: usize = 1;
+
 impl<T: Plain> OwnedVar<T> {
     const WORDS: () = assert!(
         size_of::<T>().is_multiple_of(8) && size_of::<T>() > 0,
@@ -279,13 +284,26 @@ impl<T: Plain> OwnedVar<T> {
         owner: NodeId,
         tear_check: TearCheck,
     ) -> Result<OwnedVar<T>> {
+        let meter = node.meter(path, "OwnedVar", &CALLS);
+        OwnedVar::announce_part(node, path, participants, owner, tear_check, meter)
+    }
+
+    /// [`OwnedVar::announce`] for a part of an object under whose name its calls are measured.
+    pub(in crate::objects) fn announce_part(
+        node: &Node,
+        path: &str,
+        participants: &[NodeId],
+        owner: NodeId,
+        tear_check: TearCheck,
+        meter: Meter,
+    ) -> Result<OwnedVar<T>> {
         let () = Self::WORDS;
         let image = Image::of::<T>(tear_check);
         let bytes = image.words() * 8;
         let mut regions = Regions::new(node);
         let copy = regions.alloc("copy", GroupKey::SIGNAL, bytes).of(path)?;
         let layout = format!("{}, owner={}, {image:?}", core::any::type_name::<T>(), owner.0);
-        let opening = ObjectBuilder::new(node, path, "OwnedVar").layout(&layout);
+        let opening = ObjectBuilder::new(node, path, "OwnedVar").layout(&layout).measured_by(meter);
         let object = opening
             .participants(Participants::new(participants).iter())
             .regions(regions)
@@ -444,7 +462,7 @@ impl<T: Plain> OwnedVar<T> {
     /// The owner is dead or has left, or a timeout.
     pub async fn pull(&self, endpoint: &Endpoint) -> Result<T> {
         let shared = &self.0;
-        shared.object.check_current()?;
+        current!(shared.object, endpoint, PULL, self.pull(endpoint));
         let path = shared.object.path();
         let from: RemotePtr<u64> = shared.object.remote(shared.owner, "copy")?;
         if from.node() == endpoint.me() {

@@ -163,6 +163,13 @@ pub struct Queue<V: Value> {
     salvaged: LocalMutex<Vec<V>>,
 }
 
+/// Its calls, as they are measured: those for a batch with those for one value.
+const CALLS: [&str; 4] = ["enqueue", "try_enqueue", "dequeue", "try_dequeue"];
+const ENQUEUE: usize = 0;
+const TRY_ENQUEUE: usize = 1;
+const DEQUEUE: usize = 2;
+const TRY_DEQUEUE: usize = 3;
+
 /// Why a call that waits has a value at its end.
 const WAITS: &str = "a call that waits ends with a value or an error";
 
@@ -257,7 +264,7 @@ impl<V: Value> Queue<V> {
         };
         let layout = format!("{options:?}, values of {} words", V::words(value_bytes_max));
         let opening = ObjectBuilder::new(node, path, "Queue").layout(&layout).participants(participants.iter());
-        let object = opening.regions(regions).require_regions(expect).open()?;
+        let object = opening.calls(&CALLS).regions(regions).require_regions(expect).open()?;
         let region = object.remote::<u64>(home, "slots")?;
         let hint = |offset| Hint { word: region.byte_add(offset as u64), seen: Word::new(0) };
         let first_spare = (capacity + rank * enqueues_per_node) as u64;

@@ -178,6 +178,13 @@ struct Shared {
     receivers_taken: Word,
 }
 
+/// The calls, as they are measured.
+const CALLS: [&str; 4] = ["send", "try_send", "recv", "try_recv"];
+const SEND: usize = 0;
+const TRY_SEND: usize = 1;
+const RECV: usize = 2;
+const TRY_RECV: usize = 3;
+
 impl Shared {
     /// Fails if the ring was reopened, or another node waits for that. A ring read by service threads continues until
     /// the end of the object that owns it.
@@ -268,7 +275,9 @@ impl RingBuffer {
             }
             expected
         };
-        let opening = ObjectBuilder::new(node, path, kind).layout(layout);
+        // What the service threads send each other is no call of a user.
+        let calls: &[&str] = if options.read_by_service { &[] } else { &CALLS };
+        let opening = ObjectBuilder::new(node, path, kind).layout(layout).calls(calls);
         let object = opening.participants(participants.iter()).regions(regions).require_regions(expect).announce()?;
         let (sender_taken, receivers_taken) = (Word::new(0), Word::new(0));
         Ok(RingBuffer(Arc::new(Shared { object, options, ring, head, tails, sender_taken, receivers_taken })))

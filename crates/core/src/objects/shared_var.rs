@@ -31,7 +31,7 @@ use core::marker::PhantomData;
 use farfield_fabric::{Endpoint, GroupKey, NodeId, Plain, Region, RemotePtr};
 
 use crate::error::{ErrorContext, Missed, Result};
-use crate::node::{Node, Object, ObjectBuilder, Regions};
+use crate::node::{Node, Object, ObjectBuilder, Regions, current, measured};
 use crate::objects::participants::Participants;
 
 /// A replicated word of type `T` (8 bytes).
@@ -55,6 +55,12 @@ pub struct SharedVar<T> {
     copies: Vec<RemotePtr<T>>,
     _type: PhantomData<T>,
 }
+
+/// Its calls, as they are measured.
+const CALLS: [&str; 3] = ["push", "pull", "fence"];
+const PUSH: usize = 0;
+const PULL: usize = 1;
+const FENCE: usize = 2;
 
 impl<T: Plain> SharedVar<T> {
     const WORD: () = assert!(size_of::<T>() == 8, "a SharedVar holds a word; larger values need an OwnedVar");
@@ -99,7 +105,7 @@ impl<T: Plain> SharedVar<T> {
         let participants = Participants::new(participants);
         let mut regions = Regions::new(node);
         let copy = regions.alloc("copy", GroupKey::SIGNAL, 8).of(path)?;
-        let opening = ObjectBuilder::new(node, path, "SharedVar").layout(core::any::type_name::<T>());
+        let opening = ObjectBuilder::new(node, path, "SharedVar").layout(core::any::type_name::<T>()).calls(&CALLS);
         let opening = opening.participants(participants.iter()).regions(regions);
         let object = opening.require_regions(|_| vec![("copy".into(), 8)]).open()?;
         let copies = participants.iter().map(|peer| object.remote(peer, "copy")).collect::<Result<_>>()?;
@@ -156,7 +162,7 @@ impl<T: Plain> SharedVar<T> {
     /// [`ErrorKind::Missed`](crate::ErrorKind::Missed) names every node that did not get it, and the reason: it is
     /// unreachable, or the put was refused. All others got it.
     pub async fn push(&self, endpoint: &Endpoint, nodes: impl IntoIterator<Item = NodeId>) -> Result<()> {
-        self.object.check_current()?;
+        current!(self.object, endpoint, PUSH, self.push(endpoint, nodes));
         // Nodes that joined after the opening have no copy, and neither have those that did not open it.
         let copy_of = |node| self.copies.binary_search_by_key(&node, |copy| copy.node()).ok();
         // This node's own copy is the source.
@@ -207,7 +213,7 @@ impl<T: Plain> SharedVar<T> {
     /// # Errors
     /// The node is unreachable.
     pub async fn pull(&self, endpoint: &Endpoint, node: NodeId) -> Result<T> {
-        self.object.check_current()?;
+        current!(self.object, endpoint, PULL, self.pull(endpoint, node));
         let from = self.object.remote::<T>(node, "copy")?;
         if node == endpoint.me() {
             return Ok(self.load()); // the copy is already here
@@ -233,6 +239,7 @@ impl<T: Plain> SharedVar<T> {
     /// # Errors
     /// A node is unreachable.
     pub async fn fence(&self, endpoint: &Endpoint, nodes: impl IntoIterator<Item = NodeId>) -> Result<()> {
+        measured!(self.object.meter(), endpoint, FENCE, self.fence(endpoint, nodes));
         endpoint.global_fence(nodes).await.of(self.object.path())
     }
 }

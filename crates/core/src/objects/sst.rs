@@ -8,8 +8,8 @@
 use farfield_fabric::{NodeId, Plain};
 
 use crate::error::{ErrorContext, ErrorKind, Result};
-use crate::node::{Node, Object, ObjectBuilder};
-use crate::objects::owned_var::{OwnedVar, OwnedWriter, TearCheck};
+use crate::node::{Meter, Node, Object, ObjectBuilder};
+use crate::objects::owned_var::{CALLS, OwnedVar, OwnedWriter, TearCheck};
 use crate::objects::participants::Participants;
 
 /// A table of rows of type `T`, each with its owner.
@@ -95,7 +95,7 @@ impl<T: Plain> Sst<T> {
     /// # Errors
     /// As `open`, or this node is not among them.
     pub fn open_among(node: &Node, path: &str, participants: &[NodeId], owners: &[NodeId]) -> Result<Sst<T>> {
-        Sst::open_as(node, path, "Sst", participants, owners)
+        Sst::open_as(node, path, "Sst", participants, owners, node.meter(path, "Sst", &CALLS))
     }
 
     /// The table of an object of another type, under the object's own path: nodes that open two types there learn it.
@@ -105,6 +105,7 @@ impl<T: Plain> Sst<T> {
         kind: &'static str,
         participants: &[NodeId],
         owners: &[NodeId],
+        meter: Meter,
     ) -> Result<Sst<T>> {
         check_rows(owners.len()).of(path)?;
         let layout = format!("{}, owners={owners:?}", core::any::type_name::<T>());
@@ -112,7 +113,8 @@ impl<T: Plain> Sst<T> {
         let table = opening.participants(Participants::new(participants).iter()).announce()?;
         // All rows are announced before the first wait: one exchange in total, not one for each row.
         let announce = |(row, owner): (usize, &NodeId)| {
-            OwnedVar::announce(node, &format!("{path}/{row}"), participants, *owner, TearCheck::Guards)
+            let (path, tear_check) = (format!("{path}/{row}"), TearCheck::Guards);
+            OwnedVar::announce_part(node, &path, participants, *owner, tear_check, meter)
         };
         let rows = owners.iter().enumerate().map(announce).collect::<Result<Vec<_>>>()?;
         table.wait_with(&node.endpoint()?, node.timeout())?;

@@ -1,6 +1,6 @@
-//! The operations of one thread. `access` has puts, gets and atomics, `counts` counts their cost, `run` waits for them
-//! and interleaves them, `batch` has ordered batches, `words` has the short path of RDMA for single words,
-//! and `boxed` the memory of futures that wait.
+//! The operations of one thread. `access` has puts, gets and atomics, `counts` counts their cost, `calls` records the
+//! calls of objects, `run` waits for operations and interleaves them, `batch` has ordered batches, `words` has the short
+//! path of RDMA for single words, and `boxed` the memory of futures that wait.
 
 mod access;
 mod any_lane;
@@ -8,6 +8,7 @@ mod attempt;
 mod batch;
 mod boxed;
 mod buf;
+mod calls;
 mod counts;
 mod elsewhere;
 mod fence;
@@ -29,6 +30,8 @@ pub use self::batch::{Batch, Posted};
 pub use self::boxed::Boxed;
 use self::boxed::KeptBlocks;
 pub use self::buf::Buf;
+use self::calls::Calls;
+pub use self::calls::{CallCounts, CallEnd, CallsReader, Latencies};
 use self::counts::Counters;
 pub use self::counts::{Counts, CountsReader};
 pub(crate) use self::elsewhere::Awaits;
@@ -58,6 +61,8 @@ pub struct Endpoint {
     /// A pool of their own for operations on words, so that buffers never use up its memory.
     words: Pool,
     counters: Arc<Counters>,
+    /// The calls of objects, if they are recorded.
+    calls: Option<Arc<Calls>>,
     /// The length of the longest chain of round trips that the running task has seen.
     depth: Cell<u64>,
     /// Incremented when a wait condition is satisfied.
@@ -157,11 +162,14 @@ pub struct EndpointOptions {
     pub background: bool,
     /// Identifies the endpoint among those of its node: see [`Endpoint::number`].
     pub number: usize,
+    /// How many different calls of objects it has room to record, see [`Endpoint::record_call`]. By default none.
+    pub calls: usize,
 }
 
 impl Default for EndpointOptions {
     fn default() -> Self {
-        EndpointOptions { pool_bytes_max: 256 << 20, timeout: Duration::from_secs(30), background: false, number: 0 }
+        let (pool_bytes_max, timeout) = (256 << 20, Duration::from_secs(30));
+        EndpointOptions { pool_bytes_max, timeout, background: false, number: 0, calls: 0 }
     }
 }
 
@@ -207,6 +215,7 @@ impl Endpoint {
             pool: Pool::new(options.pool_bytes_max, store.clone()),
             words: Pool::new(options.pool_bytes_max.max(WORDS_BYTES_MIN), store),
             counters: Arc::default(),
+            calls: Calls::new(options.calls),
             depth: Cell::new(0),
             progress: Cell::new(0),
             changes: Cell::new(0),
@@ -507,5 +516,8 @@ impl Drop for Endpoint {
         }
         self.publish_depth();
         self.counters.closed.store(true, Ordering::Release);
+        if let Some(calls) = &self.calls {
+            calls.close();
+        }
     }
 }

@@ -229,8 +229,8 @@ fn a_name_is_opened_once_at_a_time() {
             assert_eq!(endpoint.block_on(vars[1].fetch_add(&endpoint, 1)).unwrap(), 0, "round {round}: fresh memory");
             let kvs = scene.open(|node| KvStore::<u64, u64>::open(node, "kv", KvOptions::default()));
             assert!(endpoint.block_on(kvs[1].insert(&endpoint, &1, &2)).unwrap());
-            let open = scene.nodes[0].metrics().objects;
-            assert_eq!(open, ["kv", "kv/locks", "kv/tracker/0", "kv/tracker/1", "var"]);
+            let open = scene.nodes[0].metrics();
+            assert_eq!(open.open_paths(), ["kv", "kv/locks", "kv/tracker/0", "kv/tracker/1", "var"]);
             drop((vars, kvs));
             // The service thread soon releases its part.
             for node in &scene.nodes {

@@ -21,8 +21,8 @@ const LAUNCHERS: [(&str, &str, &str); 4] = [
 
 impl Builder {
     /// Reads the environment: `FARFIELD_NODE`, `FARFIELD_NODES` and `FARFIELD_SESSION` (as `farfield run` sets them),
-    /// or the variables of `mpirun` and `srun`; and `FARFIELD_HUGE_PAGES`, see [`Builder::huge_pages`]. Settings
-    /// without a variable are unchanged.
+    /// or the variables of `mpirun` and `srun`; `FARFIELD_HUGE_PAGES`, see [`Builder::huge_pages`]; and
+    /// `FARFIELD_LATENCIES`, 0 or 1, see [`Builder::latencies`]. Settings without a variable are unchanged.
     ///
     /// `FARFIELD_HOSTS` puts the nodes on RDMA. It contains the addresses of the nodes of all places, separated by
     /// commas. These variables are then read, too:
@@ -55,6 +55,13 @@ impl Builder {
         if let Some(pages) = variable("FARFIELD_HUGE_PAGES") {
             let unknown = |why| config_error(format!("FARFIELD_HUGE_PAGES: {why}"));
             self.config.huge_pages = pages.trim().parse().map_err(unknown)?;
+        }
+        if let Some(latencies) = variable("FARFIELD_LATENCIES") {
+            self.config.latencies = match latencies.trim() {
+                "1" | "true" => true,
+                "0" | "false" | "" => false,
+                other => return Err(config_error(format!("FARFIELD_LATENCIES={other}: set it to 1 or 0"))),
+            };
         }
         for (node_name, nodes_name, session) in LAUNCHERS {
             let (node, nodes) = match (number(node_name)?, number(nodes_name)?) {

@@ -25,6 +25,7 @@ struct File {
     huge_pages: Option<HugePages>,
     pool_bytes_max: Option<usize>,
     seed: Option<u64>,
+    latencies: Option<bool>,
     rdma: Option<FileRdma>,
 }
 
@@ -107,6 +108,7 @@ impl Builder {
         config.huge_pages = file.huge_pages.unwrap_or(config.huge_pages);
         config.pool_bytes_max = file.pool_bytes_max.unwrap_or(config.pool_bytes_max);
         config.seed = file.seed.or(config.seed);
+        config.latencies = file.latencies.unwrap_or(config.latencies);
         Ok(self)
     }
 }

@@ -72,6 +72,18 @@ fn huge_pages_are_named() {
 }
 
 #[test]
+fn calls_are_measured_if_asked_for() {
+    assert!(!from(&[]).unwrap().latencies);
+    for (text, is_on) in [("1", true), ("true", true), ("0", false), ("", false)] {
+        assert_eq!(from(&[("FARFIELD_LATENCIES", text)]).unwrap().latencies, is_on, "{text}");
+    }
+    let error = from(&[("FARFIELD_LATENCIES", "yes")]).err().expect("neither").to_string();
+    assert!(error.contains("FARFIELD_LATENCIES=yes: set it to 1 or 0"), "{error}");
+    assert!(Node::builder().toml("latencies = true").unwrap().config.latencies);
+    assert!(Node::builder().latencies(true).toml("seed = 7").unwrap().config.latencies, "a file that does not say");
+}
+
+#[test]
 fn addresses_put_a_node_on_rdma() {
     let text = "[[nodes]]\nname='a'\naddress='10.0.0.1:1'\n[[nodes]]\nname='b'\naddress='[fd99::2]:1'\n[rdma]\nport=2";
     let config = Node::builder().toml(text).unwrap().config;

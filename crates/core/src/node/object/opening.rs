@@ -4,7 +4,7 @@ use farfield_fabric::{NodeId, Region, Words};
 
 use super::{Callbacks, Expect, Object, ObjectDescriptor, Regions};
 use crate::error::Result;
-use crate::node::Node;
+use crate::node::{Meter, Node};
 
 /// An object that is being opened: its regions, its demands on its peers, and callbacks for those.
 ///
@@ -36,6 +36,8 @@ pub struct ObjectBuilder {
     pub(super) expect: Expect,
     pub(super) takes_in: bool,
     pub(super) callbacks: Callbacks,
+    pub(super) calls: &'static [&'static str],
+    pub(super) meter: Option<Meter>,
 }
 
 impl ObjectBuilder {
@@ -61,6 +63,8 @@ impl ObjectBuilder {
             expect: Box::new(|_| Vec::new()),
             takes_in: false,
             callbacks: Callbacks::default(),
+            calls: &[],
+            meter: None,
         }
     }
 
@@ -170,6 +174,31 @@ impl ObjectBuilder {
         of: impl Fn(NodeId) -> Vec<(String, u64)> + Send + Sync + 'static,
     ) -> ObjectBuilder {
         self.expect = Box::new(of);
+        self
+    }
+
+    /// Names the calls of the object, for its [`Meter`](crate::toolkit::Meter): if the node measures calls, it can measure
+    /// these, and [`Node::metrics`] shows them.
+    ///
+    /// ```
+    /// # fn main() -> farfield::Result<()> {
+    /// # use farfield::toolkit::ObjectBuilder;
+    /// const POST: usize = 0;
+    /// let node = farfield::Node::builder().latencies(true).start()?;
+    /// let mail = ObjectBuilder::new(&node, "app/mail", "Mail").calls(&["post"]).open()?;
+    /// let ep = node.endpoint()?;
+    /// ep.block_on(mail.meter().measure(&ep, POST, async { Ok(()) }))?;
+    /// assert!(node.metrics().call("app/mail", "post").is_some());
+    /// # Ok(()) }
+    /// ```
+    pub fn calls(mut self, names: &'static [&'static str]) -> ObjectBuilder {
+        self.calls = names;
+        self
+    }
+
+    /// The calls of the object are measured as those of another, whose part it is.
+    pub(crate) fn measured_by(mut self, meter: Meter) -> ObjectBuilder {
+        self.meter = Some(meter);
         self
     }
 

@@ -142,6 +142,11 @@ impl Regions {
         self.all.iter().filter_map(|(name, memory)| Some(((*name)?, memory)))
     }
 
+    /// The bytes of all, announced or not.
+    pub(super) fn bytes(&self) -> u64 {
+        self.all.iter().map(|(_, memory)| memory.bytes() as u64).sum()
+    }
+
     /// Passes the regions to an opening.
     pub(super) fn take(mut self) -> Vec<Memory> {
         core::mem::take(&mut self.all).into_iter().map(|it| it.1).collect()

@@ -37,7 +37,7 @@ use serde::{Deserialize, Serialize};
 
 use self::caller::Caller;
 use super::super::{Node, Shared};
-use super::Message;
+use super::{MEASURED, Message};
 use crate::error::{Error, ErrorContext, ErrorKind, Result, not_a_participant};
 
 /// The messages of a node that reopens a path.
@@ -387,6 +387,7 @@ impl Node {
         if candidates.is_some_and(|nodes| !nodes.contains(&self.id())) {
             return Err(not_a_participant(self.id())).of(path);
         }
+        let _span = tracing::info_span!("reopen", node = self.id().0, object = path).entered();
         let endpoint = self.endpoint()?;
         let caller = Caller::begin(self, path, candidates, &endpoint)?;
         let reopened = caller.run(open);
@@ -441,13 +442,16 @@ impl super::Object {
         // A call that has just begun may as well have begun before: it continues with the old object, as others do.
         match self.open.reopened.glance() {
             0 => Ok(()),
-            generation => Err(self.is_old(generation)),
+            other => self.check_measured(other),
         }
     }
 
     #[cold]
-    fn is_old(&self, generation: u64) -> Error {
-        Error::from(ErrorKind::Reopened { generation }).of(self.path())
+    fn check_measured(&self, reopened: u64) -> Result<()> {
+        match reopened {
+            MEASURED => Ok(()),
+            generation => Err(Error::from(ErrorKind::Reopened { generation }).of(self.path())),
+        }
     }
 
     /// [`Object::check_current`](super::Object::check_current), for calls that wait: they also end when another node

@@ -238,7 +238,10 @@ fn lead(shared: &Arc<Shared>, membership: &mut Membership) -> Option<Duration> {
     speak(shared, membership);
     for node in membership.to_evict() {
         match fabric.evict(node, EVICT_MAX) {
-            Ok(()) => membership.has_evicted(node),
+            Ok(()) => {
+                tracing::info!("{node}, which is dead, is evicted: none of its operations can land any more");
+                membership.has_evicted(node);
+            }
             Err(why) => tracing::debug!("{node} is not evicted yet: {why}"),
         }
     }
@@ -276,6 +279,7 @@ fn handle(shared: &Arc<Shared>, membership: &mut Membership, event: ControlEvent
     let service = &shared.service;
     match event {
         ControlEvent::Up(node) => {
+            tracing::info!("{node} has joined");
             service.up.lock().insert(node);
             membership.came(node);
             // Objects that were opened before it joined are announced now.
@@ -287,14 +291,21 @@ fn handle(shared: &Arc<Shared>, membership: &mut Membership, event: ControlEvent
         }
         ControlEvent::Down(node) => match shared.fabric.peer_state(node) {
             PeerState::Left => {
+                tracing::info!("{node} has left");
                 membership.left(node);
                 shared.forget_the_gone();
             }
-            PeerState::Dead { .. } => membership.died(node),
+            PeerState::Dead { .. } => {
+                tracing::warn!("{node} is dead");
+                membership.died(node);
+            }
             // Its connection has broken, which does not prove its death.
             PeerState::Up { .. } | PeerState::NotJoined => membership.suspect(node),
         },
-        ControlEvent::Suspected(node) => membership.suspect(node),
+        ControlEvent::Suspected(node) => {
+            tracing::info!("{node} is silent: it is suspected to be dead");
+            membership.suspect(node);
+        }
         ControlEvent::Trusted(node) => membership.trust(node),
         ControlEvent::Refused(node, error) => {
             tracing::warn!("{node} was refused: {error}");

@@ -4,8 +4,9 @@ use farfield_fabric::{Buf, Endpoint, RemotePtr};
 
 use super::index::Entry;
 use super::values::{Look, judge};
-use super::{Key, KvStore, Value};
+use super::{GET, GET_MANY, Key, KvStore, Value};
 use crate::error::{ErrorContext, Result};
+use crate::node::measured;
 
 /// Slots that one call reads at once.
 const CHUNK: usize = 64;
@@ -31,6 +32,7 @@ impl<K: Key, V: Value> KvStore<K, V> {
     /// # Errors
     /// There is no memory to read into.
     pub async fn get_many(&self, endpoint: &Endpoint, keys: &[K], into: &mut Vec<Result<Option<V>>>) -> Result<()> {
+        measured!(self.object.meter(), endpoint, GET_MANY, self.get_many(endpoint, keys, into));
         into.clear();
         let words = self.layout.words;
         let mut buf = endpoint.buf::<u64>(words * CHUNK.min(keys.len())).of(self.object.path())?;
@@ -65,7 +67,10 @@ impl<K: Key, V: Value> KvStore<K, V> {
                 into.push(match look {
                     Look::Found(value) => Ok(Some(value)),
                     Look::Absent => Ok(None),
-                    Look::Torn => self.get(endpoint, key).await,
+                    Look::Torn => {
+                        self.object.meter().skip(endpoint, GET);
+                        self.get(endpoint, key).await
+                    }
                 });
             }
         }

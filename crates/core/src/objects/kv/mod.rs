@@ -111,7 +111,7 @@ use self::slots::{Layout, Slots};
 use self::tracker::Tracker;
 use self::values::Look;
 use crate::error::{Error, ErrorContext, ErrorKind, Result};
-use crate::node::{Node, Object, ObjectBuilder, Regions};
+use crate::node::{Node, Object, ObjectBuilder, Regions, measured};
 pub use crate::objects::codec::{ByteString, Key, Value};
 use crate::objects::mutex::MutexArray;
 use crate::objects::options::{at_least_one, region_bytes};
@@ -154,6 +154,16 @@ pub struct KvStore<K: Key, V: Value> {
     deaths: Arc<Deaths>,
     _value: core::marker::PhantomData<fn() -> V>,
 }
+
+/// Its calls, as they are measured.
+const CALLS: [&str; 7] = ["get", "get_many", "insert", "update", "upsert", "modify", "delete"];
+const GET: usize = 0;
+const GET_MANY: usize = 1;
+const INSERT: usize = 2;
+const UPDATE: usize = 3;
+const UPSERT: usize = 4;
+const MODIFY: usize = 5;
+const DELETE: usize = 6;
 
 /// Pairs that [`KvStore::open_with_pairs_of`] copies at once.
 const WINDOW: usize = 64;
@@ -222,7 +232,7 @@ impl<K: Key, V: Value> KvStore<K, V> {
         let options_here =
             format!("key={}, value={}, {options:?}", core::any::type_name::<K>(), core::any::type_name::<V>());
         let opening = ObjectBuilder::new(node, path, "KvStore").layout(&options_here).participants(participants.iter());
-        let object = opening.regions(regions).require_regions(expect).open()?;
+        let object = opening.calls(&CALLS).regions(regions).require_regions(expect).open()?;
         let of_all = |region| participants.iter().map(|peer| object.remote(peer, region)).collect::<Result<Vec<_>>>();
         let (bases, redo) = (of_all("slots")?, of_all("redo")?);
         let deaths = Arc::new(Deaths::new(node, participants.clone(), reports, of_all("reports")?));
@@ -377,6 +387,7 @@ impl<K: Key, V: Value> KvStore<K, V> {
     /// [`ErrorKind::ValueLost`], or a timeout: a writer stopped during its update of the value.
     #[inline]
     pub async fn get(&self, endpoint: &Endpoint, key: &K) -> Result<Option<V>> {
+        measured!(self.object.meter(), endpoint, GET, self.get(endpoint, key));
         let mut since = None;
         loop {
             let Some(entry) = self.index.get(key) else { return Ok(None) };
@@ -404,6 +415,7 @@ impl<K: Key, V: Value> KvStore<K, V> {
     /// No free slot, a key or value that is too long, a dead or departed node, or a timeout. Except for the last two,
     /// nothing has changed.
     pub async fn insert(&self, endpoint: &Endpoint, key: &K, value: &V) -> Result<bool> {
+        measured!(self.object.meter(), endpoint, INSERT, self.insert(endpoint, key, value));
         self.check_sizes(key, Some(value))?;
         let locked = self.lock(endpoint, key).await?;
         if self.index.get(key).is_some_and(|entry| self.check_there(endpoint, entry).is_ok()) {
@@ -428,6 +440,7 @@ impl<K: Key, V: Value> KvStore<K, V> {
     /// # Errors
     /// [`ErrorKind::ValueLost`], a value that is too long, or a timeout.
     pub async fn update(&self, endpoint: &Endpoint, key: &K, value: &V) -> Result<bool> {
+        measured!(self.object.meter(), endpoint, UPDATE, self.update(endpoint, key, value));
         self.check_sizes(key, Some(value))?;
         let locked = self.lock(endpoint, key).await?;
         match self.index.get(key) {
@@ -452,6 +465,7 @@ impl<K: Key, V: Value> KvStore<K, V> {
     /// # Errors
     /// As [`KvStore::insert`].
     pub async fn upsert(&self, endpoint: &Endpoint, key: &K, value: &V) -> Result<()> {
+        measured!(self.object.meter(), endpoint, UPSERT, self.upsert(endpoint, key, value));
         self.check_sizes(key, Some(value))?;
         let locked = self.lock(endpoint, key).await?;
         match self.index.get(key).filter(|entry| self.check_there(endpoint, *entry).is_ok()) {
@@ -482,8 +496,10 @@ impl<K: Key, V: Value> KvStore<K, V> {
         key: &K,
         change: impl FnOnce(Option<&V>) -> Option<V>,
     ) -> Result<Option<V>> {
+        measured!(self.object.meter(), endpoint, MODIFY, self.modify(endpoint, key, change));
         self.check_sizes(key, None)?;
         let locked = self.lock(endpoint, key).await?;
+        self.object.meter().skip(endpoint, GET);
         let before = self.get(endpoint, key).await?;
         match change(before.as_ref()) {
             None => locked.unlock().await?,
@@ -515,6 +531,7 @@ impl<K: Key, V: Value> KvStore<K, V> {
     /// # Errors
     /// A dead or departed node, or a timeout. The key may be removed nevertheless.
     pub async fn delete(&self, endpoint: &Endpoint, key: &K) -> Result<bool> {
+        measured!(self.object.meter(), endpoint, DELETE, self.delete(endpoint, key));
         self.check_sizes(key, None)?;
         let locked = self.lock(endpoint, key).await?;
         let Some(entry) = self.index.get(key) else {

@@ -159,7 +159,7 @@ impl<K: Key, V: Value> KvStore<K, V> {
 
     #[inline]
     pub(super) async fn look(&self, endpoint: &Endpoint, entry: Entry) -> Result<Look<V>> {
-        if entry.slot.node() == self.object.node().id() {
+        if entry.slot.node() == endpoint.me() {
             return Ok(self.look_here(entry));
         }
         // A small value needs no buffer.

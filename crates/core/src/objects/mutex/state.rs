@@ -4,6 +4,8 @@ use core::time::Duration;
 
 use farfield_fabric::{Instant, NodeId};
 
+use crate::node::LONG;
+
 /// How often in a row newcomers may overtake waiting operations.
 pub const BYPASS_MAX: u64 = 16;
 /// If a free lock is not taken for this time and some node is dead or departed, the queue's head counts as an
@@ -115,11 +117,13 @@ pub(super) struct Watch {
     /// The time since which it has been the same turn. Newcomers that overtake waiting operations do not make it
     /// younger.
     turn_since: Instant,
+    /// The wait was reported, since it lasts.
+    is_told: bool,
 }
 
 impl Watch {
     pub(super) fn begin(state: State, now: Instant) -> Watch {
-        Watch { state, since: now, turn_since: now }
+        Watch { state, since: now, turn_since: now, is_told: false }
     }
 
     pub(super) fn sees(&mut self, state: State, now: Instant) {
@@ -130,6 +134,13 @@ impl Watch {
             self.turn_since = now;
         }
         self.state = state;
+    }
+
+    /// Whether the wait has become so long, for the first time, that it is reported.
+    pub(super) fn becomes_long(&mut self, waited: Duration) -> bool {
+        let becomes = waited >= LONG && !self.is_told;
+        self.is_told |= becomes;
+        becomes
     }
 
     /// Whether the turn seems abandoned: it is old, and was not taken though the lock was free.

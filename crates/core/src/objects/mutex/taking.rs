@@ -8,9 +8,9 @@ use farfield_fabric::{self as fabric, Attempt, Begun, Endpoint, Instant, Op, Rem
 
 use super::abandoned::Ticket;
 use super::state::{DRAW, State, Watch, patience};
-use super::{Guard, Lock, MutexArray};
+use super::{Guard, LOCK, Lock, MutexArray, TRY_LOCK};
 use crate::error::{ErrorContext, ErrorKind, Result};
-use crate::node::{MemberStatus, Node};
+use crate::node::{Either, MemberStatus, Node, Timed};
 use crate::objects::holding::Holding;
 use crate::objects::release;
 use crate::objects::settle::CancelGuard;
@@ -111,7 +111,39 @@ impl MutexArray {
         index: usize,
         limit: L,
     ) -> Result<Begun<Guard<'a>, impl Rest<Option<Guard<'a>>> + use<'a, L>>> {
+        if self.object.is_plain() {
+            return Ok(self.begins(endpoint, index, limit)?.map_err(Either::Plain));
+        }
+        Ok(Err(Either::Measured(self.begin_measured(endpoint, index, limit)?)))
+    }
+
+    /// A call that is measured goes the way of one that has to wait, from its first attempt on.
+    #[cold]
+    fn begin_measured<'a, L: BorrowMut<WaitLimit>>(
+        &'a self,
+        endpoint: &'a Endpoint,
+        index: usize,
+        limit: L,
+    ) -> Result<Timed<'a, impl Future<Output = Result<Option<Guard<'a>>>> + use<'a, L>>> {
         self.object.check_current()?;
+        let call = if *limit.borrow() == WaitLimit::Now { TRY_LOCK } else { LOCK };
+        let timing = self.object.meter().start(endpoint, call);
+        let lock = self.lock_at(index);
+        let guess = State(lock.seen.load()).freed();
+        let take = |taken: State| endpoint.cas(lock.word, guess.0, taken.0);
+        let taken = guess.taken_by_newcomer(self.me);
+        let asked = taken.map(|taken| Err(self.settle_take(endpoint, lock.word, guess, take(taken))));
+        Ok(timing.rest(endpoint, self.go_on(endpoint, index, asked, guess, limit)))
+    }
+
+    /// [`MutexArray::begin`] of locks that are current.
+    #[inline(always)]
+    fn begins<'a, L: BorrowMut<WaitLimit>>(
+        &'a self,
+        endpoint: &'a Endpoint,
+        index: usize,
+        limit: L,
+    ) -> Result<Begun<Guard<'a>, impl Rest<Option<Guard<'a>>> + use<'a, L>>> {
         let lock = self.lock_at(index);
         let guess = State(lock.seen.load()).freed();
         let asked = match guess.taken_by_newcomer(self.me) {
@@ -289,6 +321,10 @@ impl MutexArray {
         let now = endpoint.now();
         let patience = self.patience(index);
         watch.sees(state, now);
+        if watch.becomes_long(now - start) {
+            let (object, holder, waited) = (self.object.path(), state.holder(), now - start);
+            tracing::info!(object, lock = index, ?holder, ?waited, "still waits for a lock");
+        }
         let (late, stuck) = (now >= deadline, watch.is_stuck(now, patience));
         let gone = state.holder().and_then(|holder| endpoint.check_alive(holder).err());
         if let Some(left) = left_by_the_dead(self.object.node(), state, gone.is_some() || stuck) {
@@ -335,6 +371,7 @@ impl MutexArray {
         if found != state {
             return Ok(found);
         }
+        tracing::info!(object = self.object.path(), lock = index, holder = ?state.holder(), "freed from a dead node");
         if state.holder().is_none() {
             *self.passed_over.lock().entry(index).or_default() += 1;
         }

@@ -3,7 +3,7 @@
 use farfield_fabric::{self as fabric, Endpoint, Plain, RemotePtr};
 use zerocopy::IntoBytes;
 
-use super::{Image, OwnedWriter, Peer, checksum, put_words};
+use super::{Image, OwnedWriter, PUSH, Peer, checksum, put_words};
 use crate::error::{ErrorContext, Missed, Result};
 
 impl<T: Plain> OwnedWriter<T> {
@@ -74,8 +74,11 @@ impl<T: Plain> OwnedWriter<T> {
     /// dead or has left, or a put was refused. All others have it. The next push, of this value or another, includes
     /// those nodes.
     pub async fn push(&mut self, endpoint: &Endpoint) -> Result<()> {
+        if self.var.object.is_plain() {
+            return self.send(endpoint);
+        }
         self.var.object.check_current()?;
-        self.send(endpoint)
+        self.var.object.meter().measure_now(endpoint, PUSH, || self.send(endpoint))
     }
 
     /// [`OwnedWriter::push`] without a future, for an object that sends from outside of any, or in a drop. It does not

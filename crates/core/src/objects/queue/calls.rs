@@ -6,8 +6,9 @@ use farfield_fabric::{self as fabric, Endpoint, Instant, NodeId};
 
 use super::state::{Position, State};
 use super::steps::{Begun, Filling, Taking, decide};
-use super::{Hint, Queue, QueueOptions};
+use super::{DEQUEUE, ENQUEUE, Hint, Queue, QueueOptions, TRY_DEQUEUE, TRY_ENQUEUE};
 use crate::error::{Error, ErrorContext, ErrorKind, Result};
+use crate::node::{LongWait, current};
 use crate::objects::codec::Value;
 use crate::objects::wait_limit::WaitLimit;
 
@@ -17,7 +18,8 @@ const REOPENED_CHECK_EVERY: Duration = Duration::from_millis(20);
 impl<V: Value> Queue<V> {
     /// Fills the first position that is not filled. Returns whether there was room, if the call does not wait for it.
     pub(super) async fn fill(&self, endpoint: &Endpoint, values: &[V], mut limit: WaitLimit) -> Result<bool> {
-        self.object.check_current()?;
+        let call = if limit == WaitLimit::Now { TRY_ENQUEUE } else { ENQUEUE };
+        current!(self.object, endpoint, call, self.fill(endpoint, values, limit));
         self.check(values)?;
         if values.is_empty() {
             return Ok(true);
@@ -99,7 +101,8 @@ impl<V: Value> Queue<V> {
 
     /// Takes the first value that is not taken; `None` only if it is not waited for.
     pub(super) async fn take(&self, endpoint: &Endpoint, mut limit: WaitLimit) -> Result<Option<V>> {
-        self.object.check_current()?;
+        let call = if limit == WaitLimit::Now { TRY_DEQUEUE } else { DEQUEUE };
+        current!(self.object, endpoint, call, self.take(endpoint, limit));
         let path = self.object.path();
         let mut position = self.head.seen.load();
         loop {
@@ -193,13 +196,18 @@ impl<V: Value> Queue<V> {
         deadline: Instant,
         what: &str,
     ) -> Result<State> {
-        let start = endpoint.now();
+        let (start, long) = (endpoint.now(), LongWait::default());
         // It ends with an error when the home node dies. The wait is in slices, since the queue may be reopened
         // meanwhile.
         let changed = loop {
             let slice = deadline.min(endpoint.now() + REOPENED_CHECK_EVERY);
             match endpoint.wait_remote(self.slot(position), state.0, slice).await {
-                Err(error) if error.is_timeout() && endpoint.now() < deadline => self.object.check_unasked()?,
+                Err(error) if error.is_timeout() && endpoint.now() < deadline => {
+                    if let Some(waited) = long.becomes_long(endpoint) {
+                        tracing::info!(object = self.object.path(), ?waited, "still waits for {what}");
+                    }
+                    self.object.check_unasked()?;
+                }
                 changed => break changed,
             }
         };

@@ -4,8 +4,9 @@ use std::sync::Arc;
 
 use farfield_fabric::{Endpoint, Instant, RemotePtr, Word};
 
-use super::{Shared, framed_bytes};
+use super::{RECV, Shared, TRY_RECV, framed_bytes};
 use crate::error::{ErrorContext, ErrorKind, Result};
+use crate::node::measured;
 
 /// One reader of a ring buffer.
 ///
@@ -73,6 +74,10 @@ impl RingReceiver {
     /// The writer's node is unreachable and has left no more messages. Or there is no message, and the acknowledgement
     /// of the last ones was refused (see [`RingReceiver::acknowledge`]). No message is lost by an error: call it again.
     pub fn try_recv(&mut self, endpoint: &Endpoint, into: &mut Vec<u8>) -> Result<bool> {
+        let meter = self.shared.object.meter();
+        if meter.is_on() && meter.measures(endpoint, TRY_RECV) {
+            return self.try_recv_measured(endpoint, into);
+        }
         let received = self.try_recv_unacknowledged(endpoint, into)?;
         if received {
             // The message already belongs to the caller. If this is refused, the next call retries it and reports a
@@ -80,6 +85,19 @@ impl RingReceiver {
             let _ = self.acknowledge(endpoint);
         }
         Ok(received)
+    }
+
+    /// A look that finds nothing is not counted.
+    #[cold]
+    fn try_recv_measured(&mut self, endpoint: &Endpoint, into: &mut Vec<u8>) -> Result<bool> {
+        let meter = self.shared.object.meter();
+        let timing = meter.start(endpoint, TRY_RECV);
+        meter.skip(endpoint, TRY_RECV);
+        let received = self.try_recv(endpoint, into);
+        if !matches!(received, Ok(false)) {
+            timing.end(endpoint, &received);
+        }
+        received
     }
 
     /// Like [`RingReceiver::try_recv`], but only [`RingReceiver::acknowledge`] notifies the writer.
@@ -242,7 +260,13 @@ impl RingReceiver {
     /// # Errors
     /// As `recv`.
     pub async fn recv_deadline(&mut self, endpoint: &Endpoint, into: &mut Vec<u8>, deadline: Instant) -> Result<()> {
-        while !self.try_recv(endpoint, into)? {
+        let meter = self.shared.object.meter();
+        measured!(meter, endpoint, RECV, self.recv_deadline(endpoint, into, deadline));
+        loop {
+            meter.skip(endpoint, TRY_RECV);
+            if self.try_recv(endpoint, into)? {
+                return Ok(());
+            }
             let (shared, position) = (Arc::clone(&self.shared), self.position);
             let head = shared.head.word(0);
             let has_come = || (head.load() > position).then_some(Ok(()));
@@ -253,7 +277,6 @@ impl RingReceiver {
             let waited = endpoint.wait_until_or(deadline, has_come, fails).await;
             waited.waiting_for_nodes("a message", &[shared.options.writer]).of(shared.object.path())??;
         }
-        Ok(())
     }
 }
 

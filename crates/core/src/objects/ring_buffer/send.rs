@@ -6,9 +6,9 @@ use std::sync::Arc;
 use farfield_fabric::{self as fabric, Endpoint, Instant, NodeId, Region, RemotePtr, write_bytes};
 
 use super::acknowledge::Acknowledgements;
-use super::{Shared, framed_bytes};
+use super::{SEND, Shared, TRY_SEND, framed_bytes};
 use crate::error::{ErrorContext, ErrorKind, Missed, Result};
-use crate::node::MemberStatus;
+use crate::node::{MemberStatus, measured};
 
 /// The one writer of a ring buffer.
 ///
@@ -116,8 +116,13 @@ impl RingSender {
     /// A message longer than [`RingSender::message_bytes_max`], or no live reader node, or refused puts to all of
     /// them. Then the message was not sent, and no reader will see any of it.
     pub fn try_send(&mut self, endpoint: &Endpoint, message: &[u8]) -> Result<bool> {
-        if !self.shared.options.read_by_service {
-            self.shared.object.check_current()?;
+        let shared = &*self.shared;
+        if !shared.options.read_by_service && !shared.object.is_plain() {
+            shared.object.check_current()?;
+            let meter = shared.object.meter();
+            if meter.measures(endpoint, TRY_SEND) {
+                return meter.again_now(endpoint, TRY_SEND, || self.try_send(endpoint, message));
+            }
         }
         let path = self.shared.object.path();
         let capacity = self.shared.options.capacity_bytes;
@@ -351,11 +356,16 @@ impl RingSender {
     /// # Errors
     /// As `send`.
     pub async fn send_deadline(&mut self, endpoint: &Endpoint, message: &[u8], deadline: Instant) -> Result<()> {
-        while !self.try_send(endpoint, message)? {
+        let meter = self.shared.object.meter();
+        measured!(meter, endpoint, SEND, self.send_deadline(endpoint, message, deadline));
+        loop {
+            meter.skip(endpoint, TRY_SEND);
+            if self.try_send(endpoint, message)? {
+                return Ok(());
+            }
             let needed = (self.head + framed_bytes(message.len()) as u64) - self.shared.options.capacity_bytes as u64;
             self.wait_tails(endpoint, needed, deadline, "room in the ring").await?;
         }
-        Ok(())
     }
 
     /// Whether all readers on live nodes have read up to `position`.

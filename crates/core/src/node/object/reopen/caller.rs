@@ -5,7 +5,7 @@ use farfield_fabric::{self as fabric, Endpoint, NodeId};
 use super::super::Message;
 use super::{Call, Known, Reopening, Step, generation_of};
 use crate::error::{Error, ErrorKind, Result};
-use crate::node::Node;
+use crate::node::{LongWait, Node};
 
 /// The result of waiting for the others.
 enum Met {
@@ -48,6 +48,7 @@ impl<'a> Caller<'a> {
     pub(super) fn run<T>(&self, mut open: impl FnMut(&Reopening) -> Result<T>) -> Result<T> {
         loop {
             let (generation, members) = self.agree()?;
+            tracing::info!(generation, ?members, "agreed");
             self.known(|known| (known.last, known.members) = (generation, members.clone()));
             let reopening = Reopening {
                 path: format!("{}@{generation}", self.path),
@@ -71,6 +72,7 @@ impl<'a> Caller<'a> {
             match self.meet(generation, &members)? {
                 Met::All => {
                     self.supersede(generation);
+                    tracing::info!(generation, "reopened");
                     return Ok(opened);
                 }
                 Met::Another => {
@@ -120,6 +122,7 @@ impl<'a> Caller<'a> {
         // This comes before the poll, so no change in between is missed.
         let seen = || service.reopenings.changes.load();
         let start = endpoint.now();
+        let long = LongWait::default();
         loop {
             self.check_fenced()?;
             let before = seen();
@@ -127,9 +130,16 @@ impl<'a> Caller<'a> {
                 Ok(done) => return Ok(done),
                 Err(missing) => missing,
             };
+            let tells = || {
+                if let Some(waited) = long.becomes_long(endpoint) {
+                    tracing::info!(?waited, ?missing, "still waits for {what}");
+                }
+            };
             // The fabric knows of a death before the membership does.
-            let has_changed =
-                || (seen() != before || missing.iter().any(|node| endpoint.check_alive(*node).is_err())).then_some(());
+            let has_changed = || {
+                tells();
+                (seen() != before || missing.iter().any(|node| endpoint.check_alive(*node).is_err())).then_some(())
+            };
             if endpoint.block_on(endpoint.wait_until(start + self.node.timeout(), has_changed)).is_err() {
                 let waited = endpoint.now() - start;
                 return Err(ErrorKind::Timeout { what: what.into(), waited, missing }.into());
