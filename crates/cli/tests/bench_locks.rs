@@ -165,7 +165,7 @@ fn a_node_that_dies_ends_the_run() {
     assert!(killed.success());
     let output = run.wait_with_output().expect("it ends");
     assert!(!output.status.success() && start.elapsed() < Duration::from_secs(50));
-    assert!(said(&output).contains("node 1 failed: signal: 9"), "{}", said(&output));
+    assert!(said(&output).contains("farfield: node 1 was killed by SIGKILL (signal 9)"), "{}", said(&output));
 }
 
 #[test]

@@ -142,14 +142,24 @@ fn mistakes_are_explained() {
         (&["no/such"][..], "no scenario's name contains `no/such`; there are\n  barrier/  "),
         (&["--replay", "barrier/visible"], "`barrier/visible` is no replay line"),
         (&["--replay", "barrier/visible#e:2"], "is no replay line"),
-        (&["--replay", "no/such#e:1=2"], "no scenario is called `no/such`; there are\n"),
+        (&["--replay", "barrier/visible#e:2=1,2=1"], "is no replay line"),
+        (
+            &["--replay", "no/such#e:1=2"],
+            "no scenario is called `no/such`: the line is of another build or program; there",
+        ),
+        // A decision that the execution does not have, and a candidate that the decision does not have.
+        (
+            &["--replay", "barrier/visible#e:1000000=1"],
+            "1 of the line's 1 choices could not be made, the first because there",
+        ),
+        (&["--replay", "barrier/visible#e:0=60000,1000000=1"], "2 of the line's 2 choices could not be made"),
         (&["--replay", "barrier/visible#e:", "barrier"], "cannot be used with"),
         (&["--executions", "0"], "--executions"),
         (&["--seconds", "0"], "more than 0 seconds"),
         (&["--steps", "many"], "such as 1e11"),
     ] {
         let output = check(arguments);
-        assert!(!output.status.success() && out(&output).is_empty(), "{arguments:?}");
+        assert!(output.status.code() == Some(2) && out(&output).is_empty(), "{arguments:?}");
         assert!(err(&output).contains(part), "{arguments:?}: {}", err(&output));
     }
 }

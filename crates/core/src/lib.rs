@@ -25,7 +25,7 @@ include!(concat!(env!("OUT_DIR"), "/seeded.rs"));
 
 pub use error::{Error, ErrorKind, Result};
 pub use farfield_fabric as fabric;
-pub use farfield_fabric::{Endpoint, HugePages, NodeId, zerocopy};
+pub use farfield_fabric::{Endpoint, HugePages, NODES_MAX, NodeId, zerocopy};
 pub use node::{
     Builder, Config, LEAVE_TIMEOUT, MemberStatus, Metrics, Node, PORT, Reopening, local_session, local_session_with,
     loopback_hosts, on_each,
