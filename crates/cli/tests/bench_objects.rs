@@ -1,5 +1,6 @@
 //! `farfield bench barrier`, `broadcast`, `queue` and `idle`, end to end: real processes, small runs.
 
+use std::collections::BTreeMap;
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
@@ -95,14 +96,17 @@ fn values_come_out_once_and_in_order() {
     assert!(table.contains("all values came out once, and in order"), "{table}");
 }
 
-/// The nodes that a process has started.
-fn children(id: u32) -> Vec<String> {
+/// The nodes that a benchmark has started, in their order.
+fn nodes(id: u32) -> Vec<String> {
     let list = std::fs::read_to_string(format!("/proc/{id}/task/{id}/children")).unwrap_or_default();
-    // Another one cleans up after it.
-    let is_node = |child: &&str| {
-        std::fs::read(format!("/proc/{child}/cmdline")).is_ok_and(|line| !line.ends_with(b"__caretaker\0"))
+    // One that cleans up after it has no number, and neither has a process that has not become a node yet.
+    let number = |child: &str| {
+        let variables = std::fs::read(format!("/proc/{child}/environ")).unwrap_or_default();
+        let variable = |one: &[u8]| std::str::from_utf8(one).ok()?.strip_prefix("FARFIELD_NODE=")?.parse::<u16>().ok();
+        variables.split(|byte| *byte == 0).find_map(variable)
     };
-    list.split_whitespace().filter(is_node).map(str::to_owned).collect()
+    let nodes = list.split_whitespace().filter_map(|child| Some((number(child)?, child.to_owned())));
+    nodes.collect::<BTreeMap<_, _>>().into_values().collect()
 }
 
 /// How many threads a process has.
@@ -125,7 +129,7 @@ fn a_node_that_dies_ends_the_run_and_is_named() {
         let run = command.spawn().expect("the binary runs");
         let start = Instant::now();
         let nodes = loop {
-            let nodes = children(run.id());
+            let nodes = nodes(run.id());
             // A node that has joined the session has a service thread.
             if nodes.len() >= 2 && nodes.iter().all(|node| threads(node) > 1) {
                 break nodes;

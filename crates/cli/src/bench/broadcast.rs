@@ -96,9 +96,9 @@ pub(crate) fn main(args: &BroadcastArgs) -> Result<()> {
             }
         }
     }
-    // A ring on each node, a message of each thread, and those that the writer posts.
+    // A ring on each node, and two messages of each thread.
     let need = |plan: &Plan| {
-        let messages = u64::from(plan.threads) + u64::from(plan.window);
+        let messages = 2 * u64::from(plan.threads);
         Need::of(plan.nodes, plan.threads).on_each(capacity_bytes(plan) as u64 + messages * u64::from(plan.size))
     };
     memory::ensure_fit(plans.iter().map(need), "--size, --window or --nodes")?;

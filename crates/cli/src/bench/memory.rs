@@ -9,9 +9,9 @@ use farfield_check::cli::exit::usage;
 
 use crate::doctor::{self, size};
 
-/// What a node's process takes without any object, and each of its threads with its endpoint.
-const PROCESS_BYTES: u64 = 12 << 20;
-const THREAD_BYTES: u64 = 1 << 20;
+/// What a node's process takes without any object, and each of its threads with its endpoint and its results.
+const PROCESS_BYTES: u64 = 20 << 20;
+const THREAD_BYTES: u64 = 3 << 20;
 /// What a node takes where the nodes find each other: its header, its socket, its name.
 const HEADER_BYTES: u64 = 32 << 10;
 
@@ -96,7 +96,7 @@ mod tests {
         let error = fit(needs(), "--keys or --size", Some(2 << 30), None).unwrap_err().to_string();
         assert_eq!(
             error,
-            "the run needs about 3.0 GiB of memory for its 3 nodes together, and this machine has 2 GiB free: lower \
+            "the run needs about 3.1 GiB of memory for its 3 nodes together, and this machine has 2 GiB free: lower \
              --keys or --size"
         );
         let error = fit(needs(), "--keys", None, Some(("/dev/shm".into(), 4096))).unwrap_err().to_string();
