@@ -7,8 +7,13 @@
 //!
 //! Write scenarios for objects of your own as [`scenarios`] does for Farfield's; [`parts`] has what they have in
 //! common.
+//!
+//! With the feature `cli`, [`main`] is the command line of `farfield check` for scenarios of your own.
 #![forbid(unsafe_code)]
 
+#[cfg(feature = "cli")]
+#[doc(hidden)]
+pub mod cli;
 mod log;
 pub mod parts;
 mod scenario;
@@ -19,6 +24,9 @@ mod search;
 pub mod timeline;
 mod trace;
 
+#[cfg(feature = "cli")]
+#[doc(inline)]
+pub use cli::{Program, main};
 pub use farfield_core::fabric::sim::{Failure, FailureKind, Faults, Outcome};
 pub use log::Log;
 pub use scenario::{Cluster, Scenario, Starter, choose, crashed, note, was_paused};

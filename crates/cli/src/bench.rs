@@ -10,6 +10,7 @@ mod journal;
 mod kv;
 mod locks;
 pub(crate) mod measurement;
+pub(crate) mod memory;
 mod options;
 mod peer;
 mod queue;

@@ -25,6 +25,8 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use farfield::LockKind;
 use farfield::mutants::{self, Mutant};
+use farfield_check::cli::exit::{OrUsage, usage};
+use farfield_check::cli::output::parse_seconds;
 
 use self::judge::Findings;
 use self::link::Link;
@@ -33,11 +35,11 @@ use self::processes::Processes;
 use self::report::Report;
 use self::run::Director;
 pub(crate) use self::worker::{WorkerArgs, main as worker_main};
+use crate::bench::memory::{self, Need};
 use crate::caretaker::{self, Left};
-use crate::launch::{FabricChoice, SILENCE};
+use crate::launch::{FabricChoice, SILENCE, parse_nodes};
 use crate::output;
 use crate::parts;
-use crate::run::parse_seconds;
 
 const HELP: &str = "\
 Each node is a process. Its threads use a key-value store, queues, locks (of another kind in each generation), rings,
@@ -76,14 +78,18 @@ service threads.
 
 Exit status:
   0    no violation
-  1    a violation, printed with the command line that repeats the plan; or invalid arguments";
+  1    a violation, printed with the command line that repeats the plan
+  2    wrong usage";
+
+/// What the objects of a node take, about.
+const OBJECTS_BYTES: u64 = 16 << 20;
 
 /// What `farfield chaos` takes.
 #[derive(clap::Args)]
 #[command(after_long_help = HELP, after_help = "--help lists what is verified")]
 pub(crate) struct ChaosArgs {
     /// Number of nodes, each a process. At least two stay alive
-    #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u16).range(2..=16))]
+    #[arg(long, default_value_t = 4, value_parser = parse_nodes)]
     nodes: u16,
     /// Seconds of load, without the time for judging
     #[arg(long, value_name = "S", default_value = "60", value_parser = parse_seconds)]
@@ -121,12 +127,18 @@ pub(crate) struct ChaosArgs {
 }
 
 pub(crate) fn main(args: &ChaosArgs) -> Result<ExitCode> {
-    mutants::enable(args.mutant)?;
+    mutants::enable(args.mutant).or_usage()?;
     let seed = args.seed.unwrap_or_else(|| u64::from(rand::random::<u32>()));
     let nodes = usize::from(args.nodes);
-    let silence = args.fabric.silence()?;
-    let detection = args.detection()?;
-    let link = args.link()?;
+    if nodes < 2 {
+        return Err(usage("--nodes 1: two nodes at least stay alive"));
+    }
+    // Their logs are files: a longer run takes no more.
+    let need = Need::of(args.nodes, 1).on_each(OBJECTS_BYTES);
+    memory::ensure_fit([need], "--nodes")?;
+    let silence = args.fabric.silence().or_usage()?;
+    let detection = args.detection().or_usage()?;
+    let link = args.link().or_usage()?;
     let plan = plan::draw(seed, args.seconds, &Terms { nodes, faults: &args.faults, silence, detection });
     let again = args.line(seed);
     let mut out = io::stderr().lock();

@@ -10,6 +10,7 @@ mod rdma;
 mod rendezvous;
 
 pub(crate) use memory::free_memory;
+pub(crate) use rendezvous::free_directory;
 
 use std::fs;
 use std::io::{self, IsTerminal, Write};
@@ -178,7 +179,7 @@ fn document(groups: &Groups, usable: bool) -> Value {
 }
 
 /// A number of bytes for people.
-fn size(bytes: u64) -> String {
+pub(crate) fn size(bytes: u64) -> String {
     const UNITS: [(u64, &str); 4] = [(GIB * KIB, "TiB"), (GIB, "GiB"), (MIB, "MiB"), (KIB, "KiB")];
     match UNITS.into_iter().find(|(unit, _)| bytes >= *unit) {
         Some((unit, name)) if bytes.is_multiple_of(unit) => format!("{} {name}", bytes / unit),

@@ -6,12 +6,20 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use clap::ValueEnum;
+use farfield::fabric::check_nodes;
 
 use crate::caretaker::{self, Left};
 
 /// For how long a node may be silent, in milliseconds.
 pub(crate) const SILENCE: &str = "FARFIELD_SILENCE_MS";
 const SILENCE_DEFAULT: Duration = Duration::from_millis(500);
+
+/// Reads a number of nodes. All options that take one use this.
+pub(crate) fn parse_nodes(text: &str) -> Result<u16, String> {
+    let nodes: usize = text.parse().map_err(|_| "it is no number of nodes".to_owned())?;
+    check_nodes(nodes).map_err(|error| error.to_string())?;
+    u16::try_from(nodes).map_err(|error| error.to_string())
+}
 
 /// The fabric of a session's nodes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, ValueEnum)]
@@ -75,15 +83,27 @@ pub(crate) fn variables(session: &str, nodes: usize, hosts: &[SocketAddr]) -> Ve
 
 #[cfg(test)]
 mod tests {
+    use farfield::NODES_MAX;
+
     use super::*;
 
     #[test]
+    fn numbers_of_nodes_are_those_of_sessions() {
+        assert_eq!((parse_nodes("1"), parse_nodes(&NODES_MAX.to_string())), (Ok(1), Ok(NODES_MAX as u16)));
+        for text in ["0", "257", "65536", "99999999999"] {
+            let error = parse_nodes(text).unwrap_err();
+            assert_eq!(error, format!("{text} nodes: a session has 1 to 256 nodes at a time"));
+        }
+        assert!(parse_nodes("-1").is_err() && parse_nodes("two").is_err());
+    }
+
+    #[test]
     fn every_node_has_an_address_of_its_own() {
-        let variables = FabricChoice::Verbs.variables("s", 4096);
+        let variables = FabricChoice::Verbs.variables("s", NODES_MAX);
         let hosts = variables.iter().find(|(name, _)| *name == "FARFIELD_HOSTS").unwrap().1.to_str().unwrap();
         let addresses: std::collections::BTreeSet<std::net::SocketAddr> =
             hosts.split(',').map(|address| address.parse().unwrap()).collect();
-        assert_eq!(addresses.len(), 4096);
+        assert_eq!(addresses.len(), NODES_MAX);
         assert!(FabricChoice::Shm.variables("s", 2).contains(&("FARFIELD_HOSTS", "".into())));
     }
 }

@@ -25,7 +25,6 @@
 mod bench;
 mod caretaker;
 mod chaos;
-mod check;
 mod doctor;
 mod launch;
 mod litmus;
@@ -36,10 +35,10 @@ mod run;
 mod shell;
 mod spread;
 
-use std::io::Write;
 use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser, Subcommand};
+use farfield_check::cli::{CheckArgs, exit};
 
 pub use chaos::custom::{Failure, Load, Log, Observed, ObservedCall, Setup, Work};
 pub use parts::Parts;
@@ -47,6 +46,7 @@ pub use parts::Parts;
 /// Objects for network memory: start nodes, measure, and check this machine.
 #[derive(Parser)]
 #[command(name = "farfield", version, propagate_version = true, arg_required_else_help = true)]
+#[command(after_help = exit::HELP)]
 struct Cli {
     #[command(subcommand)]
     command: Command,
@@ -61,7 +61,7 @@ enum Command {
     /// Make a page with pictures and tables of measurements by `bench --json`
     Report(report::ReportArgs),
     /// Model-check the objects: search simulated executions for a failure, or replay one
-    Check(check::CheckArgs),
+    Check(CheckArgs),
     /// Kill, stop and restart nodes under load, and verify everything that they observed
     Chaos(chaos::ChaosArgs),
     /// Enumerate the outcomes of litmus tests under the memory models, or run the tests and count
@@ -101,7 +101,7 @@ pub fn main(parts: Parts) -> ExitCode {
             output::unless_unread(output::log().and_then(|()| bench::main(args)).map(|()| ExitCode::SUCCESS))
         }
         Command::Report(args) => output::unless_unread(report::main(&args)),
-        Command::Check(args) => check::main(args),
+        Command::Check(args) => parts::checked().run(args, &format!("{} check", parts::program())),
         Command::Litmus(args) => output::unless_unread(litmus::main(&args)),
         Command::Doctor(args) => doctor::main(&args),
         Command::Chaos(args) => chaos::main(&args),
@@ -118,11 +118,7 @@ pub fn main(parts: Parts) -> ExitCode {
         }
     };
     caretaker::finish();
-    outcome.unwrap_or_else(|error| {
-        // Not eprintln: a closed stderr is no reason to panic.
-        let _ = writeln!(std::io::stderr(), "farfield: {error:#}");
-        ExitCode::FAILURE
-    })
+    exit::end("farfield", outcome)
 }
 
 #[cfg(test)]

@@ -11,6 +11,7 @@ use std::time::Instant;
 use anyhow::{Context, Result, ensure};
 use farfield::fabric::verbs::VerbsOptions;
 use farfield::mutants::Mutant;
+use farfield_check::cli::exit::{OrUsage, usage};
 use mowgli::enumerate::{Detail, Outcomes, consistent};
 use mowgli::explore;
 use mowgli::litmus::{Implementation, Observable, Quantifier, Test};
@@ -63,7 +64,8 @@ Allowed outcomes that were never seen are listed; they are no failure.
 
 Exit status:
   0  every question has the answer yes, every refinement is sound, and --run saw no forbidden outcome
-  1  otherwise; or the machine differs; or a test, a model or an argument is invalid";
+  1  otherwise; or the machine differs
+  2  wrong usage, or a test, a model or an implementation that cannot be read or understood";
 
 /// What `farfield litmus` takes.
 #[derive(clap::Args)]
@@ -126,7 +128,7 @@ pub(crate) struct LitmusArgs {
 pub(crate) fn main(args: &LitmusArgs) -> Result<ExitCode> {
     let mut models = Models::builtin();
     for file in &args.model {
-        models.load(&file.display().to_string(), &read(file)?)?;
+        models.load(&file.display().to_string(), &read(file)?).or_usage()?;
     }
     let mut out = std::io::stdout().lock();
     if args.models {
@@ -157,7 +159,7 @@ pub(crate) fn main(args: &LitmusArgs) -> Result<ExitCode> {
     let (mut wrong, mut drawn) = (Vec::new(), BTreeSet::new());
     for file in files(&args.tests)? {
         let name = file.display().to_string();
-        let test = Test::parse(&name, &read(&file)?, &models)?;
+        let test = Test::parse(&name, &read(&file)?, &models).or_usage()?;
         let start = Instant::now();
         let outcomes = consistent(&test, Detail::Executions).with_context(|| name.clone())?;
         let took = start.elapsed().as_secs_f64();
@@ -219,9 +221,10 @@ fn refine(args: &LitmusArgs, models: &Models, out: &mut impl Write) -> Result<Ex
         implementations.push(match known.iter().find(|implementation| implementation.name == *name) {
             Some(implementation) => Rc::clone(implementation),
             None => {
-                let text = read(Path::new(name)).context("no implementation that is built in (see --models)")?;
+                let built_in = "no implementation that is built in (see --models)";
+                let text = read(Path::new(name)).context(built_in).or_usage()?;
                 // It may extend one that was named before.
-                let implementation = Rc::new(Implementation::parse(name, &text, &known)?);
+                let implementation = Rc::new(Implementation::parse(name, &text, &known).or_usage()?);
                 known.push(Rc::clone(&implementation));
                 implementation
             }
@@ -231,8 +234,8 @@ fn refine(args: &LitmusArgs, models: &Models, out: &mut impl Write) -> Result<Ex
     for file in files(&args.tests)? {
         let name = file.display().to_string();
         let text = read(&file)?;
-        let refinement =
-            mowgli::refine::refine(&name, &text, models, &implementations).with_context(|| name.clone())?;
+        let refinement = mowgli::refine::refine(&name, &text, models, &implementations);
+        let refinement = refinement.with_context(|| name.clone()).or_usage()?;
         let (shown, specified) = (refinement.shown.len(), refinement.specified.len());
         writeln!(out, "{name}: {shown} outcomes over {}, {specified} specified", args.refine.join(", "))?;
         for (at, state) in refinement.unsound().enumerate() {
@@ -265,14 +268,14 @@ fn tell_why(why: &Why, over: &str, out: &mut impl Write) -> Result<()> {
 fn device(args: &LitmusArgs) -> Result<VerbsOptions> {
     let device = args.device.clone().or_else(|| std::env::var("FARFIELD_DEVICE").ok());
     let gid_index = match std::env::var("FARFIELD_GID_INDEX") {
-        Ok(text) => Some(text.parse().with_context(|| format!("FARFIELD_GID_INDEX: `{text}` is no index"))?),
+        Ok(text) => Some(text.parse().with_context(|| format!("FARFIELD_GID_INDEX: `{text}` is no index")).or_usage()?),
         Err(_) => None,
     };
     Ok(VerbsOptions { device, gid_index, ..VerbsOptions::default() })
 }
 
 fn read(file: &Path) -> Result<String> {
-    std::fs::read_to_string(file).with_context(|| file.display().to_string())
+    std::fs::read_to_string(file).with_context(|| file.display().to_string()).or_usage()
 }
 
 /// The tests that were named, and those in directories, by name.
@@ -286,7 +289,7 @@ fn files(named: &[PathBuf]) -> Result<Vec<PathBuf>> {
         let before = files.len();
         let mut directories = vec![path.clone()];
         while let Some(directory) = directories.pop() {
-            for entry in std::fs::read_dir(&directory).with_context(|| directory.display().to_string())? {
+            for entry in std::fs::read_dir(&directory).with_context(|| directory.display().to_string()).or_usage()? {
                 let entry = entry?;
                 if entry.file_type()?.is_dir() {
                     directories.push(entry.path());
@@ -296,7 +299,9 @@ fn files(named: &[PathBuf]) -> Result<Vec<PathBuf>> {
             }
         }
         files[before..].sort();
-        ensure!(files.len() > before, "{}: no `*.litmus` file is in it", path.display());
+        if files.len() == before {
+            return Err(usage(format!("{}: no `*.litmus` file is in it", path.display())));
+        }
     }
     Ok(files)
 }

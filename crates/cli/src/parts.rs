@@ -1,10 +1,10 @@
 //! The parts that other crates add to the command line.
 
-use std::path::PathBuf;
 use std::sync::OnceLock;
 
 use farfield::mutants::{self, Mutant};
-use farfield_check::Scenario;
+pub(crate) use farfield_check::cli::output::program;
+use farfield_check::{Program, Scenario};
 
 use crate::Load;
 
@@ -35,8 +35,8 @@ pub(crate) fn set(parts: Parts) {
     let _ = PARTS.set(parts);
 }
 
-/// All scenarios: those of the objects, of the systems, and of other crates.
-pub(crate) fn scenarios() -> Vec<Scenario> {
+/// What `check` has: the scenarios and mutants of the objects, of the systems, and of other crates.
+pub(crate) fn checked() -> Program {
     let others = PARTS.get().map(|parts| parts.scenarios.clone()).unwrap_or_default();
     let own = [
         farfield_check::scenarios::all(),
@@ -44,22 +44,21 @@ pub(crate) fn scenarios() -> Vec<Scenario> {
         farfield_transactions::scenarios::all(),
         farfield_collectives::scenarios::all(),
     ];
-    own.into_iter().flatten().chain(others).collect()
+    let all: Vec<Mutant> = mutants().iter().copied().chain(mutants::all()).collect();
+    Program::new(own.into_iter().flatten().chain(others)).mutants(&all)
+}
+
+/// The mutants of other crates.
+fn mutants() -> &'static [Mutant] {
+    PARTS.get().map(|parts| parts.mutants.as_slice()).unwrap_or_default()
 }
 
 /// The mutant with this name.
 pub(crate) fn mutant(name: &str) -> farfield::Result<Mutant> {
-    let others = PARTS.get().map(|parts| parts.mutants.as_slice()).unwrap_or_default();
-    others.iter().find(|mutant| mutant.name() == name).copied().map_or_else(|| mutants::named(name), Ok)
+    mutants().iter().find(|mutant| mutant.name() == name).copied().map_or_else(|| mutants::named(name), Ok)
 }
 
 /// The loads of other crates.
 pub(crate) fn loads() -> &'static [Load] {
     PARTS.get().map(|parts| parts.loads.as_slice()).unwrap_or_default()
-}
-
-/// The name of this program, for command lines that the user may repeat.
-pub(crate) fn program() -> String {
-    let path = std::env::current_exe().unwrap_or_else(|_| PathBuf::from("farfield"));
-    path.file_name().map_or("farfield".into(), |name| name.to_string_lossy().into_owned())
 }

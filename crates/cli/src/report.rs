@@ -19,6 +19,7 @@ use std::process::ExitCode;
 
 use anyhow::{Context, Result};
 use clap::Args;
+use farfield_check::cli::exit::OrUsage;
 
 use self::group::Results;
 use crate::output::grouped;
@@ -63,9 +64,9 @@ pub(crate) struct ReportArgs {
 }
 
 pub(crate) fn main(args: &ReportArgs) -> Result<ExitCode> {
-    let rows = read::files(&args.results)?;
+    let rows = read::files(&args.results).or_usage()?;
     let measurements = rows.len();
-    let results = Results::new(rows)?;
+    let results = Results::new(rows).or_usage()?;
     let page = page::Page::of(&results, measurements)?;
     std::fs::write(&args.output, page.html()).with_context(|| format!("writing {}", args.output.display()))?;
     if let Some(directory) = &args.svg {

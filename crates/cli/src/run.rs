@@ -28,6 +28,8 @@ use std::time::{Duration, Instant};
 use std::{io, thread};
 
 use anyhow::Context;
+use farfield_check::cli::exit::{OrUsage, usage};
+use farfield_check::cli::output::parse_seconds;
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions};
 use signal_hook::consts::SIGCHLD;
 
@@ -63,6 +65,7 @@ seconds, a third one kills them at once. When `farfield run` itself is killed, i
 
 Exit status:
   0    every node succeeded
+  2    wrong usage
   n    the first node to fail exited with n, or was killed by signal n - 128; the others were then ended, with SIGTERM
        and five seconds later with SIGKILL
   124  the time of --timeout was over
@@ -80,9 +83,9 @@ finds its rank and the number of nodes in the variables that they set.";
 )]
 pub(crate) struct RunArgs {
     /// Number of nodes to start
-    #[arg(short = 'n', long, value_name = "NODES", value_parser = clap::value_parser!(u32).range(1..=4096))]
+    #[arg(short = 'n', long, value_name = "NODES", value_parser = launch::parse_nodes)]
     #[arg(required_unless_present = "hosts")]
-    nodes: Option<u32>,
+    nodes: Option<u16>,
     /// Start the nodes on the hosts of this file, through ssh, and connect them by RDMA
     ///
     /// A host in each line, as ssh knows it, with its settings: `HOST [address=IP] [nodes=N] [port=P]
@@ -168,13 +171,15 @@ impl Plan {
         let session = args.session.clone().unwrap_or_else(fresh_session);
         let ssh: Vec<String> = args.ssh.split_whitespace().map(String::from).collect();
         if let Some(path) = &args.hosts {
-            let seats = hosts::read(path)?;
-            anyhow::ensure!(!ssh.is_empty(), "--ssh: an empty command");
+            let seats = hosts::read(path).or_usage()?;
+            if ssh.is_empty() {
+                return Err(usage("--ssh: an empty command"));
+            }
             let addresses: Vec<_> = seats.iter().map(|seat| seat.address).collect();
             let variables = launch::variables(&session, seats.len(), &addresses);
             return Ok(Plan { seats: seats.into_iter().map(Some).collect(), variables, ssh });
         }
-        let nodes = args.nodes.unwrap_or(1) as usize;
+        let nodes = usize::from(args.nodes.unwrap_or(1));
         args.fabric.clean_up(&session);
         Ok(Plan { seats: vec![None; nodes], variables: args.fabric.variables(&session, nodes), ssh })
     }
@@ -534,14 +539,6 @@ fn parse_session(name: &str) -> Result<String, String> {
     Ok(name.into())
 }
 
-pub(crate) fn parse_seconds(text: &str) -> Result<Duration, String> {
-    let seconds: f64 = text.parse().map_err(|_| "not a number of seconds".to_string())?;
-    match Duration::try_from_secs_f64(seconds) {
-        Ok(time) if !time.is_zero() => Ok(time),
-        _ => Err("it must be more than 0 seconds".into()),
-    }
-}
-
 /// A session name that no other session on this host has.
 fn fresh_session() -> String {
     // The standard library's hash keys are random per process.
@@ -561,7 +558,7 @@ fn shown(command: &[OsString]) -> String {
 }
 
 /// How a node ended, in words.
-fn describe(status: ExitStatus) -> String {
+pub(crate) fn describe(status: ExitStatus) -> String {
     match (status.code(), status.signal()) {
         (Some(code), _) => format!("exited with status {code}"),
         (None, Some(number)) => {

@@ -1,6 +1,7 @@
 //! `farfield bench`, end to end: real processes, small runs.
 
 use std::process::{Command, Output, Stdio};
+use std::time::{Duration, Instant};
 
 use serde_json::Value;
 use tempfile::NamedTempFile;
@@ -137,5 +138,28 @@ fn values_that_make_no_sense_are_refused() {
         let output = farfield(arguments);
         assert!(!output.status.success(), "{arguments:?}");
         assert!(!output.stderr.is_empty(), "{arguments:?} says why");
+    }
+}
+
+/// It took all of the machine's memory first.
+#[test]
+fn memory_is_reckoned_before_any_is_taken() {
+    for (arguments, lower) in [
+        (&["kv", "--keys", "1000000000", "--size", "65536"][..], "lower --keys, --size or --nodes"),
+        // The second run is too large: the first does not begin.
+        (&["kv", "--size", "8,65536", "--keys", "1000000000", "--seconds", "60"], "lower --keys, --size or --nodes"),
+        (
+            &["broadcast", "--size", "1048576", "--window", "1024", "--nodes", "256"],
+            "lower --size, --window or --nodes",
+        ),
+        (&["transfers", "--accounts", "1000000000000"], "lower --accounts or --nodes"),
+    ] {
+        let start = Instant::now();
+        let output = farfield(&[&["bench"], arguments].concat());
+        assert!(start.elapsed() < Duration::from_secs(20), "{arguments:?}");
+        assert_eq!(output.status.code(), Some(2), "{arguments:?}");
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(said.starts_with("farfield: the run needs about ") && said.contains("iB free: "), "{said}");
+        assert!(said.trim_end().ends_with(lower) && output.stdout.is_empty(), "{said}");
     }
 }

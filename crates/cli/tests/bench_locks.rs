@@ -1,5 +1,6 @@
 //! `farfield bench locks`, end to end: real processes, small runs.
 
+use std::collections::BTreeMap;
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
@@ -136,14 +137,17 @@ fn a_run_without_exclusion_fails() {
     assert!(output.stdout.is_empty(), "nothing is reported");
 }
 
-/// The nodes that a process has started.
-fn children(id: u32) -> Vec<String> {
+/// The nodes that a benchmark has started, in their order.
+fn nodes(id: u32) -> Vec<String> {
     let list = std::fs::read_to_string(format!("/proc/{id}/task/{id}/children")).unwrap_or_default();
-    // Another one cleans up after it.
-    let is_node = |child: &&str| {
-        std::fs::read(format!("/proc/{child}/cmdline")).is_ok_and(|line| !line.ends_with(b"__caretaker\0"))
+    // One that cleans up after it has no number, and neither has a process that has not become a node yet.
+    let number = |child: &str| {
+        let variables = std::fs::read(format!("/proc/{child}/environ")).unwrap_or_default();
+        let variable = |one: &[u8]| std::str::from_utf8(one).ok()?.strip_prefix("FARFIELD_NODE=")?.parse::<u16>().ok();
+        variables.split(|byte| *byte == 0).find_map(variable)
     };
-    list.split_whitespace().filter(is_node).map(str::to_owned).collect()
+    let nodes = list.split_whitespace().filter_map(|child| Some((number(child)?, child.to_owned())));
+    nodes.collect::<BTreeMap<_, _>>().into_values().collect()
 }
 
 #[test]
@@ -153,7 +157,7 @@ fn a_node_that_dies_ends_the_run() {
     let run = command.spawn().expect("the binary runs");
     let start = Instant::now();
     let nodes = loop {
-        let nodes = children(run.id());
+        let nodes = nodes(run.id());
         if nodes.len() == 2 {
             break nodes;
         }
@@ -165,7 +169,7 @@ fn a_node_that_dies_ends_the_run() {
     assert!(killed.success());
     let output = run.wait_with_output().expect("it ends");
     assert!(!output.status.success() && start.elapsed() < Duration::from_secs(50));
-    assert!(said(&output).contains("node 1 failed: signal: 9"), "{}", said(&output));
+    assert!(said(&output).contains("farfield: node 1 was killed by SIGKILL (signal 9)"), "{}", said(&output));
 }
 
 #[test]

@@ -130,10 +130,14 @@ fn a_failure_is_told_replayed_and_drawn() {
         assert!(out(&again).contains("party on n2: ") && out(&again).contains(MESSAGE), "{}", out(&again));
         assert!(std::fs::read_to_string(&page).expect("a page").contains(MESSAGE));
 
-        let fine = check(&["--replay", line]);
-        assert_eq!(fine.status.code(), Some(0), "{}", out(&fine));
-        assert!(out(&fine).contains("Nothing fails in this execution."));
+        // Without the bug there are other decisions. It was a remark, and success.
+        let other = check(&["--replay", line]);
+        assert_eq!((other.status.code(), out(&other).as_str()), (Some(2), ""), "{}", err(&other));
+        assert!(err(&other).contains("choices could not be made") && err(&other).contains("another build"));
     }
+    let fine = check(&["--replay", "barrier/visible#e:"]);
+    assert_eq!(fine.status.code(), Some(0), "{}", err(&fine));
+    assert!(out(&fine).contains("Nothing fails in this execution."));
 }
 
 #[test]
@@ -142,14 +146,24 @@ fn mistakes_are_explained() {
         (&["no/such"][..], "no scenario's name contains `no/such`; there are\n  barrier/  "),
         (&["--replay", "barrier/visible"], "`barrier/visible` is no replay line"),
         (&["--replay", "barrier/visible#e:2"], "is no replay line"),
-        (&["--replay", "no/such#e:1=2"], "no scenario is called `no/such`; there are\n"),
+        (&["--replay", "barrier/visible#e:2=1,2=1"], "is no replay line"),
+        (
+            &["--replay", "no/such#e:1=2"],
+            "no scenario is called `no/such`: the line is of another build or program; there",
+        ),
+        // A decision that the execution does not have, and a candidate that the decision does not have.
+        (
+            &["--replay", "barrier/visible#e:1000000=1"],
+            "1 of the line's 1 choices could not be made, the first because there",
+        ),
+        (&["--replay", "barrier/visible#e:0=60000,1000000=1"], "2 of the line's 2 choices could not be made"),
         (&["--replay", "barrier/visible#e:", "barrier"], "cannot be used with"),
         (&["--executions", "0"], "--executions"),
         (&["--seconds", "0"], "more than 0 seconds"),
         (&["--steps", "many"], "such as 1e11"),
     ] {
         let output = check(arguments);
-        assert!(!output.status.success() && out(&output).is_empty(), "{arguments:?}");
+        assert!(output.status.code() == Some(2) && out(&output).is_empty(), "{arguments:?}");
         assert!(err(&output).contains(part), "{arguments:?}: {}", err(&output));
     }
 }

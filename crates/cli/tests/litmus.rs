@@ -91,7 +91,7 @@ fn a_test_is_drawn() {
 fn mistakes_are_told() {
     let test = written("x86tso wrong { x@1; }\nP0@1 { let a = Read(y); }\nexists (0:a=1)");
     let output = litmus(&[name(&test)]);
-    assert_eq!(output.status.code(), Some(1));
+    assert_eq!(output.status.code(), Some(2));
     assert!(err(&output).contains(":2:21: `x` is a word"), "{}", err(&output));
     let misuses: [&[&str]; 5] = [
         &["nowhere.litmus"],

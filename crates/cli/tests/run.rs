@@ -270,6 +270,26 @@ fn bad_arguments_are_refused() {
     }
 }
 
+/// There were three limits, and as many texts.
+#[test]
+fn every_command_has_the_same_limit_of_nodes() {
+    let scratch = Scratch::new();
+    fs::write(scratch.path("hosts"), "left address=10.0.0.1 nodes=257\n").expect("writable");
+    let hosts = scratch.path("hosts");
+    for args in [
+        &["run", "-n", "257", "--", "true"][..],
+        &["run", "--hosts", &hosts, "--", "true"],
+        &["bench", "kv", "--nodes", "2,257"],
+        &["bench", "locks", "--nodes", "257"],
+        &["chaos", "--nodes", "257"],
+    ] {
+        let output = finish(farfield(args));
+        assert_eq!(output.status.code(), Some(2), "{args:?}");
+        let errors = text(&output.stderr);
+        assert!(errors.contains("257 nodes: a session has 1 to 256 nodes at a time"), "{args:?}: {errors}");
+    }
+}
+
 #[test]
 fn a_signal_is_passed_on() {
     let script = "trap 'echo caught; exit 7' TERM; echo ready; while :; do sleep 0.05; done";

@@ -25,7 +25,7 @@ include!(concat!(env!("OUT_DIR"), "/seeded.rs"));
 
 pub use error::{Error, ErrorKind, Result};
 pub use farfield_fabric as fabric;
-pub use farfield_fabric::{CallCounts, Endpoint, HugePages, Latencies, NodeId, zerocopy};
+pub use farfield_fabric::{CallCounts, Endpoint, HugePages, Latencies, NODES_MAX, NodeId, zerocopy};
 #[cfg(feature = "prometheus")]
 pub use node::MetricsServer;
 pub use node::{

@@ -3,7 +3,7 @@
 use core::fmt;
 use std::time::Duration;
 
-use crate::{GroupKey, NodeId};
+use crate::{GroupKey, NODES_MAX, NodeId};
 
 /// The result of a fabric call.
 pub type Result<T, E = Error> = core::result::Result<T, E>;
@@ -58,6 +58,12 @@ pub enum ErrorKind {
     Unreachable {
         /// Which node.
         node: NodeId,
+    },
+    /// A session of no nodes, or of too many.
+    #[error("{nodes} nodes: a session has 1 to {NODES_MAX} nodes at a time")]
+    NodeCount {
+        /// The number asked for.
+        nodes: usize,
     },
     /// No such node in this session.
     #[error("{node} is not a member of this session, which has {nodes} nodes")]

@@ -56,7 +56,7 @@ pub use fabric::{
 pub use lane::{Lane, Status, Verb, WorkRequest};
 pub use local::{Concurrent, Instant, LocalGuard, LocalMutex, Thread};
 pub use op::{BufOp, Op};
-pub use ptr::{GroupKey, NodeId, Plain, RemotePtr};
+pub use ptr::{GroupKey, NODES_MAX, NodeId, Plain, RemotePtr, check_nodes};
 pub use rand::rngs::SmallRng as Rng;
 pub use sys::pages::HugePages;
 /// The crate of the derives for [`Plain`] data.

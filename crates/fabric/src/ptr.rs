@@ -5,6 +5,8 @@ use core::marker::PhantomData;
 
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
+use crate::error::{ErrorKind, Result};
+
 /// Plain data: any bit pattern is a value, there is no padding, and a copy of the bytes is a copy of the value.
 ///
 /// All data in network memory is plain. The trait is implemented for every type that derives zerocopy's `FromBytes`,
@@ -65,6 +67,36 @@ impl NodeId {
         self.0 as usize
     }
 }
+
+/// The most nodes that a session has at a time: on shared memory, over RDMA, and wherever a number of nodes is asked for.
+/// A node that is started again at the place of a dead one does not count twice. (A simulated session has at most
+/// 64, `sim::NODES_MAX`.)
+///
+/// ```
+/// use farfield_fabric::{NODES_MAX, shm::{ShmFabric, ShmOptions}};
+/// let session = format!("doc-nodes-{}", std::process::id());
+/// assert!(ShmFabric::join(&ShmOptions::new(session.clone(), 0, NODES_MAX + 1)).is_err());
+/// assert!(ShmFabric::join(&ShmOptions::new(session, 0, NODES_MAX)).is_ok());
+/// ```
+pub const NODES_MAX: usize = 256;
+
+/// Checks a number of nodes of a session.
+///
+/// ```
+/// # use farfield_fabric::check_nodes;
+/// assert!(check_nodes(1).is_ok());
+/// assert_eq!(check_nodes(257).unwrap_err().to_string(), "257 nodes: a session has 1 to 256 nodes at a time");
+/// ```
+///
+/// # Errors
+/// It is 0, or above [`NODES_MAX`].
+pub fn check_nodes(nodes: usize) -> Result<()> {
+    if (1..=NODES_MAX).contains(&nodes) { Ok(()) } else { Err(ErrorKind::NodeCount { nodes }.into()) }
+}
+
+/// The most numbers of nodes of a session, of those that were there before included. The last one that a pointer could
+/// name stays free: a lock's word names its holder by one more.
+pub(crate) const NUMBERS_MAX: usize = NodeId::COUNT_MAX - 1;
 
 impl fmt::Display for NodeId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

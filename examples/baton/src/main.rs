@@ -1,7 +1,6 @@
-//! Farfield's command line with the baton in it.
+//! Farfield's command line with the baton in it, for `chaos` (the model checker alone is in `bin/baton-check.rs`).
 //!
 //! ```sh
-//! cargo run --release -p farfield-baton -- check baton
 //! cargo run --release -p farfield-baton -- chaos --seconds 20
 //! ```
 

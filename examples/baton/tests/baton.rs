@@ -1,6 +1,6 @@
 //! The baton under the model checker, and in processes that die.
 
-use std::process::Command;
+use std::process::{Command, Output};
 use std::sync::{Mutex, PoisonError};
 
 use farfield::mutants;
@@ -40,13 +40,69 @@ fn every_mutant_is_killed_by_its_scenario() {
     }
 }
 
+/// The crate's own `farfield check`.
+fn baton_check(args: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_baton-check")).args(args).output().expect("the program starts")
+}
+
+fn said(output: &Output) -> String {
+    [&output.stdout, &output.stderr].map(|bytes| String::from_utf8_lossy(bytes)).concat()
+}
+
+#[test]
+fn its_program_lists_and_searches() {
+    let _one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let list = baton_check(&["--list"]);
+    assert!(list.status.success() && list.stderr.is_empty(), "{}", said(&list));
+    // A head, and the scenarios of this crate alone.
+    assert_eq!(said(&list).lines().count(), 1 + scenarios::all().len(), "{}", said(&list));
+    let found = baton_check(&["holder", "--executions", "50", "--seed", "7", "--jobs", "1"]);
+    assert_eq!(found.status.code(), Some(0), "{}", said(&found));
+    assert!(said(&found).contains("2 scenarios, 100 executions"), "{}", said(&found));
+    let help = said(&baton_check(&["--help"]));
+    assert!(help.contains("baton-check --replay") && !help.contains("farfield check"), "{help}");
+    assert!(help.contains("--mutant") && help.contains("Exit status:"), "{help}");
+    for (args, why) in [
+        (&["queue"][..], "no scenario's name contains `queue`"),
+        (&["--mutant", "baton-lost"], "there is none of this name, but baton-no-fence"),
+        (&["--replay", "queue/order#e:1=1"], "no scenario is called `queue/order`: the line is of another build"),
+        (&["--replay", "baton/pass#e:100000=1"], "1 of the line's 1 choices could not be made"),
+        (&["--seconds", "0"], "more than 0 seconds"),
+    ] {
+        let refused = baton_check(args);
+        assert_eq!(refused.status.code(), Some(2), "{args:?}: {}", said(&refused));
+        assert!(said(&refused).contains(why), "{args:?}: {}", said(&refused));
+    }
+}
+
+#[test]
+fn its_program_replays_and_draws_a_seeded_bug() {
+    let _one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let bug = ["--mutant", "baton-no-fence"];
+    let found = baton_check(&[&["baton/pass", "--executions", "5000"][..], &bug].concat());
+    assert_eq!(found.status.code(), Some(1), "{}", said(&found));
+    let text = said(&found);
+    let lines = text.lines().filter_map(|line| line.strip_prefix("baton-check --replay '")?.strip_suffix('\''));
+    let lines: Vec<&str> = lines.collect();
+    assert_eq!(lines.len(), 2, "as found, and shrunk: {text}");
+    let folder = tempfile::tempdir().expect("a directory");
+    let page = folder.path().join("page.html");
+    for line in lines {
+        let drawn = ["--timeline", page.to_str().expect("a plain path")];
+        let again = baton_check(&[&["--replay", line][..], &drawn, &bug].concat());
+        assert_eq!(again.status.code(), Some(1), "{}", said(&again));
+        assert!(said(&again).contains("of 2 additions are there"), "{}", said(&again));
+        let page = std::fs::read_to_string(&page).expect("a page");
+        assert!(page.contains("<svg") && page.contains("of 2 additions are there"));
+    }
+}
+
 #[test]
 fn it_survives_chaos() {
     let _one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
     let program = env!("CARGO_BIN_EXE_farfield-baton");
     let args = ["chaos", "--nodes", "4", "--seconds", "8", "--seed", "3", "--faults", "kill,restart"];
     let output = Command::new(program).args(args).output().expect("the program starts");
-    let said = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{said}");
-    assert!(said.contains("calls of baton"), "{said}");
+    assert!(output.status.success(), "{}", said(&output));
+    assert!(said(&output).contains("calls of baton"), "{}", said(&output));
 }

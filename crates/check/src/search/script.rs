@@ -3,7 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use farfield_core::fabric::sim::{Choice, Chooser, View};
+use farfield_core::fabric::sim::{Choice, Chooser, Outcome, View};
 
 /// The choices of one execution: those that differ from the first candidate.
 ///
@@ -22,22 +22,39 @@ pub struct Replay {
     pub(super) choices: Vec<(usize, u16)>,
 }
 
-/// A line that is no replay.
+/// A line that is no replay, or one whose choices do not fit the execution.
 ///
 /// ```
 /// let error = "barrier/visible".parse::<farfield_check::Replay>().unwrap_err();
 /// assert!(error.to_string().starts_with("`barrier/visible` is no replay line"));
 /// ```
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct ReplayError(String);
+pub struct ReplayError(Why);
+
+#[derive(Clone, PartialEq, Eq, Debug)]
+enum Why {
+    NoLine(String),
+    /// How many of how many choices could not be made, and the first of them.
+    Misfit {
+        unmade: usize,
+        of: usize,
+        first: String,
+    },
+}
 
 impl fmt::Display for ReplayError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "`{}` is no replay line: it reads `scenario#flags:decision=choice,…`, as a failed check prints it",
-            self.0
-        )
+        match &self.0 {
+            Why::NoLine(line) => write!(
+                f,
+                "`{line}` is no replay line: it reads `scenario#flags:decision=choice,…`, as a failed check prints it"
+            ),
+            Why::Misfit { unmade, of, first } => write!(
+                f,
+                "{unmade} of the line's {of} choices could not be made, the first because {first}: the line is of another \
+                 build or program"
+            ),
+        }
     }
 }
 
@@ -73,6 +90,39 @@ impl Replay {
     pub fn is_empty(&self) -> bool {
         self.choices.is_empty()
     }
+
+    /// Checks that an execution has made all choices of this line. An execution of another build may have other
+    /// decisions; it then says nothing about the one that the line is of.
+    ///
+    /// ```
+    /// # use farfield_check::{Replay, Scenario, choose, replay};
+    /// let scenario = Scenario::new("doc/draws", "one choice of three", 1, |cluster| {
+    ///     cluster.thread(0, "draws", |_| Ok(drop(choose(3))));
+    ///     Ok(())
+    /// });
+    /// let again = |line: &str| {
+    ///     let line: Replay = line.parse().unwrap();
+    ///     line.fits(&replay(&scenario, &line))
+    /// };
+    /// assert!(again("doc/draws#e:0=2").is_ok());
+    /// let error = again("doc/draws#e:0=2,5=1").unwrap_err().to_string();
+    /// assert!(error.contains("1 of the line's 2 choices could not be made"), "{error}");
+    /// ```
+    ///
+    /// # Errors
+    /// Choices that the execution has not made, and why the first could not be made.
+    pub fn fits(&self, outcome: &Outcome) -> Result<(), ReplayError> {
+        let is_made = |(decision, choice): &&(usize, u16)| {
+            outcome.choices.get(*decision).is_some_and(|made| made.taken == *choice)
+        };
+        let mut unmade = self.choices.iter().filter(|choice| !is_made(choice));
+        let Some((decision, choice)) = unmade.next() else { return Ok(()) };
+        let first = match outcome.choices.get(*decision) {
+            Some(made) => format!("decision {decision} has {} candidates, numbered from 0, and no {choice}", made.of),
+            None => format!("there are {} decisions, and no decision {decision}", outcome.choices.len()),
+        };
+        Err(ReplayError(Why::Misfit { unmade: 1 + unmade.count(), of: self.choices.len(), first }))
+    }
 }
 
 impl fmt::Display for Replay {
@@ -103,13 +153,14 @@ impl FromStr for Replay {
                 Some((decision.parse().ok()?, choice.parse().ok()?))
             };
             let choices = choices.split(',').filter(|text| !text.is_empty()).map(choice).collect::<Option<Vec<_>>>()?;
-            if !choices.is_sorted_by_key(|choice: &(usize, u16)| choice.0) {
+            // Each decision once, in their order.
+            if !choices.is_sorted_by(|before: &(usize, u16), after| before.0 < after.0) {
                 return None;
             }
             let (eager, early_timeouts) = (flags.contains('e'), flags.contains('t'));
             Some(Replay { scenario: scenario.into(), eager, early_timeouts, choices })
         };
-        parse().ok_or_else(|| ReplayError(line.into()))
+        parse().ok_or_else(|| ReplayError(Why::NoLine(line.into())))
     }
 }
 

@@ -12,6 +12,7 @@ use serde::{Deserialize, Serialize};
 
 use super::journal::Journal;
 use super::measurement::{Measurement, Setup};
+use super::memory::{self, Need};
 use super::options::{Common, Cores, Sizes, once_each};
 use super::threads::{self, ThreadResult, ratio};
 use super::worker::{self, say};
@@ -77,6 +78,7 @@ pub(crate) fn main(args: &BarrierArgs) -> Result<()> {
             plans.push(Plan { nodes, threads, fence, puts: args.puts, seconds: common.seconds, cores });
         }
     }
+    memory::ensure_fit(plans.iter().map(|plan| Need::of(plan.nodes, plan.threads)), "--nodes or --threads")?;
     let mut journal = Journal::new(common);
     journal.turns(&plans, |plan| Ok(vec![run(plan, common)?]))?;
     journal.table(|_| Ok(()))

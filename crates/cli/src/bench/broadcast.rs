@@ -7,10 +7,12 @@ use anyhow::{Context, Result, bail, ensure};
 use clap::Args;
 use farfield::fabric::Instant;
 use farfield::{Barrier, BarrierThread, Endpoint, Node, NodeId, RingBuffer, RingOptions, RingReceiver, RingSender};
+use farfield_check::cli::exit::usage;
 use serde::{Deserialize, Serialize};
 
 use super::journal::Journal;
 use super::measurement::{Measurement, Setup};
+use super::memory::{self, Need};
 use super::options::{Common, Cores, Sizes, once_each};
 use super::threads::{ThreadResult, ratio};
 use super::worker::{self, Workers, say};
@@ -80,7 +82,9 @@ pub(crate) fn main(args: &BroadcastArgs) -> Result<()> {
     if let Some(plan) = worker::plan::<Plan>()? {
         return serve(&plan);
     }
-    ensure!(args.sizes.nodes.iter().all(|nodes| *nodes >= 2), "--nodes: one node sends, and at least one reads");
+    if args.sizes.nodes.contains(&1) {
+        return Err(usage("--nodes 1: one node sends, and at least one reads"));
+    }
     let common = &args.common;
     let mut plans = Vec::new();
     for size in once_each(args.size.iter().copied()) {
@@ -92,6 +96,12 @@ pub(crate) fn main(args: &BroadcastArgs) -> Result<()> {
             }
         }
     }
+    // A ring on each node, and two messages of each thread.
+    let need = |plan: &Plan| {
+        let messages = 2 * u64::from(plan.threads);
+        Need::of(plan.nodes, plan.threads).on_each(capacity_bytes(plan) as u64 + messages * u64::from(plan.size))
+    };
+    memory::ensure_fit(plans.iter().map(need), "--size, --window or --nodes")?;
     let mut journal = Journal::new(common);
     journal.turns(&plans, |plan| Ok(vec![run(plan, common)?]))?;
     journal.table(|_| Ok(()))

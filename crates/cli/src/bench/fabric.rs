@@ -14,6 +14,7 @@ use serde::{Deserialize, Serialize};
 
 use super::journal::Journal;
 use super::measurement::{Measurement, Setup};
+use super::memory::{self, Need};
 use super::options::{Common, Cores};
 use super::threads::ratio;
 use super::worker::{self, Workers};
@@ -59,6 +60,7 @@ pub(crate) fn main(args: &FabricArgs) -> Result<()> {
     }
     let common = &args.common;
     let plan = Plan { iterations: args.iterations, seconds: common.seconds, cores: common.pin.cores(2)? };
+    memory::ensure_fit([Need::of(2, 1)], "the use of memory by other programs")?;
     let mut journal = Journal::new(common);
     journal.turns(&[plan], |plan| run(plan, common))?;
     journal.table(|_| Ok(()))

@@ -13,6 +13,7 @@ use serde::{Deserialize, Serialize};
 
 use super::journal::Journal;
 use super::measurement::{Measurement, Setup};
+use super::memory::{self, Need};
 use super::options::{Common, once_each};
 use super::threads::ThreadResult;
 use super::worker::{self, Workers, say};
@@ -92,6 +93,7 @@ pub(crate) fn main(args: &IdleArgs) -> Result<()> {
             plans.push(Plan { case, pause_ms, rounds });
         }
     }
+    memory::ensure_fit([Need::of(2, 1)], "the use of memory by other programs")?;
     let mut journal = Journal::new(common);
     journal.turns(&plans, |plan| Ok(vec![run(plan, common)?]))?;
     journal.table(|_| Ok(()))

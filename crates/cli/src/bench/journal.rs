@@ -35,7 +35,7 @@ impl<'a> Journal<'a> {
         let mut peers = Peers::find(&self.common.peer)?;
         for repetition in 0..self.common.repetitions {
             for point in points {
-                let ours = run(point)?;
+                let ours = peers.unless_interrupted(run(point))?;
                 let theirs = peers.measure(&ours, self.common.seconds)?;
                 for measurement in ours.into_iter().chain(theirs) {
                     self.add(repetition, measurement)?;

@@ -13,6 +13,7 @@ use serde::{Deserialize, Serialize};
 
 use super::journal::Journal;
 use super::measurement::{Measurement, Setup};
+use super::memory::{self, Need};
 use super::options::{Common, Cores, Sizes, once_each};
 use super::threads::ThreadResult;
 use super::worker::{self, Workers, say};
@@ -102,6 +103,7 @@ pub(crate) fn main(args: &KvArgs) -> Result<()> {
         return if plan.size == 8 { serve::<u64>(&plan) } else { serve::<ByteString>(&plan) };
     }
     let plans = args.plans()?;
+    memory::ensure_fit(plans.iter().map(Plan::need), "--keys, --size or --nodes")?;
     let mut journal = Journal::new(&args.common);
     journal.turns(&plans, |plan| Ok(vec![run(plan, &args.common)?]))?;
     journal.table(|_| Ok(()))
@@ -128,6 +130,32 @@ impl KvArgs {
             }
         }
         Ok(plans)
+    }
+}
+
+/// A key in a node's index: its entry, and its part of a table that has just been doubled.
+const INDEXED_BYTES: u64 = 80;
+/// A slot in its node's list of free ones, and its count of uses.
+const SLOT_MORE_BYTES: u64 = 16;
+
+impl Plan {
+    fn options(&self) -> KvOptions {
+        let share = Keyspace::choose(self.keys).slots.div_ceil(self.nodes.into()) as usize + 64;
+        KvOptions { slots_per_node: share, value_bytes_max: self.size as usize, ..KvOptions::default() }
+    }
+
+    /// The memory of the store, as [`KvStore`] lays it out, and of the calls in flight.
+    fn need(&self) -> Need {
+        let (options, nodes) = (self.options(), u64::from(self.nodes));
+        let value_words = if self.size == 8 { u64::words(8) } else { ByteString::words(options.value_bytes_max) };
+        let slot_bytes = 8 * (2 + value_words as u64);
+        let slots = (options.slots_per_node as u64).saturating_mul(slot_bytes + SLOT_MORE_BYTES);
+        let locks = options.locks as u64 * (slot_bytes + 8 + 64);
+        let trackers = nodes * options.tracker_bytes as u64;
+        let index = Keyspace::choose(self.keys).keys.saturating_mul(INDEXED_BYTES);
+        let in_flight = u64::from(self.threads) * u64::from(self.window.max(LOADED_AT_ONCE)) * 2 * slot_bytes;
+        let all = [slots, locks, trackers, index, in_flight].into_iter().fold(0, u64::saturating_add);
+        Need::of(self.nodes, self.threads).on_each(all)
     }
 }
 
@@ -193,9 +221,7 @@ fn serve<V: Sample>(plan: &Plan) -> Result<()> {
     let node = Node::from_environment()?;
     node.wait_for_all(Duration::from_secs(30))?;
     let keyspace = Keyspace::choose(plan.keys);
-    let share = keyspace.slots.div_ceil(node.nodes() as u64) as usize + 64;
-    let options = KvOptions { slots_per_node: share, value_bytes_max: plan.size as usize, ..KvOptions::default() };
-    let kv = Arc::new(KvStore::<u64, V>::open(&node, "kv", options)?);
+    let kv = Arc::new(KvStore::<u64, V>::open(&node, "kv", plan.options())?);
     let phases = Arc::new(Barrier::open(&node, "phases", usize::from(plan.threads))?);
     let mut threads = Vec::new();
     let chooser = KeyChooser::new(plan.distribution, keyspace.keys);
@@ -212,6 +238,7 @@ fn serve<V: Sample>(plan: &Plan) -> Result<()> {
             let measurer = measure::Measurer {
                 kv: &kv,
                 endpoint: &endpoint,
+                node: &node,
                 window: plan.window.into(),
                 size: plan.size,
                 duration: Duration::from_secs_f64(plan.seconds),
@@ -230,6 +257,9 @@ fn serve<V: Sample>(plan: &Plan) -> Result<()> {
     worker::run_threads(threads)
 }
 
+/// Inserts that each thread keeps in flight.
+const LOADED_AT_ONCE: u16 = 128;
+
 /// Inserts this thread's share of the keys.
 fn load<V: Sample>(plan: &Plan, kv: &KvStore<u64, V>, endpoint: &Endpoint, thread: u64, keys: u64) -> Result<()> {
     let threads = u64::from(plan.nodes) * u64::from(plan.threads);
@@ -237,7 +267,7 @@ fn load<V: Sample>(plan: &Plan, kv: &KvStore<u64, V>, endpoint: &Endpoint, threa
     let mut failed = Ok(());
     let mut done = 0u64;
     let insert = |key: u64| async move { kv.insert(endpoint, &key, &V::sample(plan.size, key)).await };
-    endpoint.run_window(128, mine.map(insert), |inserted| {
+    endpoint.run_window(LOADED_AT_ONCE.into(), mine.map(insert), |inserted| {
         failed = std::mem::replace(&mut failed, Ok(())).and(inserted.map(|_| ()));
         done += 1;
         if done.is_multiple_of(10_000) && thread.is_multiple_of(u64::from(plan.threads)) {

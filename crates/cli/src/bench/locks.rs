@@ -19,6 +19,7 @@ use farfield::mutants::{self, Mutant};
 use self::plan::{Plan, Variant};
 use self::report::{Report, Results};
 use super::journal::Journal;
+use super::memory;
 use super::options::{Common, Sizes, once_each};
 use super::worker::{self, Workers};
 use crate::output;
@@ -110,8 +111,7 @@ pub(crate) fn main(args: &LocksArgs) -> Result<()> {
 /// Measures kinds of locks beside each other, by each number of nodes and threads.
 fn compare(args: &LocksArgs) -> Result<()> {
     let mut journal = Journal::new(&args.common);
-    for (nodes, threads) in args.sizes.pairs() {
-        let plan = args.plan(nodes, threads, args.kinds(), &[90])?;
+    for plan in args.plans(args.kinds(), &[90])? {
         let reports = run(&plan, &args.common, &mut journal)?;
         journal.text(|out| report::write_tables(&plan, &reports, out))?;
     }
@@ -120,8 +120,8 @@ fn compare(args: &LocksArgs) -> Result<()> {
 
 /// The same in turns with the peers, each turn a session of its own.
 fn beside_peers(args: &LocksArgs) -> Result<()> {
-    let plan = |(nodes, threads)| Ok(Plan { rounds: 1, ..args.plan(nodes, threads, args.kinds(), &[90])? });
-    let plans: Vec<Plan> = args.sizes.pairs().into_iter().map(plan).collect::<Result<_>>()?;
+    let plans = args.plans(args.kinds(), &[90])?;
+    let plans: Vec<Plan> = plans.into_iter().map(|plan| Plan { rounds: 1, ..plan }).collect();
     let mut journal = Journal::new(&args.common);
     journal.turns(&plans, |plan| {
         let results = measure(plan, &args.common)?;
@@ -133,12 +133,21 @@ fn beside_peers(args: &LocksArgs) -> Result<()> {
 
 impl LocksArgs {
     /// The kinds of locks to compare.
-    fn kinds(&self) -> impl Iterator<Item = Variant> {
+    fn kinds(&self) -> impl Iterator<Item = Variant> + Clone {
         let kinds = if self.kind.is_empty() { LockKind::ALL.to_vec() } else { self.kind.clone() };
         kinds.into_iter().map(Variant::of)
     }
 
-    /// The measurements of some kinds of locks, at these localities if none are given.
+    /// The measurements of some kinds of locks with each number of nodes and threads, at these localities if none are
+    /// given.
+    fn plans(&self, variants: impl Iterator<Item = Variant> + Clone, localities: &[u8]) -> Result<Vec<Plan>> {
+        let plan = |(nodes, threads)| self.plan(nodes, threads, variants.clone(), localities);
+        let plans: Vec<Plan> = self.sizes.pairs().into_iter().map(plan).collect::<Result<_>>()?;
+        memory::ensure_fit(plans.iter().map(Plan::need), "--locks, --kind or --nodes")?;
+        Ok(plans)
+    }
+
+    /// One of them.
     fn plan(
         &self,
         nodes: u16,

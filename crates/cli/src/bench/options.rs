@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use super::measurement::Setup;
 use super::peer::Peer;
-use crate::launch::FabricChoice;
+use crate::launch::{FabricChoice, parse_nodes};
 
 /// The options of a measurement.
 #[derive(Args, Clone, Debug)]
@@ -46,7 +46,7 @@ pub(crate) struct Sizes {
         value_name = "COUNT",
         value_delimiter = ',',
         default_value = "2",
-        value_parser = clap::value_parser!(u16).range(1..=64),
+        value_parser = parse_nodes,
     )]
     pub(crate) nodes: Vec<u16>,
     /// Threads of each process: one number, or several with commas between them, for a run with each

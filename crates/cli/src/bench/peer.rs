@@ -16,6 +16,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::{Context, Result, ensure};
 use clap::ValueEnum;
+use farfield_check::cli::exit;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::flag;
 use tempfile::TempDir;
@@ -124,8 +125,12 @@ impl Peers {
             }
             true
         });
-        ensure!(!interrupted.load(Ordering::Relaxed), "interrupted");
-        Ok(all)
+        if interrupted.load(Ordering::Relaxed) { Err(exit::Interrupted.into()) } else { Ok(all) }
+    }
+
+    /// What a run of Farfield has given. One that a signal has cut short failed for that.
+    pub(crate) fn unless_interrupted<T>(&self, outcome: Result<T>) -> Result<T> {
+        outcome.map_err(|error| if self.interrupted.load(Ordering::Relaxed) { exit::Interrupted.into() } else { error })
     }
 }
 

@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use super::journal::Journal;
 use super::measurement::Measurement;
+use super::memory::{self, Need};
 use super::options::{Common, Cores, Sizes};
 use super::threads::ThreadResult;
 use super::worker::{self, Workers, say};
@@ -69,6 +70,9 @@ pub(crate) fn main(args: &QueueArgs) -> Result<()> {
         let cores = common.pin.cores(usize::from(nodes) * usize::from(threads))?;
         plans.push(Plan { nodes, threads, capacity: args.capacity, seconds: common.seconds, cores });
     }
+    // Values and their marks, on node 0.
+    let need = |plan: &Plan| Need::of(plan.nodes, plan.threads).on_all(64 * u64::from(plan.capacity));
+    memory::ensure_fit(plans.iter().map(need), "--nodes, --threads or --capacity")?;
     let mut journal = Journal::new(common);
     journal.turns(&plans, |plan| Ok(vec![run(plan, common)?]))?;
     journal.table(|out| writeln!(out, "all values came out once, and in order"))

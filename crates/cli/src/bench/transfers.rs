@@ -6,13 +6,14 @@ mod serve;
 
 use std::time::Duration;
 
-use anyhow::{Result, ensure};
+use anyhow::Result;
 use clap::Args;
 use farfield::LockKind;
 use serde::{Deserialize, Serialize};
 
 use self::report::Results;
 use super::journal::Journal;
+use super::memory::{self, Need};
 use super::options::{Common, Cores, Sizes, once_each};
 use super::worker::{self, Workers};
 use crate::doctor;
@@ -87,7 +88,7 @@ pub(crate) fn main(args: &TransfersArgs) -> Result<()> {
     if let Some(plan) = worker::plan()? {
         return serve::main(&plan);
     }
-    let accounts = accounts(args.accounts, doctor::free_memory())?;
+    let accounts = accounts(args.accounts, doctor::free_memory());
     let kinds = if args.kind.is_empty() { LockKind::ALL } else { &args.kind[..] };
     let mut plans = Vec::new();
     for (nodes, threads) in args.sizes.pairs() {
@@ -105,6 +106,8 @@ pub(crate) fn main(args: &TransfersArgs) -> Result<()> {
             });
         }
     }
+    let need = |plan: &Plan| Need::of(plan.nodes, plan.threads).on_all(plan.accounts.saturating_mul(ACCOUNT_BYTES));
+    memory::ensure_fit(plans.iter().map(need), "--accounts or --nodes")?;
     let mut journal = Journal::new(&args.common);
     journal.turns(&plans, |plan| Ok(vec![run(plan, &args.common)?.measurement(plan, &args.common)?]))?;
     journal.table(|out| {
@@ -117,20 +120,9 @@ pub(crate) fn main(args: &TransfersArgs) -> Result<()> {
 }
 
 /// How many accounts there are, where so many bytes are free, if that is known.
-fn accounts(asked: Option<u64>, free_bytes: Option<u64>) -> Result<u64> {
-    let Some(accounts) = asked else {
-        return Ok(free_bytes.map_or(ACCOUNTS, |free| ACCOUNTS.min(free / 2 / ACCOUNT_BYTES)).max(2));
-    };
-    let bytes = accounts * ACCOUNT_BYTES;
-    if let Some(free) = free_bytes {
-        ensure!(
-            bytes <= free,
-            "--accounts {accounts}: they take {} MB on all nodes together, and this machine has {} MB free",
-            grouped(bytes.div_ceil(1_000_000)),
-            grouped(free / 1_000_000)
-        );
-    }
-    Ok(accounts)
+fn accounts(asked: Option<u64>, free_bytes: Option<u64>) -> u64 {
+    let most = free_bytes.map_or(ACCOUNTS, |free| ACCOUNTS.min(free / 2 / ACCOUNT_BYTES));
+    asked.unwrap_or(most.max(2))
 }
 
 /// Starts the nodes, and collects their measurements.
@@ -150,14 +142,9 @@ mod tests {
 
     #[test]
     fn accounts_fit_into_memory() {
-        assert_eq!(accounts(None, None).unwrap(), ACCOUNTS);
-        assert_eq!(accounts(None, Some(1 << 40)).unwrap(), ACCOUNTS);
-        assert_eq!(accounts(None, Some(160_000_000)).unwrap(), 10_000_000);
-        assert_eq!(accounts(Some(7), Some(56)).unwrap(), 7);
-        let error = accounts(Some(200_000_000), Some(1_000_000_000)).unwrap_err().to_string();
-        assert_eq!(
-            error,
-            "--accounts 200000000: they take 1,600 MB on all nodes together, and this machine has 1,000 MB free"
-        );
+        assert_eq!(accounts(None, None), ACCOUNTS);
+        assert_eq!(accounts(None, Some(1 << 40)), ACCOUNTS);
+        assert_eq!(accounts(None, Some(160_000_000)), 10_000_000);
+        assert_eq!(accounts(Some(7), Some(56)), 7);
     }
 }

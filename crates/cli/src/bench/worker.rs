@@ -1,6 +1,7 @@
 //! The processes of a benchmark: one for each node, started from this binary, talking to it by lines of text.
 
-use std::io::{BufRead, BufReader, Write};
+use std::collections::VecDeque;
+use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::process::ExitStatusExt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -15,6 +16,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use crate::launch::FabricChoice;
+use crate::run::describe;
 
 /// The environment variable with the plan for the processes that a benchmark starts.
 const PLAN: &str = "FARFIELD_BENCH_PLAN";
@@ -26,8 +28,20 @@ const PATIENCE: Duration = Duration::from_secs(600);
 /// The processes of a benchmark. Dropping it ends them.
 pub(crate) struct Workers {
     children: Vec<Child>,
-    lines: mpsc::Receiver<(usize, Option<String>)>,
+    lines: mpsc::Receiver<(usize, Heard)>,
     open: usize,
+    /// Lines of standard error, with their nodes, that are not printed yet.
+    held: VecDeque<(Instant, usize, String)>,
+}
+
+/// What is heard of a node.
+enum Heard {
+    /// A line of its standard output: for the benchmark.
+    Said(String),
+    /// A line of its standard error: for the user.
+    Complained(String),
+    /// Its standard output has ended.
+    Ended,
 }
 
 /// The plan of this process, if a benchmark has started it. The process then ends with the benchmark. Call this first.
@@ -70,8 +84,12 @@ pub(crate) fn meet(endpoint: &Endpoint, phase: &mut BarrierThread) -> Result<()>
     Ok(endpoint.block_on(phase.wait_deadline(endpoint, endpoint.now() + PATIENCE))?)
 }
 
-/// How long a process that was killed may take to end.
+/// How long a process that was killed may take to end. Its peers learn of its death before.
 const DYING_MAX: Duration = Duration::from_millis(500);
+/// For how long errors of nodes are held back: a death that they are about is named before them.
+const HELD: Duration = Duration::from_millis(600);
+/// How long the last lines of a node that has ended may take.
+const LAST_WORDS_MAX: Duration = Duration::from_millis(100);
 
 impl Workers {
     /// Starts this binary again, with the same arguments and a plan, as the nodes of a session of its own.
@@ -83,7 +101,7 @@ impl Workers {
         fabric.clean_up(&session);
         let variables = fabric.variables(&session, nodes);
         let (say, lines) = mpsc::channel();
-        let mut workers = Workers { children: Vec::new(), lines, open: nodes };
+        let mut workers = Workers { children: Vec::new(), lines, open: nodes, held: VecDeque::new() };
         for node in 0..nodes {
             let mut child = Command::new(&program)
                 .args(std::env::args_os().skip(1))
@@ -93,27 +111,39 @@ impl Workers {
                 .env("FARFIELD_NODE", node.to_string())
                 .stdin(Stdio::null())
                 .stdout(Stdio::piped())
+                .stderr(Stdio::piped())
                 .spawn()
                 .with_context(|| format!("starting node {node}"))?;
-            let stdout = child.stdout.take().context("a pipe was asked for")?;
+            let (stdout, stderr) = (child.stdout.take(), child.stderr.take());
             workers.children.push(child);
-            let say = say.clone();
-            std::thread::spawn(move || {
-                for line in BufReader::new(stdout).lines().map_while(Result::ok) {
-                    if say.send((node, Some(line))).is_err() {
-                        return;
-                    }
-                }
-                let _ = say.send((node, None));
-            });
+            listen(node, stdout.context("a pipe was asked for")?, &say, Heard::Said, Some(Heard::Ended));
+            listen(node, stderr.context("a pipe was asked for")?, &say, Heard::Complained, None);
         }
         Ok(workers)
     }
 
     /// Runs until all workers have ended, and passes their lines on: node, word, and more. From the word `running` on,
     /// the bar shows the time.
+    ///
+    /// # Errors
+    /// A node has failed. The error names first the one that a signal has ended, if there is one, and then quotes the
+    /// errors of all nodes.
     pub(crate) fn run(
         mut self,
+        limit: Duration,
+        bar: &ProgressBar,
+        said: impl FnMut(usize, &str, &str) -> Result<()>,
+    ) -> Result<()> {
+        let outcome = self.watch(limit, bar, said);
+        bar.finish_and_clear();
+        if outcome.is_ok() {
+            self.print_held(Duration::ZERO, bar);
+        }
+        outcome.map_err(|error| self.with_complaints(error))
+    }
+
+    fn watch(
+        &mut self,
         limit: Duration,
         bar: &ProgressBar,
         mut said: impl FnMut(usize, &str, &str) -> Result<()>,
@@ -133,19 +163,20 @@ impl Workers {
             if let Some(since) = running {
                 bar.set_position(since.elapsed().as_millis() as u64);
             }
+            self.print_held(HELD, bar);
             match self.lines.recv_timeout(Duration::from_millis(50)) {
-                Ok((node, Some(line))) => {
+                Ok((node, Heard::Said(line))) => {
                     let (word, more) = line.split_once(' ').context("a node says something strange")?;
                     if word == "running" {
                         running.get_or_insert_with(Instant::now);
                     }
                     said(node, word, more).with_context(|| format!("reading what node {node} says"))?;
                 }
-                Ok((node, None)) => self.ended(node)?,
+                Ok((node, Heard::Complained(line))) => self.held.push_back((Instant::now(), node, line)),
+                Ok((node, Heard::Ended)) => self.ended(node)?,
                 Err(_) => {}
             }
         }
-        bar.finish_and_clear();
         Ok(())
     }
 
@@ -153,10 +184,30 @@ impl Workers {
         let status = self.children[node].wait().with_context(|| format!("waiting for node {node}"))?;
         if !status.success() {
             let (node, status) = self.killed().unwrap_or((node, status));
-            bail!("node {node} failed: {status}; what it said is above");
+            bail!("node {node} {}", describe(status));
         }
         self.open -= 1;
         Ok(())
+    }
+
+    /// Prints the lines that nodes have complained with, each when it has been held for so long.
+    fn print_held(&mut self, held: Duration, bar: &ProgressBar) {
+        while let Some((_, node, line)) = self.held.pop_front_if(|(at, ..)| at.elapsed() >= held) {
+            // Not eprintln: a closed stderr is no reason to panic.
+            bar.suspend(|| _ = writeln!(std::io::stderr(), "[{node}] {line}"));
+        }
+    }
+
+    /// An error, with the lines that nodes have complained with.
+    fn with_complaints(&mut self, error: anyhow::Error) -> anyhow::Error {
+        let start = Instant::now();
+        while let Ok((node, heard)) = self.lines.recv_timeout(LAST_WORDS_MAX.saturating_sub(start.elapsed())) {
+            if let Heard::Complained(line) = heard {
+                self.held.push_back((Instant::now(), node, line));
+            }
+        }
+        let complaints: String = self.held.drain(..).map(|(_, node, line)| format!("\n[{node}] {line}")).collect();
+        anyhow::anyhow!("{error:#}{complaints}")
     }
 
     /// A node that a signal has ended, which is why another one may have failed before it was seen: its peers learn of a
@@ -173,6 +224,27 @@ impl Workers {
             std::thread::sleep(Duration::from_millis(5)); // between looks
         }
     }
+}
+
+/// Passes the lines of a node on, in a thread of its own.
+fn listen(
+    node: usize,
+    from: impl Read + Send + 'static,
+    to: &mpsc::Sender<(usize, Heard)>,
+    heard: fn(String) -> Heard,
+    end: Option<Heard>,
+) {
+    let to = to.clone();
+    std::thread::spawn(move || {
+        for line in BufReader::new(from).lines().map_while(Result::ok) {
+            if to.send((node, heard(line))).is_err() {
+                return;
+            }
+        }
+        if let Some(end) = end {
+            let _ = to.send((node, end));
+        }
+    });
 }
 
 impl Drop for Workers {

@@ -71,6 +71,13 @@ pub(super) fn directory(base: &Base) -> Check {
     Check::ok(name, value).vital().data(data)
 }
 
+/// The directory, and the bytes that are free in it, if it counts any.
+pub(crate) fn free_directory() -> Option<(String, u64)> {
+    let path = rendezvous_directory();
+    let space = rustix::fs::statvfs(&path).ok().filter(|space| space.f_blocks > 0)?;
+    Some((path.display().to_string(), space.f_bavail.saturating_mul(space.f_frsize)))
+}
+
 /// Creates and removes a file where the fabric would.
 fn try_directory(base: &Base) -> Result<(), String> {
     let about = base.path.metadata().map_err(|error| error.to_string())?;

@@ -18,6 +18,7 @@ use anyhow::{Context, Result};
 use clap::ValueEnum;
 use farfield::fabric::verbs::VerbsOptions;
 use farfield::mutants::Mutant;
+use farfield_check::cli::exit::OrUsage;
 use indicatif::ProgressBar;
 use mowgli::enumerate::{Detail, consistent};
 use mowgli::litmus::Value;
@@ -105,7 +106,7 @@ impl Ask {
         }
         for way in &ways {
             if let Err(NotRunnable::Text(error)) = &way.prepared {
-                return Err(error.clone().into());
+                return Err(error.clone()).or_usage();
             }
         }
         Ok(ways)

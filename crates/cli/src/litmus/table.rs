@@ -5,6 +5,7 @@ use std::io::{self, IsTerminal, Write};
 use std::path::Path;
 
 use anyhow::{Context, Result};
+use farfield_check::cli::exit::OrUsage;
 use indicatif::ProgressBar;
 use mowgli::enumerate::{Detail, Outcomes, consistent};
 use mowgli::litmus::{Quantifier, Test};
@@ -114,7 +115,7 @@ pub(super) fn main(
 
 impl Row {
     fn of(file: &str, text: &str, models: &Models, ask: &Ask) -> Result<Row> {
-        let test = Test::parse(file, text, models)?;
+        let test = Test::parse(file, text, models).or_usage()?;
         let own: Vec<String> = test.libraries().map(str::to_owned).collect();
         let outcomes = consistent(&test, Detail::Executions)?;
         let mut verdicts = BTreeMap::new();

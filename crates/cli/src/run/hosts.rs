@@ -16,6 +16,7 @@ use std::sync::mpsc;
 
 use anyhow::{Context, Result, bail, ensure};
 use farfield::PORT;
+use farfield::fabric::check_nodes;
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process_group, waitid};
 use serde::{Deserialize, Serialize};
 
@@ -51,6 +52,7 @@ fn parse(text: &str, resolve: &dyn Fn(&str) -> Result<IpAddr>) -> Result<Vec<Sea
         seats.extend(parse_line(words, &taken, resolve).with_context(|| format!("line {number}"))?);
     }
     ensure!(!seats.is_empty(), "it names no host: one in each line, as `left address=10.0.0.1`");
+    check_nodes(seats.len())?;
     Ok(seats)
 }
 
@@ -229,6 +231,7 @@ mod tests {
             ("address=10.0.0.1", "is no host"),
             ("-oProxyCommand=x address=10.0.0.1", "is no host"),
             ("a b", "`b`: name=value"),
+            ("a address=10.0.0.1 nodes=200\nb address=10.0.0.2 nodes=57", "257 nodes: a session has 1 to 256 nodes"),
         ] {
             let error = format!("{:#}", parsed(text).unwrap_err());
             assert!(error.contains(what), "{text:?}: {error}");

@@ -6,10 +6,6 @@ fn arguments_are_checked() {
     for bad in ["", ".", "../x", "a/b", "a b", &"x".repeat(65)] {
         assert!(parse_session(bad).is_err(), "{bad:?}");
     }
-    assert_eq!(parse_seconds("0.5"), Ok(Duration::from_millis(500)));
-    for bad in ["", "0", "-1", "nan", "inf", "soon"] {
-        assert!(parse_seconds(bad).is_err(), "{bad:?}");
-    }
     assert!(parse_session(&fresh_session()).is_ok());
 }
 

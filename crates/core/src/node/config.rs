@@ -147,7 +147,7 @@ impl Builder {
         self
     }
 
-    /// Sets how many nodes the session has.
+    /// Sets how many nodes the session has: 1 to [`NODES_MAX`](crate::NODES_MAX).
     ///
     /// ```
     /// let node = farfield::Node::builder().nodes(2).session("doc-pair").start()?; // the other may start later
@@ -343,6 +343,9 @@ impl Builder {
         if config.session.is_empty() {
             config.session = if config.nodes == 1 { unique_session("alone") } else { "default".into() };
         }
+        // The lists have a length that `nodes` may not hold.
+        let count = usize::from(config.nodes).max(config.names.len()).max(config.hosts.addresses.len());
+        fabric::check_nodes(count)?;
         if config.node >= config.nodes {
             let why = format!("node {} of {} nodes: numbers go from 0 to nodes − 1", config.node, config.nodes);
             return Err(config_error(why));

@@ -1,6 +1,8 @@
 //! Sessions within one process, for tests and examples.
 
-use super::{Builder, Node, config, config_error};
+use farfield_fabric::check_nodes;
+
+use super::{Builder, Node, config};
 use crate::error::Result;
 
 /// Starts several nodes in this process, for tests and examples.
@@ -32,7 +34,8 @@ pub fn local_session(nodes: usize) -> Result<Vec<Node>> {
 /// Any error of [`Builder::start`].
 pub fn local_session_with(nodes: usize, configure: impl Fn(Builder) -> Builder) -> Result<Vec<Node>> {
     let session = config::unique_session("local");
-    let count = u16::try_from(nodes).map_err(|_| config_error("too many nodes"))?;
+    check_nodes(nodes)?;
+    let count = nodes as u16;
     let start = |node| configure(Node::builder().session(&session).node(node).nodes(count)).start();
     let nodes: Vec<Node> = (0..count).map(start).collect::<Result<_>>()?;
     for node in &nodes {

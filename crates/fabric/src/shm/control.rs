@@ -16,13 +16,13 @@ use std::time::Duration;
 
 use super::ShmFabric;
 use super::groups::OwnGroup;
-use super::limits::{NODES_MAX, lock};
+use super::limits::lock;
 use super::node_header::NodeHeader;
 use super::options::ShmOptions;
 use crate::error::{Error, ErrorKind, Result};
 use crate::fabric::{Bell, CONTROL_BYTES_MAX, ControlEvent};
 use crate::local::Instant;
-use crate::ptr::{GroupKey, NodeId};
+use crate::ptr::{GroupKey, NUMBERS_MAX, NodeId};
 use crate::sys::liveness;
 use crate::sys::session::SessionDir;
 use crate::sys::socket::{Conn, Listener, RecvOutcome, SendOutcome, Waker, poll_readable};
@@ -96,7 +96,7 @@ impl Control {
             waker: Waker::new().map_err(|why| why.to_string())?,
             greeting: greeting.encode(),
             layout: options.layout.clone(),
-            links: std::iter::repeat_with(OnceLock::new).take(NODES_MAX).collect(),
+            links: std::iter::repeat_with(OnceLock::new).take(NUMBERS_MAX).collect(),
             service: Mutex::new(Service {
                 to_call,
                 strangers: Vec::new(),
@@ -302,7 +302,7 @@ impl Control {
             format!("it belongs to session `{}`", greeting.session)
         } else if greeting.places as usize != fabric.places {
             format!("it says the session has {} nodes, here it has {}", greeting.places, fabric.places)
-        } else if greeting.node.index() >= NODES_MAX || greeting.node == fabric.me {
+        } else if greeting.node.index() >= NUMBERS_MAX || greeting.node == fabric.me {
             format!("it calls itself {}", greeting.node)
         } else {
             return Ok(());

@@ -28,7 +28,7 @@ use self::control::Control;
 use self::groups::OwnGroup;
 pub use self::lane::ShmLane;
 pub use self::leftovers::{remove_leftovers, rendezvous_directory};
-pub use self::limits::{LAYOUT, NODES_MAX, PLACES_MAX};
+pub use self::limits::LAYOUT;
 use self::limits::{lock, system};
 use self::node_header::{DoorBell, LANES_MAX, NodeHeader, TAKEN};
 pub use self::options::ShmOptions;
@@ -40,7 +40,7 @@ use crate::error::{Code, Error, ErrorKind, Result};
 use crate::fabric::{Bell, ControlEvent, DeathRule, Fabric, PeerState, Region, Transport, Waiting, explain};
 use crate::lane::Lane;
 use crate::local::{Instant, Thread};
-use crate::ptr::{GroupKey, NodeId, RemotePtr};
+use crate::ptr::{GroupKey, NUMBERS_MAX, NodeId, RemotePtr, check_nodes};
 use crate::space::{GRANULE_BYTES, Offsets};
 use crate::sys::fence::{cpus_allowed, heavy_fence, register_membarrier};
 use crate::sys::generations::reserve_for;
@@ -92,9 +92,7 @@ impl ShmFabric {
         let (place, places) = (*place, *places);
         let session_error =
             |why: &dyn core::fmt::Display| ErrorKind::Session { session: session.clone(), why: why.to_string() };
-        if places == 0 || places > PLACES_MAX {
-            return Err(session_error(&format!("{places} nodes: a session on one host has 1 to {PLACES_MAX}")).into());
-        }
+        check_nodes(places)?;
         if usize::from(place) >= places {
             return Err(ErrorKind::UnknownNode { node: NodeId(place), nodes: places }.into());
         }
@@ -102,7 +100,7 @@ impl ShmFabric {
 
         let directory = SessionDir::open(session).map_err(|why| session_error(&why))?;
         directory.sweep(NodeHeader::is_alive).map_err(|why| session_error(&why))?;
-        let of = Places { places: places as u32, numbers: NODES_MAX as u32 };
+        let of = Places { places: places as u32, numbers: NUMBERS_MAX as u32 };
         let Entry { claim, gone, here, living } = directory
             .enter(u32::from(place), of, NodeHeader::file(), NodeHeader::is_alive)
             .map_err(|why| session_error(&why))?;
@@ -299,7 +297,7 @@ impl Fabric for ShmFabric {
     }
 
     fn nodes(&self) -> usize {
-        NODES_MAX
+        NUMBERS_MAX
     }
 
     fn create_group(&self, bell: Bell) -> Result<GroupKey> {

@@ -23,7 +23,7 @@ use core::sync::atomic::{AtomicU8, AtomicU32, AtomicU64};
 
 use crossbeam_utils::CachePadded;
 
-use super::limits::NODES_MAX;
+use crate::ptr::NUMBERS_MAX;
 use crate::sys::card_file::{CardFile, CardMapping};
 use crate::sys::liveness::{LifeCell, is_alive};
 use crate::{GroupKey, NodeId};
@@ -111,7 +111,7 @@ impl NodeHeader {
 
     /// The length of a card file.
     pub(crate) fn file_bytes() -> usize {
-        NodeHeader::rights_of(NodeId(NODES_MAX as u16)).start
+        NodeHeader::rights_of(NodeId(NUMBERS_MAX as u16)).start
     }
 
     /// The place of the rights of a peer in the file.
@@ -136,7 +136,7 @@ impl NodeHeader {
     /// The right of `peer` to a group: [`TAKEN`], or it may access it.
     pub(crate) fn right(mapping: &CardMapping, group: GroupKey, peer: NodeId) -> &AtomicU8 {
         let offset = NodeHeader::rights_of(peer).start + usize::from(group.0);
-        assert!(peer.index() < NODES_MAX && offset < mapping.len(), "a right of a member");
+        assert!(peer.index() < NUMBERS_MAX && offset < mapping.len(), "a right of a member");
         // SAFETY: in bounds by the assertion; a byte-sized atomic needs no alignment; the mapping outlives the borrow.
         unsafe { &*mapping.base().wrapping_add(offset).cast::<AtomicU8>() }
     }

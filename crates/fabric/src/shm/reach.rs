@@ -5,11 +5,11 @@ use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, OnceLock};
 
 use super::gone::Gone;
-use super::limits::{NODES_MAX, lock, system};
+use super::limits::{lock, system};
 use super::node_header::NodeHeader;
 use super::window::Windows;
 use crate::error::Result;
-use crate::ptr::{GroupKey, NodeId};
+use crate::ptr::{GroupKey, NUMBERS_MAX, NodeId};
 use crate::sys::card_file::CardMapping;
 use crate::sys::generations::Generations;
 use crate::sys::liveness::LifeCell;
@@ -81,9 +81,9 @@ impl Memory {
     /// No memory for the windows.
     pub(super) fn new(own: Arc<OwnCard>, places: usize) -> Result<Memory> {
         Ok(Memory {
-            windows: Arc::new(Windows::new(NODES_MAX).map_err(|why| system("windows on peers")(&why))?),
+            windows: Arc::new(Windows::new(NUMBERS_MAX).map_err(|why| system("windows on peers")(&why))?),
             own,
-            peers: std::iter::repeat_with(OnceLock::new).take(NODES_MAX).collect(),
+            peers: std::iter::repeat_with(OnceLock::new).take(NUMBERS_MAX).collect(),
             known: AtomicUsize::new(places),
             arenas: Mutex::default(),
             gone: Mutex::default(),

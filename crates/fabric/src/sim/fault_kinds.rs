@@ -2,6 +2,8 @@
 
 use core::fmt;
 
+use super::NODES_MAX;
+
 /// The faults that may happen in an execution, and how many of each.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Faults {
@@ -124,7 +126,7 @@ impl fmt::Display for Faults {
 
 pub(super) fn set(nodes: impl IntoIterator<Item = usize>) -> u64 {
     nodes.into_iter().fold(0, |set, node| {
-        assert!(node < 64, "a simulated session has 64 nodes at most");
+        assert!(node < NODES_MAX, "a simulated session has {NODES_MAX} nodes at most");
         set | 1 << node
     })
 }
@@ -134,7 +136,7 @@ pub(super) fn contains(set: u64, node: u16) -> bool {
 }
 
 pub(super) fn nodes_of(set: u64) -> impl Iterator<Item = u16> {
-    (0..64).filter(move |node| contains(set, *node))
+    (0..NODES_MAX as u16).filter(move |node| contains(set, *node))
 }
 
 /// A fault, or a consequence of one.

@@ -36,6 +36,9 @@ mod threads;
 mod wait_set;
 mod world;
 
+/// The most nodes of a simulated session: sets of nodes are one word.
+pub const NODES_MAX: usize = u64::BITS as usize;
+
 pub use choice::{Candidate, Choice, Chooser, Failure, FailureKind, Footprint, Outcome, Touch, View};
 pub use fabric::SimFabric;
 pub use fault_kinds::{Fault, Faults};

@@ -9,6 +9,7 @@ use std::sync::{Arc, Once};
 use corosensei::stack::DefaultStack;
 use corosensei::{Coroutine, CoroutineResult, Yielder};
 
+use super::NODES_MAX;
 use super::arena::Arena;
 use super::choice::{Chooser, FailureKind, Outcome};
 use super::fault_kinds::Faults;
@@ -372,7 +373,7 @@ pub struct Handle {
 /// # Panics
 /// If this OS thread already runs a simulation, or there is no memory for one.
 pub fn run(settings: Settings, chooser: Box<dyn Chooser>, main: impl FnOnce(Handle) + 'static) -> Outcome {
-    assert!((1..=64).contains(&settings.nodes), "a simulated session has 1 to 64 nodes");
+    assert!((1..=NODES_MAX).contains(&settings.nodes), "a simulated session has 1 to {NODES_MAX} nodes");
     assert!((1..=settings.nodes).contains(&settings.places), "a simulated session has at least one place");
     assert!(CURRENT.get().is_none(), "one simulation at a time on an OS thread");
     if let (DeathRule::System, Some(faults)) = (settings.death_rule, &settings.faults) {

@@ -17,12 +17,10 @@ use crate::fabric::{
 };
 use crate::lane::Lane;
 use crate::local::{Instant, Thread};
-use crate::ptr::{GroupKey, NodeId, RemotePtr};
+use crate::ptr::{GroupKey, NUMBERS_MAX, NodeId, RemotePtr, check_nodes};
 use crate::sys::fence::cpus_allowed;
 use crate::sys::fence::register_membarrier;
 
-/// Numbers of nodes. The last one that a pointer could name stays free: a lock's word names its holder by one more.
-const NUMBERS: usize = NodeId::COUNT_MAX - 1;
 /// The longest wait of one `serve`: what lanes and devices report is looked for as often.
 const SERVE_MAX: Duration = Duration::from_millis(100);
 /// Steps of a wait before it sleeps: spins where every thread has a core, then yields; few where threads outnumber
@@ -184,7 +182,8 @@ impl VerbsFabric {
     /// [`VerbsFabric::join`] with a device that is open.
     pub(super) fn join_on(options: &JoinOptions, device: &Arc<Device>) -> Result<Arc<VerbsFabric>> {
         let (place, places) = (usize::from(options.place), usize::from(options.places));
-        let nodes = NUMBERS / places.max(1) * places;
+        check_nodes(places)?;
+        let nodes = NUMBERS_MAX / places * places;
         let number = place + usize::from(options.life) * places;
         if place >= places || number >= nodes {
             let why = format!("place {place} of {places}, life {}: there are {nodes} numbers", options.life);

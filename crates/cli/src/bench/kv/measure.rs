@@ -4,9 +4,9 @@ use core::cell::Cell;
 use core::future::Future;
 use std::time::Duration;
 
-use anyhow::{Result, ensure};
+use anyhow::{Error, Result, anyhow};
 use farfield::fabric::Instant;
-use farfield::{Endpoint, KvStore};
+use farfield::{Endpoint, KvStore, MemberStatus, Node};
 
 use super::Sample;
 use crate::bench::threads::ThreadResult;
@@ -20,6 +20,7 @@ const TIMED: u32 = 16;
 pub(super) struct Measurer<'a, V: Sample> {
     pub(super) kv: &'a KvStore<u64, V>,
     pub(super) endpoint: &'a Endpoint,
+    pub(super) node: &'a Node,
     /// Calls in flight.
     pub(super) window: usize,
     /// Of a value, in bytes.
@@ -31,6 +32,7 @@ pub(super) struct Measurer<'a, V: Sample> {
 
 /// A call that has ended.
 struct Ended {
+    key: u64,
     /// Whether the key was there.
     found: farfield::Result<bool>,
     /// When it was issued, and the round trips that it has taken, if it is one of those that are timed.
@@ -46,7 +48,11 @@ impl<V: Sample> Measurer<'_, V> {
             async move {
                 let before = is_timed.then(|| (endpoint.now(), endpoint.counts().round_trips));
                 let found = kv.get(endpoint, &key).await.map(|value| value.is_some());
-                Ended { found, timed: before.map(|(issued, trips)| (issued, endpoint.counts().round_trips - trips)) }
+                Ended {
+                    key,
+                    found,
+                    timed: before.map(|(issued, trips)| (issued, endpoint.counts().round_trips - trips)),
+                }
             }
         })
     }
@@ -56,19 +62,24 @@ impl<V: Sample> Measurer<'_, V> {
         let Self { kv, endpoint, size, mut first_content, .. } = *self;
         self.slide(|is_timed| {
             let operation = operations.draw();
+            let (Operation::Read(key) | Operation::Update(key) | Operation::ReadModifyWrite(key)) = operation;
             first_content += 1;
             let content = first_content;
             async move {
                 let before = is_timed.then(|| (endpoint.now(), endpoint.counts().round_trips));
                 let found = match operation {
-                    Operation::Read(key) => kv.get(endpoint, &key).await.map(|value| value.is_some()),
-                    Operation::Update(key) => kv.update(endpoint, &key, &V::sample(size, content)).await,
-                    Operation::ReadModifyWrite(key) => {
+                    Operation::Read(_) => kv.get(endpoint, &key).await.map(|value| value.is_some()),
+                    Operation::Update(_) => kv.update(endpoint, &key, &V::sample(size, content)).await,
+                    Operation::ReadModifyWrite(_) => {
                         let modify = kv.modify(endpoint, &key, |old| old.map(|_| V::sample(size, content)));
                         modify.await.map(|old| old.is_some())
                     }
                 };
-                Ended { found, timed: before.map(|(issued, trips)| (issued, endpoint.counts().round_trips - trips)) }
+                Ended {
+                    key,
+                    found,
+                    timed: before.map(|(issued, trips)| (issued, endpoint.counts().round_trips - trips)),
+                }
             }
         })
     }
@@ -102,8 +113,8 @@ impl<V: Sample> Measurer<'_, V> {
                 result.counted += 1;
                 is_over.set(is_over.get() || now >= end);
             }
-            if !matches!(ended.found, Ok(true)) {
-                failed = Err(ended.found);
+            if !matches!(ended.found, Ok(true)) && failed.is_ok() {
+                failed = Err(ended);
                 is_over.set(true);
             }
         });
@@ -111,8 +122,17 @@ impl<V: Sample> Measurer<'_, V> {
         result.add_cost(endpoint.counts() - before);
         match failed {
             Ok(()) => Ok(result),
-            Err(Ok(_)) => Err(anyhow::anyhow!("a key that was loaded is not there")),
-            Err(Err(error)) => Err(error.into()),
+            Err(Ended { key, found, .. }) => Err(found.map_or_else(Error::from, |_| self.missing(key))),
+        }
+    }
+
+    /// The error that a key which was loaded is not there, with the nodes that are dead: it may have been lost with one.
+    fn missing(&self, key: u64) -> Error {
+        let is_gone = |node: &_| self.node.status_of(*node) != MemberStatus::Member;
+        let gone: Vec<String> = self.node.others().filter(is_gone).map(|node| node.to_string()).collect();
+        match &gone[..] {
+            [] => anyhow!("key {key} was loaded, and is not there: the store is broken"),
+            gone => anyhow!("key {key} was loaded, and is not there any more: not running are {}", gone.join(", ")),
         }
     }
 
@@ -133,7 +153,9 @@ impl<V: Sample> Measurer<'_, V> {
             let issued = now;
             let (read, cost) = endpoint.block_on(endpoint.counted(kv.get_many(endpoint, &keys, &mut values)));
             read?;
-            ensure!(values.iter().all(|value| matches!(value, Ok(Some(_)))), "a key that was loaded is not there");
+            for (key, value) in keys.iter().zip(values.drain(..)) {
+                value?.ok_or_else(|| self.missing(*key))?;
+            }
             now = endpoint.now();
             result.operations += window as u64;
             result.add_cost(cost);

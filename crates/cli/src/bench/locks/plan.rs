@@ -6,6 +6,7 @@ use anyhow::Result;
 use farfield::{ALockOptions, LockKind, LockOptions};
 use serde::{Deserialize, Serialize};
 
+use crate::bench::memory::Need;
 use crate::bench::options::Cores;
 
 /// The measurements of a session: each kind for each number of locks and each locality.
@@ -84,6 +85,12 @@ impl Plan {
 
     pub(super) fn slice(&self) -> Duration {
         Duration::from_secs_f64(self.slice_seconds)
+    }
+
+    /// The memory of all arrays of locks: a lock and its counter, and on every node where they are, and whose.
+    pub(super) fn need(&self) -> Need {
+        let locks: u64 = self.tables().map(|(_, locks)| u64::from(locks)).sum();
+        Need::of(self.nodes, self.threads).on_all(128 * locks).on_each(64 * locks)
     }
 
     /// How long all measurements take.

@@ -3,13 +3,15 @@
 
 use std::io::{self, Write};
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result};
 use farfield::LockKind;
+use farfield_check::cli::exit::OrUsage;
 
-use super::plan::{Budgets, Variant};
+use super::plan::{Budgets, Plan, Variant};
 use super::report::{self, Report};
 use super::{LocksArgs, plot, run};
 use crate::bench::journal::Journal;
+use crate::bench::memory;
 use crate::bench::options::once_each;
 use crate::output::grouped;
 
@@ -20,14 +22,10 @@ const LOCAL_BUDGET: u32 = 5;
 
 /// ALock with several remote budgets (Fig. 4).
 pub(super) fn budgets(args: &LocksArgs) -> Result<()> {
-    ensure!(
-        ALOCK.parse::<LockKind>().is_ok(),
-        "--budgets: this version has no locks of the kind {ALOCK}, and no other kind has budgets"
-    );
+    ALOCK.parse::<LockKind>().context("--budgets: no other kind has budgets").or_usage()?;
     let variant = |remote| Variant { kind: ALOCK.into(), budgets: Some(Budgets { remote, local: LOCAL_BUDGET }) };
     let mut journal = Journal::new(&args.common);
-    for (nodes, threads) in args.sizes.pairs() {
-        let plan = args.plan(nodes, threads, REMOTE_BUDGETS.into_iter().map(variant), &[85, 90, 95])?;
+    for plan in args.plans(REMOTE_BUDGETS.into_iter().map(variant), &[85, 90, 95])? {
         let reports = run(&plan, &args.common, &mut journal)?;
         journal.text(|out| {
             report::write_tables(&plan, &reports, out)?;
@@ -67,7 +65,7 @@ pub(super) fn loopback(args: &LocksArgs) -> Result<()> {
         given => given.to_vec(),
     };
     let mut journal = Journal::new(&args.common);
-    let mut points = Vec::new();
+    let (mut points, mut plans) = (Vec::new(), Vec::new());
     let steps = match &args.sizes.threads[..] {
         [last] => doubling(*last),
         given => once_each(given.iter().copied()),
@@ -76,7 +74,11 @@ pub(super) fn loopback(args: &LocksArgs) -> Result<()> {
         let locks = if args.locks.is_empty() { vec![1000] } else { args.locks.clone() };
         let point = LocksArgs { locks, locality: vec![100], ..args.clone() };
         let plan = point.plan(1, threads, kinds.iter().copied().map(Variant::of), &[100])?;
-        points.push((threads, run(&plan, &args.common, &mut journal)?));
+        plans.push(plan);
+    }
+    memory::ensure_fit(plans.iter().map(Plan::need), "--locks or --kind")?;
+    for plan in plans {
+        points.push((plan.threads, run(&plan, &args.common, &mut journal)?));
     }
     journal.text(|out| {
         write_loopback(args, &points, out)?;

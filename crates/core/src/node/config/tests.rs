@@ -40,6 +40,30 @@ fn a_half_set_environment_starts_no_lonely_node() {
     assert_eq!(from(&[("SLURM_NTASKS", "3")]).unwrap().nodes, 1);
 }
 
+/// However the number is given.
+#[test]
+fn a_session_has_one_limit_of_nodes() {
+    let many = crate::NODES_MAX + 1;
+    let toml: String = (0..many).map(|node| format!("[[nodes]]\nname='{node}'\n")).collect();
+    let variables = |name: &str| match name {
+        "FARFIELD_NODE" => Some("0".into()),
+        "FARFIELD_NODES" => Some(many.to_string()),
+        _ => None,
+    };
+    for builder in [
+        Node::builder().nodes(many as u16),
+        Node::builder().names((0..many).map(|node| node.to_string())),
+        Node::builder().toml(&toml).unwrap(),
+        Node::builder().variables(variables).unwrap(),
+        Node::builder().hosts(loopback_hosts(many as u16)),
+    ] {
+        let error = builder.start().err().expect("too many").to_string();
+        assert!(error.contains("257 nodes: a session has 1 to 256 nodes at a time"), "{error}");
+    }
+    assert!(crate::local_session(many).is_err() && Node::builder().nodes(0).start().is_err());
+    Node::builder().session(&unique_session("most")).nodes(crate::NODES_MAX as u16).start().unwrap();
+}
+
 #[test]
 fn a_session_has_the_name_it_was_given() {
     let launched = [("FARFIELD_NODE", "0"), ("FARFIELD_NODES", "1")];

@@ -19,17 +19,18 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
-use farfield_check::timeline::Timeline;
-use farfield_check::{Budget, Finding, Report, Scenario, check_with, exhaust_with, replay, timeline_of};
+use farfield_core::mutants::{self, Mutant};
 use indicatif::ProgressBar;
 use serde::{Deserialize, Serialize};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::flag;
 
 use super::checkpoint::{self, Checkpoint};
+use super::exit::INTERRUPTED;
+use super::output;
 use super::report::{self, Failing, Tally};
-use crate::output;
-use farfield::mutants::{self, Mutant};
+use crate::timeline::Timeline;
+use crate::{Budget, Finding, Report, Scenario, check_with, exhaust_with, replay, timeline_of};
 
 /// Executions of a batch, where their number is given.
 const BATCH: u64 = 500;
@@ -45,8 +46,6 @@ const TICK: Duration = Duration::from_millis(50);
 /// A search is saved so often, and logged so often where there is no bar.
 const SAVE_EVERY: Duration = Duration::from_secs(30);
 const LOG_EVERY: Duration = Duration::from_secs(600);
-/// The exit status after a second Ctrl-C.
-const STATUS_INTERRUPTED: i32 = 130;
 
 /// What to search, and how long.
 pub(super) struct Plan {
@@ -60,6 +59,8 @@ pub(super) struct Plan {
     pub(super) timeline: Option<PathBuf>,
     /// Standard output is for JSON alone.
     pub(super) quiet_stdout: bool,
+    /// The command line to which `--replay` can be added.
+    pub(super) again: String,
 }
 
 /// Searches, reports failures as they are found, and returns the report.
@@ -67,7 +68,7 @@ pub(super) fn search(scenarios: &[Scenario], plan: &Plan, bug: Option<Mutant>) -
     let interrupted = Arc::new(AtomicBool::new(false));
     for signal in [SIGINT, SIGTERM] {
         // In this order: the second signal ends the process, the first is only noted.
-        flag::register_conditional_shutdown(signal, STATUS_INTERRUPTED, Arc::clone(&interrupted))
+        flag::register_conditional_shutdown(signal, INTERRUPTED.into(), Arc::clone(&interrupted))
             .and_then(|_| flag::register(signal, Arc::clone(&interrupted)))
             .context("cannot handle signals")?;
     }
@@ -392,7 +393,7 @@ impl<'a> Search<'a> {
         course.tally.add(&report);
         let (Some(finding), None) = (report.finding, &course.tally.failing) else { return Ok(()) };
         let failing = Failing::new(&finding, before + finding.execution);
-        let text = failing.found(course.tally.name());
+        let text = failing.found(course.tally.name(), &self.plan.again);
         course.tally.failing = Some(failing);
         course.to_shrink = Some(finding);
         course.is_random = true; // an exhaustive search that has not begun is not wanted any more
@@ -404,7 +405,7 @@ impl<'a> Search<'a> {
         let name = tally.name().to_string();
         let Some(failing) = &mut tally.failing else { return Ok(()) };
         failing.shrink(&finding, timeline);
-        let mut text = failing.told(&name, self.plan.timeline.is_none());
+        let mut text = failing.told(&name, &self.plan.again, self.plan.timeline.is_none());
         if let (Some(path), false) = (&self.plan.timeline, self.is_drawn) {
             super::write_page(path, timeline)?;
             self.is_drawn = true;

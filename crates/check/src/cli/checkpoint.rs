@@ -6,10 +6,11 @@ use std::io::ErrorKind;
 use std::path::Path;
 use std::time::Duration;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result};
 use foldhash::fast::FixedState;
 use serde::{Deserialize, Serialize};
 
+use super::exit::{OrUsage, usage};
 use super::search::Course;
 
 /// The contents of a file.
@@ -46,15 +47,21 @@ pub(super) fn load(path: &Path, build: u64, seed: u64, courses: &[Course]) -> Re
     let about = || format!("the checkpoint {}", path.display());
     let text = match std::fs::read(path) {
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
-        text => text.with_context(about)?,
+        text => text.with_context(about).or_usage()?,
     };
-    let found: Checkpoint<'static> = serde_json::from_slice(&text).with_context(about)?;
+    let found: Checkpoint<'static> = serde_json::from_slice(&text).with_context(about).or_usage()?;
     let names = |courses: &[Course]| courses.iter().map(|course| course.tally.name().to_string()).collect::<Vec<_>>();
     let anew = "remove it to begin anew";
-    ensure!(found.build == build, "{} belongs to another build of this program; {anew}", about());
-    ensure!(found.seed == seed, "{} belongs to a search with --seed {}; {anew}", about(), found.seed);
-    ensure!(names(&found.courses) == names(courses), "{} belongs to a search of other scenarios; {anew}", about());
-    Ok(Some(found))
+    let other = if found.build != build {
+        "another build of this program".into()
+    } else if found.seed != seed {
+        format!("a search with --seed {}", found.seed)
+    } else if names(&found.courses) != names(courses) {
+        "a search of other scenarios".into()
+    } else {
+        return Ok(Some(found));
+    };
+    Err(usage(format!("{} belongs to {other}; {anew}", about())))
 }
 
 /// A digest of this program.

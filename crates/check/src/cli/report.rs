@@ -5,13 +5,12 @@ use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use farfield_check::timeline::Timeline;
-use farfield_check::{Finding, Scenario};
 use serde::{Deserialize, Serialize};
 
+use super::output::{append, grouped};
 use super::search::Plan;
-use crate::output::{append, grouped};
-use crate::parts;
+use crate::timeline::Timeline;
+use crate::{Finding, Scenario};
 
 /// Longer replay lines are put in a file.
 const LINE_MAX: usize = 4000;
@@ -82,7 +81,7 @@ impl Tally {
         &self.scenario
     }
 
-    pub(super) fn add(&mut self, report: &farfield_check::Report) {
+    pub(super) fn add(&mut self, report: &crate::Report) {
         self.executions += report.executions;
         self.states = self.states.max(report.states);
         self.is_complete |= report.is_complete;
@@ -129,24 +128,24 @@ impl Failing {
     }
 
     /// The first report of a failure.
-    pub(super) fn found(&self, scenario: &str) -> String {
+    pub(super) fn found(&self, scenario: &str, again: &str) -> String {
         let execution = grouped(self.execution);
         let message = indented(&self.message);
         let drawn = self.drawn.as_ref().map_or(String::new(), |drawn| format!("  drawn for it: {drawn}\n"));
         format!(
             "{}\n{drawn}  {scenario} fails in execution {execution}: {message}\n",
-            command(scenario, "found", &self.replay)
+            command(again, scenario, "found", &self.replay)
         )
     }
 
     /// The report of the shrunk failure.
-    pub(super) fn told(&self, scenario: &str, hint: bool) -> String {
+    pub(super) fn told(&self, scenario: &str, again: &str, hint: bool) -> String {
         let Some(shrunk) = &self.shrunk else { return String::new() };
         let hint = if hint { "  To see it drawn, add --timeline FILE.html\n" } else { "" };
         let by = shrunk.by.as_ref().map_or(String::new(), |by| format!("{by}: "));
         format!(
             "{}\n  {scenario}, shrunk from {} to {} choice{}: {by}{}\n{hint}",
-            command(scenario, "shrunk", &shrunk.replay),
+            command(again, scenario, "shrunk", &shrunk.replay),
             self.choices,
             shrunk.choices,
             s(shrunk.choices as u64),
@@ -156,13 +155,13 @@ impl Failing {
 }
 
 /// The command that replays a line. A line too long for a terminal is written to a file, if that is possible.
-fn command(scenario: &str, stage: &str, line: &str) -> String {
+fn command(again: &str, scenario: &str, stage: &str, line: &str) -> String {
     let name = format!("farfield-{}-{}-{stage}.replay", std::process::id(), scenario.replace('/', "-"));
     let path = std::env::temp_dir().join(name);
     if line.len() > LINE_MAX && std::fs::write(&path, line).is_ok() {
-        return format!("{} check --replay @{}", parts::program(), path.display());
+        return format!("{again} --replay @{}", path.display());
     }
-    format!("{} check --replay '{line}'", parts::program())
+    format!("{again} --replay '{line}'")
 }
 
 fn s(count: u64) -> &'static str {
