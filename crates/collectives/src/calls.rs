@@ -121,7 +121,7 @@ impl Work<'_> {
             self.links.take(self.endpoint, &mut self.call, at, buffer).await?;
             let [lower, next] = &mut *self.scratch;
             if at >= self.me {
-                fold(own, &next[..bytes], |own, next| op(own, next));
+                fold(own, &next[..bytes], &mut *op);
                 continue;
             }
             if at > 0 {

@@ -119,7 +119,7 @@ fn blocks() -> Scenario {
         let me = me as u64;
         let mut data = [1 + me, 10 + me, 20 + me, 30 + me];
         all.all_reduce_blocking(ep, &mut data, |a, b| 100 * a + b)?;
-        assert_eq!(data, [1_02_03, 10_11_12, 20_21_22, 30_31_32]);
+        assert_eq!(data, [10_203, 101_112, 202_122, 303_132]);
         Ok(())
     })
 }

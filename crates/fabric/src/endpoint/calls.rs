@@ -366,7 +366,7 @@ mod tests {
 
         /// A quantile is that of the sorted durations, and at most a quarter above it.
         #[test]
-        fn quantiles_are_those_of_the_durations(mut all in proptest::collection::vec(0u64..1 << 36, 1..200), part in 0.0..=1.0) {
+        fn quantiles_are_those_of_the_durations(mut all in proptest::collection::vec(0u64..1 << 36, 1..200), part in 0.0..=1.0f64) {
             let mut latencies = Latencies::default();
             all.iter().for_each(|ns| latencies.add(Duration::from_nanos(*ns)));
             all.sort_unstable();
