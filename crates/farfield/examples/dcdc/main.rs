@@ -37,7 +37,7 @@ use std::process::ExitCode;
 
 use clap::Parser;
 use farfield::{Node, local_session, on_each};
-use model::{Nanos, PERIODS_US, Stray, TICK, Timing, growth, target_volts};
+use model::{Nanos, PERIODS_US, Seen, Stray, TICK, Timing, growth, target_volts};
 use picture::About;
 
 /// As in the paper.
@@ -91,8 +91,7 @@ struct Setting {
 /// What the controller saw in a run.
 struct Run {
     setting: Setting,
-    /// The sum of the outputs at each of its steps.
-    seen: Vec<(Nanos, f64)>,
+    seen: Seen,
     /// In real time: the mean periods in microseconds that its loop and the slowest converter's achieved.
     achieved_us: Option<[f64; 2]>,
 }

@@ -25,6 +25,9 @@ use std::collections::VecDeque;
 /// A time since the start, in nanoseconds.
 pub(crate) type Nanos = u64;
 
+/// The sum of the outputs, as the controller sees it at each of its steps.
+pub(crate) type Seen = Vec<(Nanos, f64)>;
+
 /// The period of a converter's loop, which approximates its continuous behaviour.
 pub(crate) const TICK: Nanos = 10_000;
 
@@ -200,14 +203,14 @@ impl<T> Delayed<T> {
     }
 }
 
-/// The sum of the outputs, as the controller sees it at each of its steps: on an ideal network with a constant delay.
+/// What the controller sees on an ideal network with a constant delay.
 #[cfg(test)]
-pub(crate) fn simulate(converters: usize, timing: Timing) -> Vec<(Nanos, f64)> {
+pub(crate) fn simulate(converters: usize, timing: Timing) -> Seen {
     let plant = (0..converters).map(Converter::new).collect();
     run(plant, Controller::new(converters, timing.period), timing)
 }
 
-fn run(mut plant: Vec<Converter>, mut controller: Controller, timing: Timing) -> Vec<(Nanos, f64)> {
+fn run(mut plant: Vec<Converter>, mut controller: Controller, timing: Timing) -> Seen {
     let mut duties = Delayed::new(timing.delay, vec![0.0; plant.len()]);
     let mut volts = Delayed::new(timing.delay, vec![0.0; plant.len()]);
     let mut in_force = vec![0.0; plant.len()];

@@ -16,7 +16,7 @@ use std::collections::VecDeque;
 
 use farfield::{Endpoint, Node, NodeId, OwnedVar, OwnedWriter, Result, TearCheck};
 
-use crate::model::{Controller, Converter, Nanos, TICK, Timing};
+use crate::model::{Controller, Converter, Nanos, Seen, TICK, Timing};
 
 /// The controller's node. Converter `c` is node `c + 1`.
 pub(crate) const CONTROLLER: NodeId = NodeId(0);
@@ -36,7 +36,7 @@ pub(crate) struct ControllerPart {
     controller: Controller,
     clock: Clock,
     held: VecDeque<(Nanos, Vec<f64>)>,
-    seen: Vec<(Nanos, f64)>,
+    seen: Seen,
 }
 
 pub(crate) struct ConverterPart {
@@ -185,7 +185,7 @@ impl Part {
 
     /// On the controller: the sum of the outputs that it saw at each step, and the mean periods in microseconds that its
     /// own loop and the slowest converter's achieved.
-    pub(crate) fn results(&mut self) -> Option<(Vec<(Nanos, f64)>, [f64; 2])> {
+    pub(crate) fn results(&mut self) -> Option<(Seen, [f64; 2])> {
         let Part::Controller(part) = self else { return None };
         let converters = part.achieved_us.iter().map(read).fold(0.0, f64::max);
         Some((core::mem::take(&mut part.seen), [part.clock.achieved_us(), converters]))

@@ -95,12 +95,12 @@ fn a_push_goes_to_those_who_read_it() {
     let _alone = alone("costs of variables among some");
     let scene = scene();
     let (pair, near) = ([scene.id(0), scene.id(2)], scene.endpoint(0));
-    let open_pair = |index: usize| {
+    let open_pair = |index: usize| -> farfield::Result<_> {
         let node = &scene.nodes[index];
         let shared = SharedVar::<u64>::open_among(node, "shared", &pair)?;
         let word = OwnedVar::<u64>::open_among(node, "word", &pair, pair[0], TearCheck::Guards)?;
         let guards = OwnedVar::<[u64; 5]>::open_among(node, "guards", &pair, pair[0], TearCheck::Guards)?;
-        farfield::Result::Ok((shared, word, guards))
+        Ok((shared, word, guards))
     };
     let vars = std::thread::scope(|scope| {
         let reader = scope.spawn(|| open_pair(2).unwrap());
