@@ -67,7 +67,7 @@ fn full() -> Scenario {
         ..PLAN
     };
     queue::<u64>("queue/close-full", "a full queue that is closed keeps its values, and takes no other", plan)
-        .small()
+        .medium()
         .kills(&["queue-closed-too-soon", "queue-mark-lost"])
 }
 
@@ -201,7 +201,7 @@ fn empty() -> Scenario {
         threads: &[(1, 1, &[TryDequeue, TryEnqueue(2), Close]), (0, 1, &[IsEmpty, IsEmpty])],
         ..PLAN
     };
-    queue::<u64>("queue/is-empty", "whether a queue is empty is right at a moment of the call", plan).medium()
+    queue::<u64>("queue/is-empty", "whether a queue is empty is right at a moment of the call", plan)
 }
 
 /// The length of a queue that only grows, with a batch. For `queue-len-by-hints`.
