@@ -1,8 +1,8 @@
 //! A transaction: what it reads and writes, and how it ends.
 
-use core::future::{Future, Ready};
+use core::future::Future;
 
-use farfield_core::toolkit::{Either, ErrorContext, RefusedPause, Rest};
+use farfield_core::toolkit::{ErrorContext, RefusedPause, Rest, Timing};
 use farfield_core::{Error, Result};
 use farfield_fabric::{self as fabric, Attempt, Endpoint, GroupKey, Op, RemotePtr, Together};
 use farfield_locks::{LockArray, LockGuard, TableGuard};
@@ -155,23 +155,18 @@ impl<'a> Transaction<'a> {
     pub fn commit(mut self) -> impl Future<Output = Result<()>> {
         Attempt::new(move || {
             let (meter, endpoint) = (self.all.object.meter(), self.endpoint);
+            // A commit that is measured goes the way of one that has to wait.
+            let timing = if meter.is_on() { meter.start(endpoint, COMMIT) } else { Timing::OFF };
             let together = endpoint.together();
             let mut writing = Writing { next: 0, refused: None, puts: Few::new(), result: Ok(()), together };
-            if meter.is_on() {
-                // As one that has to wait.
-                let timing = meter.start(endpoint, COMMIT);
-                self.writes(&mut writing);
-                let rest = self.commit_on(writing, None::<Releases<Ready<Result<()>>>>);
-                return Ok(Err(Either::Measured(timing.rest(endpoint, rest))));
-            }
             self.writes(&mut writing);
-            let waits = writing.refused.is_some() || self.fences_once();
+            let waits = meter.is_on() || writing.refused.is_some() || self.fences_once();
             let releases = if waits { None } else { Some(self.begin_releases(&writing.together)) };
             match releases {
                 Some(Releases { rests, result }) if rests.is_empty() && writing.puts.is_empty() => {
                     writing.result.and(result).map(Ok)
                 }
-                releases => Ok(Err(Either::Plain(endpoint.boxed(self.commit_on(writing, releases))))),
+                releases => Ok(Err(endpoint.boxed(self.commit_on(writing, releases, timing)))),
             }
         })
     }
@@ -208,7 +203,12 @@ impl<'a> Transaction<'a> {
     }
 
     /// [`Transaction::commit`] where it has to wait.
-    async fn commit_on<R>(mut self, mut writing: Writing<'a>, releases: Option<Releases<R>>) -> Result<()>
+    async fn commit_on<R>(
+        mut self,
+        mut writing: Writing<'a>,
+        releases: Option<Releases<R>>,
+        timing: Timing,
+    ) -> Result<()>
     where
         R: Rest<()>,
     {
@@ -229,7 +229,9 @@ impl<'a> Transaction<'a> {
             // It was posted before the releases, so no wait is left.
             written = written.and(put.await.of(self.all.object.path()));
         }
-        written.and(released)
+        let committed = written.and(released);
+        timing.end(self.endpoint, &committed);
+        committed
     }
 
     /// Discards all writes, and releases all locks at the same time. Dropping the transaction releases them one by one.

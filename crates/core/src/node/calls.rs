@@ -207,7 +207,15 @@ pub struct Timing {
 }
 
 impl Timing {
-    const OFF: Timing = Timing { call: OFF, began: Instant::NEVER };
+    /// That of a call that is not measured.
+    ///
+    /// ```
+    /// # use farfield::{Endpoint, toolkit::{Meter, Timing}};
+    /// fn starts(meter: Meter, ep: &Endpoint) -> Timing {
+    ///     if meter.is_on() { meter.start(ep, 0) } else { Timing::OFF }
+    /// }
+    /// ```
+    pub const OFF: Timing = Timing { call: OFF, began: Instant::NEVER };
 
     /// Records that the call has ended with this result.
     ///

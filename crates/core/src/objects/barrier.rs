@@ -37,7 +37,7 @@ use std::sync::Arc;
 use farfield_fabric::{self as fabric, Attempt, Endpoint, Instant, NodeId, Word};
 
 use crate::error::{Error, ErrorContext, ErrorKind, Missed, Result};
-use crate::node::{Either, LongWait, Meter, Node, RefusedPause};
+use crate::node::{LongWait, Meter, Node, RefusedPause, Timing};
 use crate::objects::options::at_least_one;
 use crate::objects::owned_var::OwnedWriter;
 use crate::objects::participants::Participants;
@@ -257,17 +257,18 @@ impl BarrierThread {
             self.is_coming = true;
             let meter = self.barrier.meter;
             if meter.is_on() {
-                let waits = self.wait_on(endpoint, None, deadline);
-                return Ok(Err(Either::Measured(meter.measure(endpoint, WAIT, waits))));
+                // As one that has to wait.
+                let timing = meter.start(endpoint, WAIT);
+                return Ok(Err(endpoint.boxed(self.wait_on(endpoint, None, deadline, timing))));
             }
             // Before the count is visible anywhere, every earlier put is visible everywhere: a thread that passes may read
             // any node.
             let node = &self.barrier.node;
             if !node.is_fenced_at_once(endpoint, node.members()) {
-                return Ok(Err(Either::Plain(endpoint.boxed(self.wait_on(endpoint, None, deadline)))));
+                return Ok(Err(endpoint.boxed(self.wait_on(endpoint, None, deadline, Timing::OFF))));
             }
             let arrived = self.arrive(endpoint);
-            Ok(arrived.map_err(|told| Either::Plain(endpoint.boxed(self.wait_on(endpoint, Some(told), deadline)))))
+            Ok(arrived.map_err(|told| endpoint.boxed(self.wait_on(endpoint, Some(told), deadline, Timing::OFF))))
         })
     }
 
@@ -277,20 +278,27 @@ impl BarrierThread {
         endpoint: &Endpoint,
         told: Option<Result<usize>>,
         mut deadline: Option<Instant>,
+        timing: Timing,
     ) -> Result<()> {
         let told = match told {
             Some(told) => told,
             None => {
                 let until = deadline.unwrap_or_else(|| endpoint.deadline());
-                endpoint.boxed(self.barrier.fence(endpoint, until)).await?;
+                let fenced = endpoint.boxed(self.barrier.fence(endpoint, until)).await;
                 deadline = Some(until);
-                match self.arrive(endpoint) {
-                    Ok(()) => return Ok(()),
-                    Err(told) => told,
+                match fenced.map(|()| self.arrive(endpoint)) {
+                    Ok(Err(told)) => told,
+                    ended => {
+                        let ended = ended.map(drop);
+                        timing.end(endpoint, &ended);
+                        return ended;
+                    }
                 }
             }
         };
-        self.all_arrived(endpoint, told, deadline).await
+        let waited = self.all_arrived(endpoint, told, deadline).await;
+        timing.end(endpoint, &waited);
+        waited
     }
 
     /// Like [`BarrierThread::wait`], but without the fence: puts to a third node may not be visible yet (Fig. 22). For
@@ -311,13 +319,12 @@ impl BarrierThread {
     pub fn wait_unfenced<'a>(&'a mut self, endpoint: &'a Endpoint) -> impl Future<Output = Result<()>> {
         Attempt::new(move || {
             let meter = self.barrier.meter;
-            if meter.is_on() {
-                let timing = meter.start(endpoint, WAIT_UNFENCED);
-                let told = self.tells(endpoint);
-                return Ok(Err(Either::Measured(timing.rest(endpoint, self.wait_on(endpoint, Some(told), None)))));
-            }
+            let timing = if meter.is_on() { meter.start(endpoint, WAIT_UNFENCED) } else { Timing::OFF };
             let arrived = self.arrive(endpoint);
-            Ok(arrived.map_err(|told| Either::Plain(endpoint.boxed(self.wait_on(endpoint, Some(told), None)))))
+            if arrived.is_ok() {
+                timing.end(endpoint, &Ok(()));
+            }
+            Ok(arrived.map_err(|told| endpoint.boxed(self.wait_on(endpoint, Some(told), None, timing))))
         })
     }
 
@@ -352,7 +359,11 @@ impl BarrierThread {
     /// Arrives, and looks whether all others have. If not, returns how many rows are known to have arrived, or why not
     /// all nodes could be told.
     fn arrive(&mut self, endpoint: &Endpoint) -> core::result::Result<(), Result<usize>> {
-        let mut told = self.tells(endpoint);
+        self.row.store(self.row.value() + 1);
+        self.is_coming = false;
+        self.is_untold = true;
+        let mut told = self.tell_untold(endpoint);
+        endpoint.wake_local(); // other threads of this node may sleep until they see it
         if let Ok(next) = &mut told
             && *next < self.barrier.arrived.len()
         {
@@ -362,17 +373,6 @@ impl BarrierThread {
             });
         }
         if told.as_ref().is_ok_and(|next| *next == self.barrier.arrived.len()) { Ok(()) } else { Err(told) }
-    }
-
-    /// Arrives. Returns how many rows are known to have arrived, or why not all nodes could be told.
-    #[inline]
-    fn tells(&mut self, endpoint: &Endpoint) -> Result<usize> {
-        self.row.store(self.row.value() + 1);
-        self.is_coming = false;
-        self.is_untold = true;
-        let told = self.tell_untold(endpoint);
-        endpoint.wake_local(); // other threads of this node may sleep until they see it
-        told
     }
 
     /// Tells the nodes if they are still to be told. Returns how many rows, from the first one on, have arrived: rows only
