@@ -32,6 +32,7 @@
 //! |---|---|
 //! | [`Node`] | One process of a session: it opens objects, allocates memory, and knows the members. |
 //! | [`NodeId`] | The number of a node. A restarted process gets a new one. |
+//! | [`NODES_MAX`] | The most nodes of a session at a time, on every fabric. |
 //! | [`Builder`], [`Config`] | The settings of a node, from calls, a TOML file or the environment. |
 //! | [`HugePages`] | The size of the pages that a node's memory consists of. |
 //! | [`PORT`], [`loopback_hosts`] | The default port of nodes on RDMA, and addresses for several nodes on one host. |
