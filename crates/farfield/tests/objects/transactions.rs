@@ -340,7 +340,7 @@ fn what_cannot_be_is_refused() {
         transaction.commit().await.unwrap();
         // A transaction of nothing is one.
         let nothing = all[0].begin(&endpoint, &[]).await.unwrap();
-        assert_eq!(nothing.read_all(&[]).await.unwrap(), []);
+        assert!(nothing.read_all(&[]).await.unwrap().is_empty());
         nothing.commit().await.unwrap();
     });
 }
