@@ -450,7 +450,8 @@ impl Object {
                 0 => String::new(),
                 more => format!(" and {more} more"),
             };
-            (!shown.is_empty()).then(|| format!("; {node} has opened {}{more}, and this node has not", shown.join(", ")))
+            (!shown.is_empty())
+                .then(|| format!("; {node} has opened {}{more}, and this node has not", shown.join(", ")))
         };
         missing.iter().filter_map(of_node).collect()
     }
