@@ -65,11 +65,12 @@ impl State {
 
     /// What it says of a position that uses the slot in `lap`.
     pub(super) fn of_lap(self, lap: u32) -> Position {
+        // The expected lap comes first: it is that of all calls that nothing delays.
         match (self.lap().wrapping_sub(lap) as i32, self.count()) {
-            (..=BEHIND | AHEAD.., _) => Position::Closed,
-            (..0, _) => Position::Early,
             (0, 0) => Position::Vacant,
             (0, _) => Position::Filled,
+            (..=BEHIND | AHEAD.., _) => Position::Closed,
+            (..0, _) => Position::Early,
             (1.., _) => Position::Taken,
         }
     }
