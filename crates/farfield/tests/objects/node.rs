@@ -310,7 +310,7 @@ fn metrics_say_what_a_node_has_done() {
     let vars = scene.open(|node| AtomicVar::open(node, "a/b", scene.id(0)));
     let endpoint = scene.endpoint(1);
     let before = scene.nodes[1].metrics();
-    assert_eq!(before.objects, ["a/b"]);
+    assert_eq!(before.open_paths(), ["a/b"]);
     assert!(before.peers.iter().all(|peer| matches!(peer.1, PeerState::Up { .. })) && before.peers.len() == 2);
     for _ in 0..10 {
         endpoint.block_on(vars[1].fetch_add(&endpoint, 1)).unwrap();
