@@ -234,8 +234,8 @@ impl Builder {
         self
     }
 
-    /// Sets whether the node counts and times the calls of its objects, for [`Node::metrics`]. It does not by default, and
-    /// calls cost nothing more then. A measured call reads the clock twice. Each endpoint has room for 1,024 different
+    /// Sets whether the node counts and times the calls of its objects, for [`Node::metrics`]. It does not by default:
+    /// then a call takes 4 % more instructions at most. A measured call reads the clock twice. Each endpoint has room for 1,024 different
     /// calls, 1.3 MB of address space, of which it uses what is called. In a file this is `latencies = true`; in the
     /// environment `FARFIELD_LATENCIES=1`.
     ///
