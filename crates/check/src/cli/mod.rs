@@ -1,7 +1,7 @@
 //! The command line of the model checker: searches the executions of scenarios on simulated sessions for one that
 //! fails, and shows one again. `farfield check` is this with Farfield's scenarios; [`main`] with those of another crate.
 //!
-//! [`search`] gives the work to threads, [`report`] prints the results. A simulation belongs to one thread of the
+//! `search` gives the work to threads, `report` prints the results. A simulation belongs to one thread of the
 //! operating system, so several scenarios, or parts of one, are searched at a time.
 
 mod checkpoint;
