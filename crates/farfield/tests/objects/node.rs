@@ -205,17 +205,12 @@ fn a_misspelt_path_is_seen_in_the_error() {
         builder.session(&session).node(number).nodes(2).start().expect("it starts")
     };
     let nodes = [started(0), started(1)];
-    let queue = |node: &Node, path: &str| Queue::<u64>::open(node, path, QueueOptions::new(NodeId(0), 4));
-    let errors = std::thread::scope(|scope| {
-        let open = [(&nodes[0], "jobs"), (&nodes[1], "job")];
-        let threads = open.map(|(node, path)| scope.spawn(move || queue(node, path)));
-        threads.map(|thread| refused(thread.join().expect("no panic")).to_string())
-    });
-    assert!(errors[0].contains("node 1 has opened `job` (Queue), and this node has not"), "{}", errors[0]);
-    assert!(errors[1].contains("node 0 has opened `jobs` (Queue), and this node has not"), "{}", errors[1]);
-    // What has been closed there is not named.
-    let alone = refused(queue(&nodes[0], "jobs")).to_string();
-    assert!(!alone.contains("has opened"), "{alone}");
+    let opened = ObjectBuilder::new(&nodes[1], "job", "Mail").announce().expect("nothing is waited for");
+    let waits = || refused(Queue::<u64>::open(&nodes[0], "jobs", QueueOptions::new(NodeId(0), 4))).to_string();
+    let is_named = |error: &String| error.contains("node 1 has opened `job` (Mail), and this node has not");
+    eventually("the other path is named", || is_named(&waits()).then_some(()));
+    drop(opened);
+    eventually("a closed one is not", || (!waits().contains("has opened")).then_some(()));
 }
 
 #[test]

@@ -310,7 +310,7 @@ fn what_cannot_be_is_refused() {
     }
     for cells in [1 << 40, usize::MAX] {
         let error = refused(Transactions::open(&scene.nodes[0], "many", options(LockKind::Spin, cells, 1)));
-        assert!(matches!(error.kind(), ErrorKind::Fabric(_)) && error.object() == Some("many"), "{error:?}");
+        assert!(matches!(error.kind(), ErrorKind::Config { .. }) && error.object() == Some("many"), "{error:?}");
     }
     let differing = [options(LockKind::Spin, 8, 4), options(LockKind::Spin, 8, 5), options(LockKind::Mcs, 8, 4)];
     for other in 1..3 {
