@@ -133,6 +133,9 @@ pub(crate) fn main(args: &ChaosArgs) -> Result<ExitCode> {
     if nodes < 2 {
         return Err(usage("--nodes 1: two nodes at least stay alive"));
     }
+    if nodes > judge::NODES_MAX {
+        return Err(usage(format!("--nodes {nodes}: the judges of a run know at most {} nodes", judge::NODES_MAX)));
+    }
     // Their logs are files: a longer run takes no more.
     let need = Need::of(args.nodes, 1).on_each(OBJECTS_BYTES);
     memory::ensure_fit([need], "--nodes")?;

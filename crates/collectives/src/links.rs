@@ -224,13 +224,13 @@ impl Links {
         waited.waiting_for_nodes(what, &[self.peers[at].node])?
     }
 
-    /// Why a call cannot end that waits for a member, or for all of them. Any of the others may wait for a dead member,
-    /// and never send anything again. A member that has left has ended its calls, and is missed by those only that wait
-    /// for it.
+    /// Why a call cannot end that waits for a member, or begins. Any of the others may wait for a dead member, and never
+    /// send anything again. A member that has left has ended its calls, perhaps this one, too: it is missed by those only
+    /// that wait for it.
     pub(crate) fn failure(&self, endpoint: &Endpoint, waits_for: Option<usize>) -> Option<Error> {
         for (at, peer) in self.peers.iter().enumerate() {
             if let Err(gone) = endpoint.check_alive(peer.node) {
-                let is_missed = waits_for.is_none_or(|other| other == at);
+                let is_missed = waits_for == Some(at);
                 if is_missed || !matches!(gone.kind(), ErrorKind::PeerLeft { .. }) {
                     return Some(gone.into());
                 }

@@ -116,7 +116,11 @@ fn long_waits_are_reported() {
     }
     std::thread::scope(|scope| {
         scope.spawn(|| AtomicVar::open(&nodes[0], "long/var", NodeId(0)).map(drop).unwrap());
-        seen(&["open{node=0 object=\"long/var\"", "still waits for participants to open it", "missing=[NodeId(1)]"]);
+        seen(&[
+            "open{node=0 object=\"long/var\"",
+            "still waits for all participants to open it",
+            "missing=[NodeId(1)]",
+        ]);
         AtomicVar::open(&nodes[1], "long/var", NodeId(0)).unwrap();
     });
 }

@@ -51,13 +51,17 @@ pub fn program() -> String {
     path.file_name().map_or("farfield".into(), |name| name.to_string_lossy().into_owned())
 }
 
+/// Times that are added up stay far from what a clock can say.
+const SECONDS_MAX: Duration = Duration::from_secs(100 * 366 * 24 * 3600);
+
 /// Reads a number of seconds.
 ///
 /// # Errors
-/// It is none, or not above 0.
+/// It is none, not above 0, or above a hundred years.
 pub fn parse_seconds(text: &str) -> Result<Duration, String> {
     let seconds: f64 = text.parse().map_err(|_| "not a number of seconds".to_string())?;
     match Duration::try_from_secs_f64(seconds) {
+        Ok(time) if time > SECONDS_MAX => Err("a hundred years are the most".into()),
         Ok(time) if !time.is_zero() => Ok(time),
         _ => Err("it must be more than 0 seconds".into()),
     }

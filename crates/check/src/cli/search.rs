@@ -10,6 +10,7 @@
 //! depend on the speed of the workers.
 
 use std::collections::BTreeMap;
+use std::io::{self, Write as _};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -234,6 +235,7 @@ impl<'a> Search<'a> {
     /// The loop: it sends orders and takes results, until all work is done or the user interrupts it.
     fn see_through(&mut self, inbox: &Receiver<(usize, Event)>, interrupted: &AtomicBool) -> Result<report::Report> {
         let mut ended_early = false;
+        self.save(true)?; // before hours are spent that it could not keep
         loop {
             self.hand_out();
             if self.workers.iter().all(|worker| worker.at.is_none()) {
@@ -245,7 +247,7 @@ impl<'a> Search<'a> {
                 Err(RecvTimeoutError::Disconnected) => bail!("all threads of the search have ended"),
             }
             self.show();
-            self.save(false)?;
+            self.save_or_tell(false)?;
             self.log()?;
             if interrupted.load(Ordering::Relaxed) {
                 ended_early = true;
@@ -254,7 +256,7 @@ impl<'a> Search<'a> {
             }
         }
         self.bar.finish_and_clear();
-        self.save(true)?;
+        self.save_or_tell(true)?;
         let elapsed = self.elapsed();
         let tallies = self.courses.drain(..).map(|course| course.tally).collect();
         Ok(report::Report::new(tallies, self.plan, elapsed, ended_early))
@@ -265,6 +267,11 @@ impl<'a> Search<'a> {
     }
 
     /// Saves the search, if it is time to.
+    /// What was found is worth more than the checkpoint.
+    fn save_or_tell(&mut self, is_end: bool) -> Result<()> {
+        self.save(is_end).or_else(|error| self.tell(&format!("The checkpoint is not written: {error:#}\n")))
+    }
+
     fn save(&mut self, is_end: bool) -> Result<()> {
         let Some(path) = &self.plan.checkpoint else { return Ok(()) };
         if is_end || self.saved.elapsed() >= SAVE_EVERY {
@@ -407,9 +414,12 @@ impl<'a> Search<'a> {
         failing.shrink(&finding, timeline);
         let mut text = failing.told(&name, &self.plan.again, self.plan.timeline.is_none());
         if let (Some(path), false) = (&self.plan.timeline, self.is_drawn) {
-            super::write_page(path, timeline)?;
             self.is_drawn = true;
-            text += &format!("  The timeline is in {}\n", path.display());
+            // The search goes on without a picture.
+            text += &match super::write_page(path, timeline) {
+                Ok(()) => format!("  The timeline is in {}\n", path.display()),
+                Err(error) => format!("  There is no timeline: {error:#}\n"),
+            };
         }
         self.tell(&text)
     }
@@ -418,7 +428,8 @@ impl<'a> Search<'a> {
     fn tell(&self, text: &str) -> Result<()> {
         self.bar.suspend(|| {
             if self.plan.quiet_stdout {
-                eprint!("{text}");
+                // Nobody may read it any more, and the result goes elsewhere.
+                let _ = write!(io::stderr(), "{text}");
                 return Ok(());
             }
             super::print(text)

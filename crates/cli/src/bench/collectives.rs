@@ -5,13 +5,16 @@ use std::time::Duration;
 use anyhow::{Result, ensure};
 use clap::{Args, ValueEnum};
 use farfield::{Barrier, BarrierThread, Collectives, CollectivesOptions, Endpoint, Node, NodeId};
+use farfield_check::cli::exit::usage;
 use serde::{Deserialize, Serialize};
 
 use super::journal::Journal;
 use super::measurement::{Measurement, Setup};
+use super::memory::{self, Need};
 use super::options::{Common, Cores, once_each};
 use super::threads::{self, ThreadResult, ratio};
 use super::worker::{self, say};
+use crate::launch::parse_nodes;
 
 const HELP: &str = "\
 An operation is one call of all processes, each with one thread. Bytes are those that one of them sends to another: of its
@@ -54,7 +57,7 @@ pub(crate) struct CollectivesArgs {
         value_name = "COUNT",
         value_delimiter = ',',
         default_value = "2",
-        value_parser = clap::value_parser!(u16).range(2..=64),
+        value_parser = parse_nodes,
     )]
     nodes: Vec<u16>,
     #[command(flatten)]
@@ -105,7 +108,9 @@ pub(crate) fn main(args: &CollectivesArgs) -> Result<()> {
     if let Some(plan) = worker::plan::<Plan>()? {
         return serve(&plan);
     }
-    ensure!(args.size.iter().all(|size| size.is_multiple_of(8)), "--size: words of 8 bytes are sent");
+    if let Some(size) = args.size.iter().find(|size| !size.is_multiple_of(8)) {
+        return Err(usage(format!("--size {size}: words of 8 bytes are sent")));
+    }
     let common = &args.common;
     let mut plans = Vec::new();
     for call in once_each(args.call.iter().copied()) {
@@ -116,6 +121,16 @@ pub(crate) fn main(args: &CollectivesArgs) -> Result<()> {
             }
         }
     }
+    if args.nodes.contains(&1) {
+        return Err(usage("--nodes 1: a node alone has nobody to send to"));
+    }
+    let need = |plan: &Plan| {
+        // What is sent and what arrives, for all members; and the links, with their buffers.
+        let links = 3 * CollectivesOptions::default().chunk_bytes as u64 * CollectivesOptions::default().slots as u64;
+        let nodes = u64::from(plan.nodes);
+        Need::of(plan.nodes, 1).on_each(nodes * (2 * u64::from(plan.size) + links))
+    };
+    memory::ensure_fit(plans.iter().map(need), "--size or --nodes")?;
     let mut journal = Journal::new(common);
     journal.turns(&plans, |plan| Ok(vec![run(plan, common)?]))?;
     journal.table(|_| Ok(()))

@@ -244,7 +244,7 @@ impl<V: Value> Queue<V> {
         }
         let slots_bytes = SLOTS + capacity * 8;
         let options_here = "`capacity`, `batch_max` or `value_bytes_max`";
-        let cells_bytes = region_bytes(cells * batch_max, V::words(value_bytes_max), options_here).of(path)?;
+        let cells_bytes = region_bytes(cells * batch_max, V::words(value_bytes_max).max(1), options_here).of(path)?;
         let mut regions = Regions::new(node);
         if node.id() == home {
             let slots = regions.alloc("slots", GroupKey::DATA, slots_bytes).of(path)?;

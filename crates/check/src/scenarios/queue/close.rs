@@ -17,6 +17,7 @@ pub(super) fn scenarios() -> Vec<Scenario> {
         dequeue(),
         last_room(),
         full(),
+        full_counted(),
         full_batch(),
         behind(),
         two(),
@@ -69,6 +70,12 @@ fn full() -> Scenario {
     queue::<u64>("queue/close-full", "a full queue that is closed keeps its values, and takes no other", plan)
         .medium()
         .kills(&["queue-closed-too-soon", "queue-mark-lost"])
+}
+
+/// The slot that is marked is that of the value before, too, which still counts.
+fn full_counted() -> Scenario {
+    let plan = Plan { capacity: 1, threads: &[(1, 1, &[TryEnqueue(1)]), (0, 1, &[Close, Len])], ..PLAN };
+    queue::<u64>("queue/close-counted", "a full queue that is closed has as many values as before", plan).small()
 }
 
 /// The mark stays in the slot while the values of a batch are taken.

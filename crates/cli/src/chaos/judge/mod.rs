@@ -20,6 +20,9 @@ pub(super) use self::errors::LIMITS_MAX;
 use super::custom;
 use super::log::Call;
 
+/// The most nodes of a run: the judge of stores keeps a set of the dead ones in a word.
+pub(super) const NODES_MAX: usize = 64;
+
 /// All nodes have decided a death at most this long after its detection.
 const DECIDED_NS: u64 = 1_000_000_000;
 

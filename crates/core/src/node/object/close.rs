@@ -110,6 +110,7 @@ impl<R> Openings<R> {
         let Some(own) = self.open(opening) else { return false };
         let is_used = *own.uses.entry(peer).or_insert(theirs) == theirs;
         if is_used {
+            self.calling.remove(&(peer, theirs));
             self.used.insert((peer, theirs), opening);
         }
         is_used

@@ -181,8 +181,10 @@ impl<V: Value> Queue<V> {
                 position = hint;
                 continue;
             }
-            match state.of_lap(self.lap(position)) {
-                Position::Filled | Position::Taken => position = self.after_filled(position, state),
+            // The mark is of one position, and its slot is that of earlier ones, too.
+            let plain = state.unmarked(self.lap(position));
+            match plain.of_lap(self.lap(position)) {
+                Position::Filled | Position::Taken => position = self.after_filled(position, plain),
                 Position::Vacant | Position::Early | Position::Closed => return Ok((position, state)),
             }
         }

@@ -63,7 +63,8 @@ impl<V: Value> Queue<V> {
     }
 
     pub(super) fn value_words(&self) -> usize {
-        V::words(self.options.value_bytes_max)
+        // A value without bytes has a word, too, so that all have a place.
+        V::words(self.options.value_bytes_max).max(1)
     }
 
     /// The next position to fill when the slot of `position`, which is filled, is in a state.

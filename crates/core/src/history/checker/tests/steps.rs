@@ -306,9 +306,9 @@ fn of_queues() {
     assert_rows(
         &[1, 2, 8].map(row),
         &[
-            "capacity 1                      134 good   66 bad    0 undecided     3603 steps 45e44e804e2ad4f3",
-            "capacity 2                      136 good   64 bad    0 undecided     7099 steps b91651ef5a3a429f",
-            "capacity 8                      130 good   70 bad    0 undecided    28916 steps a031053eb078ece2",
+            "capacity 1                      134 good   66 bad    0 undecided     3603 steps 31b03ba1c5cadfca",
+            "capacity 2                      136 good   64 bad    0 undecided     7099 steps 62aa7933e53fd862",
+            "capacity 8                      130 good   70 bad    0 undecided    28916 steps 65ad149646fcc173",
         ],
     );
 }
