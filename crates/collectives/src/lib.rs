@@ -38,6 +38,9 @@
 //! receiver reads them in this order (`CR → CR`). No fence is needed. Pass the same endpoint to every call: the puts of
 //! two endpoints have no order.
 //!
+//! *A call is no barrier and no fence.* What a member has put to another before the call, with the same endpoint, that one
+//! sees when it has taken a chunk of the call. Puts to a third node may still be on their way: use a `Barrier` for those.
+//!
 //! *Use of a slot.* The sender puts into a slot only when the receiver's word says that it has taken the slot's last
 //! chunk. The receiver reads the chunk before it puts that word (`CR → NRW`), and the sender reads the word before it
 //! puts the next chunk. The word counts chunks since the opening, so one that arrives late returns too little room,
@@ -71,9 +74,11 @@
 //! be reopened by all live members ([`Node::reopen`]). A call may have ended well on some members when it fails on
 //! others. A member on which a call fails, for any cause, tells all others, and their calls fail, too.
 //!
-//! A member that makes another call, or with other sizes, is found where the two send to each other, and the call fails
-//! on both ([`DifferentCalls`]). A member that waits for another one than that which sends to it cannot see it: its call
-//! times out. The types of equally long elements are not compared.
+//! A member that makes another call, or with other sizes, is found where one takes a chunk of the other, and the call fails
+//! on both ([`DifferentCalls`]). A member that only sends may end its call well, and see it in a later one. A member that
+//! waits for another one than that which sends to it cannot see it: its call times out. The types of equally long elements
+//! are not compared. A call that is dropped is told to the others by this member's next call; until then they wait, at
+//! most until their deadlines.
 //!
 //! A call takes at most as long as the endpoint's timeout, however long its data is.
 //!

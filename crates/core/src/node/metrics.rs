@@ -71,7 +71,7 @@ pub struct ObjectMetrics {
     pub path: String,
     /// Its kind, such as `KvStore`.
     pub kind: &'static str,
-    /// Whether it is open on this node. A composed object, such as a `Barrier`, is not itself: its parts are.
+    /// Whether it is open on this node.
     pub is_open: bool,
     /// Bytes of this node's memory that it uses.
     pub memory_bytes: u64,
