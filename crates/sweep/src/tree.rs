@@ -126,6 +126,22 @@ impl Profile {
     }
 }
 
+/// The manifest with nothing in the feature of the seeded bugs, whose list may have several lines.
+fn without_mutants(manifest: &str) -> String {
+    let mut is_in_list = false;
+    let mut kept = Vec::new();
+    for line in manifest.lines() {
+        let begins = line.starts_with("mutants = ");
+        if begins {
+            kept.push("mutants = []");
+        } else if !is_in_list {
+            kept.push(line);
+        }
+        is_in_list = (begins || is_in_list) && !line.ends_with(']');
+    }
+    kept.join("\n") + "\n"
+}
+
 impl Tree {
     pub(crate) fn new(root: &Path, scratch: &Path, profile: Profile) -> Tree {
         Tree { root: root.into(), folder: scratch.join("tree"), target: scratch.join("target"), profile }
@@ -162,11 +178,7 @@ impl Tree {
                     text.replacen("[dependencies]\n", switch, 1).into_bytes()
                 }
                 // The edits of the seeded bugs do not fit the lines with mistakes.
-                "crates/farfield/Cargo.toml" => {
-                    let text = String::from_utf8(bytes)?;
-                    let without = |line| if str::starts_with(line, "mutants = ") { "mutants = []" } else { line };
-                    text.lines().map(without).collect::<Vec<&str>>().join("\n").into_bytes()
-                }
+                "crates/farfield/Cargo.toml" => without_mutants(&String::from_utf8(bytes)?).into_bytes(),
                 "Cargo.toml" => [&bytes[..], PROFILES.as_bytes()].concat(),
                 _ => bytes,
             };
@@ -328,6 +340,14 @@ fn spans(message: &serde_json::Value) -> Vec<&serde_json::Value> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_feature_of_the_seeded_bugs_is_emptied() {
+        for list in ["[\"a/mutants\"]", "[\n    \"a/mutants\",\n    \"b?/mutants\",\n]"] {
+            let manifest = format!("[features]\nsim = [\"a/sim\"]\nmutants = {list}\n\n[dependencies]\n");
+            assert_eq!(without_mutants(&manifest), "[features]\nsim = [\"a/sim\"]\nmutants = []\n\n[dependencies]\n");
+        }
+    }
     use crate::report::equivalents;
 
     #[test]
