@@ -25,6 +25,7 @@ use zerocopy::IntoBytes;
 use crate::error::{Error, ErrorContext, ErrorKind, Result};
 use crate::node::Node;
 use crate::objects::codec::Value;
+use crate::objects::options::{at_least_one, region_bytes};
 use crate::objects::ring_buffer::{RingBuffer, RingOptions, RingReceiver, RingSender, framed_bytes};
 
 /// The participants of a channel, and its size in values. All of its nodes must agree.
@@ -90,21 +91,15 @@ impl ChannelOptions {
 
     /// The options of its ring.
     fn ring<T: Value>(&self) -> Result<RingOptions> {
-        if self.capacity == 0 {
-            return Err(ErrorKind::Config { why: "`capacity` has to be at least 1".into() }.into());
-        }
-        let longest = T::words(self.value_bytes_max).checked_mul(8).filter(|bytes| *bytes <= BYTES_MAX);
-        let capacity_bytes = longest.and_then(|bytes| self.capacity.checked_mul(framed_bytes(bytes)));
-        let Some(capacity_bytes) = capacity_bytes.filter(|bytes| *bytes <= BYTES_MAX) else {
-            let why = "its values need more than 2^40 bytes: reduce `capacity` or `value_bytes_max`".into();
-            return Err(ErrorKind::Config { why }.into());
-        };
+        at_least_one(&[("capacity", self.capacity)])?;
+        let to_reduce = "`capacity` or `value_bytes_max`";
+        let longest = region_bytes(1, T::words(self.value_bytes_max), to_reduce)?;
+        let capacity_bytes = region_bytes(self.capacity, framed_bytes(longest) / 8, to_reduce)?;
         Ok(RingOptions::new(self.writer, self.readers.iter().copied(), capacity_bytes.max(RING_BYTES_MIN)))
     }
 }
 
 /// The most bytes of a channel.
-const BYTES_MAX: usize = 1 << 40;
 /// The fewest bytes of a ring.
 const RING_BYTES_MIN: usize = 64;
 
