@@ -36,6 +36,9 @@ fn node_process() {
 /// be killed.
 fn serve(node: &Node, endpoint: &Endpoint, round: usize, is_last: bool) -> Result<()> {
     let path = |kind: &str| format!("{round}/{kind}");
+    // Chosen before the victim can be dead: a node that comes late to the ring must not open it without the victim, since
+    // the others, whose push has failed, never come.
+    let options = RingOptions::broadcast(node, NodeId(0), 1 << 14);
     let var = AtomicVar::open(node, &path("var"), NodeId(0))?;
     let shared = SharedVar::<u64>::open(node, &path("shared"))?;
     endpoint.block_on(var.fetch_add(endpoint, 1))?;
@@ -47,7 +50,7 @@ fn serve(node: &Node, endpoint: &Endpoint, round: usize, is_last: bool) -> Resul
             std::thread::park();
         }
     }
-    let ring = RingBuffer::open(node, &path("ring"), RingOptions::broadcast(node, NodeId(0), 1 << 14))?;
+    let ring = RingBuffer::open(node, &path("ring"), options)?;
     match node.id() {
         NodeId(0) => endpoint.block_on(ring.sender()?.send(endpoint, b"hello"))?,
         _ => endpoint.block_on(ring.receiver()?.recv(endpoint, &mut Vec::new()))?,
