@@ -27,7 +27,7 @@ struct Step {
 }
 
 fn steps() -> impl Strategy<Value = Vec<Step>> {
-    let step = (0..3usize, 0..10u8, 0..12usize, any::<u64>());
+    let step = (0..3usize, 0..12u8, 0..12usize, any::<u64>());
     proptest::collection::vec(step.prop_map(|(node, what, key, value)| Step { node, what, key, value }), 1..80)
 }
 
@@ -101,6 +101,39 @@ async fn agrees<K: Key + std::fmt::Debug + Ord, V: Value + std::fmt::Debug + Par
                     map.insert(key, value);
                 }
             }
+            9 => {
+                let expected = value_of(step.value % 4);
+                let passes = map.get(&key) == Some(&expected);
+                let deleted = kv.delete_if(endpoint, &key, |old| *old == expected).await.unwrap();
+                prop_assert_eq!(deleted, passes, "delete_if, step {}", at);
+                if passes {
+                    map.remove(&key);
+                }
+            }
+            10 => {
+                let keys: Vec<K> = (0..step.key).map(|key| key_of((key + at) % 12)).collect();
+                let pairs: Vec<(K, V)> = keys.iter().cloned().zip((at as u64..).map(&value_of)).collect();
+                match kv.upsert_many(endpoint, &pairs).await {
+                    Ok(()) => map.extend(pairs),
+                    Err(error) => {
+                        prop_assert!(is_full(&error), "upsert_many, step {}: {}", at, error);
+                        full += 1;
+                        // Those that found a slot are there.
+                        for (key, value) in pairs {
+                            if kv.get(endpoint, &key).await.unwrap().as_ref() == Some(&value) {
+                                map.insert(key, value);
+                            } else {
+                                prop_assert!(!map.contains_key(&key), "what is there is written, step {}", at);
+                            }
+                        }
+                    }
+                }
+            }
+            11 => {
+                let keys: Vec<K> = (0..step.key).map(|key| key_of((key + at) % 12)).collect();
+                let there = keys.iter().filter(|key| map.remove(*key).is_some()).count();
+                prop_assert_eq!(kv.delete_many(endpoint, &keys).await.unwrap(), there, "delete_many, step {}", at);
+            }
             8 => {
                 let mut keys = kv.keys();
                 keys.sort();
@@ -129,6 +162,35 @@ async fn agrees<K: Key + std::fmt::Debug + Ord, V: Value + std::fmt::Debug + Par
         prop_assert!(kvs[1].delete(&endpoints[1], &key).await.unwrap());
     }
     Ok(full)
+}
+
+/// Each kind of change ends the waits of other nodes, whose own calls see it then.
+#[test]
+fn a_wait_ends_with_the_next_change_of_its_key() {
+    on_each_fabric("waits for changes of a key", 2, |scene: &Scene| {
+        let kvs = scene.open(|node| KvStore::<u64, u64>::open(node, "kv", small(Placement::Hash)));
+        let writer = scene.endpoint(0);
+        for key in 0..4 {
+            std::thread::scope(|scope| {
+                let (kv, waiter) = (&kvs[1], scene.endpoint(1));
+                let waits = scope.spawn(move || {
+                    let (mut seen, mut all) = (None, Vec::new());
+                    while all.len() < 3 {
+                        let deadline = waiter.now() + SOON;
+                        seen = waiter.block_on(kv.wait_change(&waiter, &key, seen.as_ref(), deadline)).unwrap();
+                        all.push(seen);
+                    }
+                    all
+                });
+                assert!(kvs[0].insert_blocking(&writer, &key, &1).unwrap());
+                std::thread::sleep(SHORT);
+                assert!(kvs[0].update_blocking(&writer, &key, &2).unwrap());
+                std::thread::sleep(SHORT);
+                assert!(kvs[0].delete_blocking(&writer, &key).unwrap());
+                assert_eq!(waits.join().expect("no panic"), [Some(1), Some(2), None]);
+            });
+        }
+    });
 }
 
 fn small(placement: Placement) -> KvOptions {

@@ -88,7 +88,9 @@
 //! *A restarted node* takes no part in an open store: all reopen it ([`KvStore::open_with_pairs_of`]), and it takes
 //! part from then on, with all pairs that are not lost.
 
+mod change_many;
 mod changes;
+mod conditional;
 mod get_many;
 mod index;
 mod locks;
@@ -165,7 +167,7 @@ const UPSERT: usize = 4;
 const MODIFY: usize = 5;
 const DELETE: usize = 6;
 
-/// Pairs that [`KvStore::open_with_pairs_of`] copies at once.
+/// Calls that are in flight at once in those for several keys.
 const WINDOW: usize = 64;
 
 /// The index has room for all slots from the start, up to this many; beyond, it grows as it fills.

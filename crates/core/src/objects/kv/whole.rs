@@ -50,35 +50,4 @@ impl<K: Key, V: Value> KvStore<K, V> {
         self.get_many(endpoint, &keys, &mut values).await?;
         Ok(keys.into_iter().zip(values).filter_map(|(key, value)| Some((key, value.transpose()?))).collect())
     }
-
-    /// Updates a key if its value passes a test, as one operation. Returns whether it has. An absent key passes none.
-    ///
-    /// ```
-    /// # fn main() -> farfield::Result<()> {
-    /// # let node = farfield::Node::builder().session("doc-kv-update-if").start()?;
-    /// # let ep = node.endpoint()?;
-    /// # let store = farfield::KvStore::<u64, u64>::open(&node, "store", farfield::KvOptions::default())?;
-    /// ep.block_on(store.insert(&ep, &7, &70))?;
-    /// assert!(ep.block_on(store.update_if(&ep, &7, |value| *value == 70, &71))?); // compare and set
-    /// assert!(!ep.block_on(store.update_if(&ep, &7, |value| *value == 70, &72))?);
-    /// # Ok(()) }
-    /// ```
-    ///
-    /// # Errors
-    /// As [`KvStore::modify`].
-    pub async fn update_if(
-        &self,
-        endpoint: &Endpoint,
-        key: &K,
-        passes: impl FnOnce(&V) -> bool,
-        value: &V,
-    ) -> Result<bool> {
-        let mut is_updated = false;
-        let change = |old: Option<&V>| {
-            is_updated = old.is_some_and(passes);
-            is_updated.then(|| value.clone())
-        };
-        self.modify(endpoint, key, change).await?;
-        Ok(is_updated)
-    }
 }
