@@ -44,6 +44,7 @@ fn of_two() -> Vec<Scenario> {
         cut_delete_elsewhere(),
         cut_slot(),
         timeout(),
+        changes(),
         node_failure::dies(),
         node_failure::dies_by_hash(),
         node_failure::is_cut_off(),
@@ -59,6 +60,37 @@ fn cut_short<T>(ep: &Endpoint, call: impl Future<Output = Result<T>>) -> Result<
 /// Time passes only when no thread can make progress.
 async fn a_moment(ep: &Endpoint) {
     let _ = ep.wait_until(ep.now() + Duration::from_millis(1), || None::<()>).await;
+}
+
+/// A node waits until a key is inserted, and updated, and then removes it, for which the other waits. It may miss the first
+/// value, but not the last one.
+fn changes() -> Scenario {
+    Scenario::new("kv/wait-change", "a wait ends when the key is inserted, updated or removed", 2, |cluster| {
+        let clients = Client::open(cluster, tiny(), &[])?;
+        let (writer, waiter) = (Rc::clone(&clients[0].kv), Rc::clone(&clients[1].kv));
+        cluster.thread(0, "writer", move |ep| {
+            ep.block_on(async {
+                writer.insert(ep, &1, &[1; 2]).await?;
+                writer.update(ep, &1, &[2; 2]).await?;
+                let gone = writer.wait_change(ep, &1, Some(&[2; 2]), ep.deadline()).await?;
+                assert_eq!(gone, None);
+                Ok(())
+            })
+        });
+        cluster.thread(1, "waiter", move |ep| {
+            ep.block_on(async {
+                let (mut seen, mut last) = (None, 0);
+                while seen != Some([2; 2]) {
+                    seen = waiter.wait_change(ep, &1, seen.as_ref(), ep.deadline()).await?;
+                    let value = seen.map_or(0, |value: Pair| value[0]);
+                    assert!(value > last, "{value} after {last}");
+                    last = value;
+                }
+                waiter.delete(ep, &1).await.map(drop)
+            })
+        });
+        Ok(())
+    })
 }
 
 /// `NRW` of the value against the `NAW` of the release, on two queue pairs: the lock is on node 0, the value on node 1.
