@@ -101,6 +101,7 @@ pub fn run(node: &Node) -> Result<(Counts, Vec<ByteString>)> {
             seen = seen.plus(counts?);
         }
         assert_eq!(seen, all);
+        // A node sends its titles and then its part of the sum, with one endpoint: all titles are here.
         let mut reported = Vec::new();
         for titles in &mut titles {
             while let Some(title) = titles.try_recv(&ep)? {
@@ -115,7 +116,7 @@ pub fn run(node: &Node) -> Result<(Counts, Vec<ByteString>)> {
             results.upsert_many(&ep, &[(done.clone(), all)]).await?;
         }
         let found = results.wait_change(&ep, &done, None, ep.deadline()).await?;
-        assert_eq!(found, Some(all));
+        assert!(found.is_some_and(|counts| counts.letters == all.letters));
         // One node of all marks it.
         let marked = Counts { texts: 0, ..all };
         let is_first = results.update_if(&ep, &done, |counts| counts.texts > 0, &marked).await?;
