@@ -7,6 +7,7 @@ pub(super) mod client;
 mod elsewhere;
 pub(super) mod node_failure;
 
+use std::rc::Rc;
 use std::time::Duration;
 
 use farfield_core::fabric::Instant;

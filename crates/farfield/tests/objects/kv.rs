@@ -12,7 +12,7 @@ use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 
 use crate::harness::{
-    Over, Rng, Scene, SetsAtEnd, alone, eventually, everywhere, mix, on_each_fabric, refused, session,
+    Over, Rng, SHORT, SOON, Scene, SetsAtEnd, alone, eventually, everywhere, mix, on_each_fabric, refused, session,
 };
 
 // ---- one operation at a time -----------------------------------------------------------------------------------
@@ -173,23 +173,27 @@ fn a_wait_ends_with_the_next_change_of_its_key() {
         for key in 0..4 {
             std::thread::scope(|scope| {
                 let (kv, waiter) = (&kvs[1], scene.endpoint(1));
-                let waits = scope.spawn(move || {
-                    let (mut seen, mut all) = (None, Vec::new());
-                    while all.len() < 3 {
+                let (sees, seen) = std::sync::mpsc::channel();
+                scope.spawn(move || {
+                    let mut last = None;
+                    for _ in 0..3 {
                         let deadline = waiter.now() + SOON;
-                        seen = waiter.block_on(kv.wait_change(&waiter, &key, seen.as_ref(), deadline)).unwrap();
-                        all.push(seen);
+                        last = waiter.block_on(kv.wait_change(&waiter, &key, last.as_ref(), deadline)).unwrap();
+                        sees.send(last).unwrap();
                     }
-                    all
                 });
+                // The next change follows when this one is seen: else the wait may miss it.
                 assert!(kvs[0].insert_blocking(&writer, &key, &1).unwrap());
-                std::thread::sleep(SHORT);
+                assert_eq!(seen.recv(), Ok(Some(1)));
                 assert!(kvs[0].update_blocking(&writer, &key, &2).unwrap());
-                std::thread::sleep(SHORT);
+                assert_eq!(seen.recv(), Ok(Some(2)));
                 assert!(kvs[0].delete_blocking(&writer, &key).unwrap());
-                assert_eq!(waits.join().expect("no panic"), [Some(1), Some(2), None]);
+                assert_eq!(seen.recv(), Ok(None));
             });
         }
+        let deadline = writer.now() + SHORT;
+        let unchanged = writer.block_on(kvs[0].wait_change(&writer, &9, None, deadline));
+        assert!(unchanged.is_err_and(|error| error.is_timeout()));
     });
 }
 

@@ -4,11 +4,11 @@ use core::time::Duration;
 
 use farfield_fabric::{Endpoint, Instant};
 
-use super::{Key, KvStore, Value};
+use super::{DELETE, GET, Key, KvStore, Value};
 use crate::error::{ErrorContext, ErrorKind, Result};
+use crate::node::measured;
 
-/// A wait for a change looks at least so often: no operation tells it of a key that is inserted, or of a store that is
-/// reopened.
+/// A wait for a change looks at least so often: an insert on another node, or the reopening of the store, need not wake it.
 const LOOK_EVERY: Duration = Duration::from_millis(10);
 
 impl<K: Key, V: Value> KvStore<K, V> {
@@ -59,8 +59,10 @@ impl<K: Key, V: Value> KvStore<K, V> {
     /// # Errors
     /// As [`KvStore::delete`], or [`ErrorKind::ValueLost`]: the value cannot be read.
     pub async fn delete_if(&self, endpoint: &Endpoint, key: &K, passes: impl FnOnce(&V) -> bool) -> Result<bool> {
+        measured!(self.object.meter(), endpoint, DELETE, self.delete_if(endpoint, key, passes));
         self.check_sizes(key, None)?;
         let locked = self.lock(endpoint, key).await?;
+        self.object.meter().skip(endpoint, GET);
         let passes = self.get(endpoint, key).await?.is_some_and(|value| passes(&value));
         match self.index.get(key).filter(|_| passes) {
             None => locked.unlock().await.map(|()| false),
