@@ -5,10 +5,10 @@
 use farfield::Node;
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let node = Node::builder().latencies(true).start()?;
+    let node = Node::builder().environment()?.latencies(true).start()?;
     let metrics = node.serve_metrics("127.0.0.1:0")?;
     let (counts, _) = farfield_tour::run(&node)?;
-    println!("{} of {} texts have {} letters", node.id(), counts.texts, counts.letters);
+    println!("{} of {} nodes: {} texts have {} letters", node.id(), node.nodes(), counts.texts, counts.letters);
     let seen = node.metrics();
     let dequeued = seen.call("tour/jobs", "dequeue").expect("it was called");
     println!("a job came within {:?}; more at http://{}/metrics", dequeued.latencies.quantile(0.5), metrics.address());

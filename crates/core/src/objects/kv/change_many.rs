@@ -6,8 +6,9 @@ use super::{Key, KvStore, Value, WINDOW};
 use crate::error::Result;
 
 impl<K: Key, V: Value> KvStore<K, V> {
-    /// Inserts several keys, or changes their values, up to 64 of them at a time. Each is an operation of its own
-    /// ([`KvStore::upsert`]); together they are none. Of several values of one key, one stays.
+    /// Inserts several keys, or changes their values, up to 64 of them at a time; those that share a lock one after the other.
+    /// Each is an operation of its own ([`KvStore::upsert`]); together they are none. Of several values of one key, the last
+    /// stays.
     ///
     /// ```
     /// # fn main() -> farfield::Result<()> {
@@ -22,19 +23,22 @@ impl<K: Key, V: Value> KvStore<K, V> {
     /// # Errors
     /// The first error of [`KvStore::upsert`]. The other pairs are written nevertheless.
     pub async fn upsert_many(&self, endpoint: &Endpoint, pairs: &[(K, V)]) -> Result<()> {
-        let mut ended = Ok(());
-        let calls = pairs.iter().map(|(key, value)| self.upsert(endpoint, key, value));
-        let note = |done| {
-            if ended.is_ok() {
-                ended = done;
+        let order = self.by_lock(pairs.iter().map(|(key, _)| key));
+        let calls = order.chunk_by(|a, b| a.0 == b.0).map(async |group| {
+            let mut ended = Ok(());
+            for (_, at) in group {
+                let (key, value) = &pairs[*at];
+                ended = ended.and(self.upsert(endpoint, key, value).await);
             }
-        };
-        endpoint.each_in_window(WINDOW, calls, note).await;
+            ended
+        });
+        let mut ended = Ok(());
+        endpoint.each_in_window(WINDOW, calls, |done| ended = ended.clone().and(done)).await;
         ended
     }
 
-    /// Removes several keys, up to 64 of them at a time. Each is an operation of its own ([`KvStore::delete`]). Returns how
-    /// many of them were there.
+    /// Removes several keys, up to 64 of them at a time; those that share a lock one after the other. Each is an operation of
+    /// its own ([`KvStore::delete`]). Returns how many of them were there.
     ///
     /// ```
     /// # fn main() -> farfield::Result<()> {
@@ -49,15 +53,29 @@ impl<K: Key, V: Value> KvStore<K, V> {
     /// # Errors
     /// The first error of [`KvStore::delete`]. The other keys are removed nevertheless.
     pub async fn delete_many(&self, endpoint: &Endpoint, keys: &[K]) -> Result<usize> {
+        let order = self.by_lock(keys.iter());
+        let calls = order.chunk_by(|a, b| a.0 == b.0).map(async |group| {
+            let (mut removed, mut ended) = (0, Ok(()));
+            for (_, at) in group {
+                let done = self.delete(endpoint, &keys[*at]).await;
+                removed += usize::from(matches!(done, Ok(true)));
+                ended = ended.and(done.map(drop));
+            }
+            (removed, ended)
+        });
         let (mut removed, mut ended) = (0, Ok(()));
-        let calls = keys.iter().map(|key| self.delete(endpoint, key));
-        endpoint
-            .each_in_window(WINDOW, calls, |done| match done {
-                Ok(was_there) => removed += usize::from(was_there),
-                Err(error) if ended.is_ok() => ended = Err(error),
-                Err(_) => {}
-            })
-            .await;
+        let note = |(of_group, done)| {
+            removed += of_group;
+            ended = ended.clone().and(done);
+        };
+        endpoint.each_in_window(WINDOW, calls, note).await;
         ended.map(|()| removed)
+    }
+
+    /// The stripes of keys, in order, with the places of the keys. Calls under one lock would only wait for each other.
+    fn by_lock<'k>(&self, keys: impl Iterator<Item = &'k K>) -> Vec<(usize, usize)> {
+        let mut order: Vec<_> = keys.enumerate().map(|(at, key)| (self.stripe(key), at)).collect();
+        order.sort_unstable();
+        order
     }
 }
