@@ -6,6 +6,8 @@
 
 #![forbid(unsafe_code)]
 
+use std::time::Duration;
+
 use farfield::zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 use farfield::{
     ByteString, Channel, ChannelOptions, Collectives, CollectivesOptions, Encoded, KvOptions, KvStore, Node, NodeId,
@@ -123,6 +125,13 @@ pub fn run(node: &Node) -> Result<(Counts, Vec<ByteString>)> {
         let mut firsts = [u64::from(is_first)];
         everyone.all_reduce(&ep, &mut firsts, |a, b| a + b).await?;
         assert_eq!(firsts, [1]);
+        // The mark is removed when its time is up. Nobody has to call anything for that.
+        if me == LEADER {
+            assert!(results.expire_after(&ep, &done, Duration::from_millis(1)).await?);
+        }
+        assert_eq!(results.wait_change(&ep, &done, Some(&marked), ep.deadline()).await?, None);
+        // No node leaves while another still waits for the removal.
+        everyone.all_reduce(&ep, &mut firsts, |a, b| a + b).await?;
         Ok((all, reported))
     })
 }

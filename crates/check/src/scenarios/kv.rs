@@ -5,6 +5,7 @@
 
 pub(super) mod client;
 mod elsewhere;
+mod expiry;
 pub(super) mod node_failure;
 
 use std::rc::Rc;
@@ -20,7 +21,7 @@ use crate::parts::{cut, word};
 use crate::scenario::{Cluster, Scenario, choose};
 
 pub(super) fn scenarios() -> Vec<Scenario> {
-    [of_two(), elsewhere::scenarios()].concat()
+    [of_two(), elsewhere::scenarios(), expiry::scenarios()].concat()
 }
 
 fn of_two() -> Vec<Scenario> {

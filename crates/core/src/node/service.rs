@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use farfield_fabric::{Endpoint, LocalMutex, NodeId, Word};
+use farfield_fabric::{Endpoint, Instant, LocalMutex, NodeId, Word};
 
 pub(super) use self::thread::run;
 use super::membership::Membership;
@@ -121,6 +121,8 @@ pub enum Progress {
     /// to pass. It is polled again within a fraction of a millisecond, and after longer and longer pauses, of 10 ms at
     /// most, as long as no poller gets on.
     Retry,
+    /// Nothing to do before that moment, or until something happens as in `Idle`.
+    Until(Instant),
     /// It did some work, and there may be more.
     Busy,
     /// It will never have work again.

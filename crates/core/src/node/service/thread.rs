@@ -89,7 +89,7 @@ fn serve(shared: &Arc<Shared>, endpoint: &Endpoint, membership: &mut Membership,
     let (mut round, mut again) = (0u32, Retries::NONE);
     while service.stop.load() == 0 {
         pollers.append(&mut service.new_pollers.lock());
-        let Polled { is_busy, retries } = poll_all(shared, endpoint, membership, pollers);
+        let Polled { is_busy, retries, until } = poll_all(shared, endpoint, membership, pollers);
         // Operations that they have left to it must start.
         let is_held = endpoint.progress();
         round = round.wrapping_add(1);
@@ -116,7 +116,7 @@ fn serve(shared: &Arc<Shared>, endpoint: &Endpoint, membership: &mut Membership,
         if !is_busy {
             let tick = tick.into_iter().chain(is_held.then_some(RETRY_TICK)).min();
             let next = tick.map(|tick| fabric.now() + tick);
-            waiting.until(next.into_iter().chain(again.due).min().unwrap_or(Instant::NEVER));
+            waiting.until(next.into_iter().chain(again.due).chain(until).min().unwrap_or(Instant::NEVER));
             fabric.idle(&mut waiting);
         }
     }
@@ -152,6 +152,8 @@ struct Polled {
     is_busy: bool,
     /// One of them tries again soon.
     retries: bool,
+    /// When one of them has work.
+    until: Option<Instant>,
 }
 
 /// Polls all pollers once, and drops those that are done.
@@ -161,7 +163,7 @@ fn poll_all(
     membership: &mut Membership,
     pollers: &mut Vec<Box<dyn Poller>>,
 ) -> Polled {
-    let (mut busy, mut retries) = (0, false);
+    let (mut busy, mut retries, mut until) = (0, false, None::<Instant>);
     pollers.retain_mut(|poller| {
         let progress = poller.poll(endpoint);
         if progress == Progress::Busy {
@@ -172,9 +174,12 @@ fn poll_all(
             }
         }
         retries |= progress == Progress::Retry;
+        if let Progress::Until(next) = progress {
+            until = until.into_iter().chain([next]).min();
+        }
         progress != Progress::Done
     });
-    Polled { is_busy: busy > 0, retries }
+    Polled { is_busy: busy > 0, retries, until }
 }
 
 /// Serves the control plane for a time at most. Returns whether there was an event.

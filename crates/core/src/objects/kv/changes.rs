@@ -1,5 +1,6 @@
-//! Changes of a pair under its lock: insert, update and removal.
+//! Changes of a pair under its lock: insert, update, removal, and its time.
 
+use core::time::Duration;
 use std::sync::Arc;
 
 use farfield_fabric::{Endpoint, NodeId};
@@ -8,8 +9,8 @@ use super::KvStore;
 use super::index::Entry;
 use super::locks::Locked;
 use super::slots::Meta;
-use super::tracker::Change;
-use super::unfinished::{Changing, Work};
+use super::tracker::{Change, microseconds};
+use super::unfinished::{Changing, Renewing, Work};
 use crate::error::{ErrorContext, ErrorKind, Result};
 use crate::objects::codec::{Key, Value};
 
@@ -58,12 +59,43 @@ impl<K: Key, V: Value> KvStore<K, V> {
 
     /// From here on an insert or delete that is cut short is completed by the service thread.
     fn changing<'a, 'k>(&'a self, locked: Locked<'a>, key: &'k K, entry: Entry) -> Changing<'a, 'k, K> {
-        let (tracker, index, slots) = (Arc::clone(&self.tracker), Arc::clone(&self.index), Arc::clone(&self.slots));
-        let work = Work { tracker, index, slots };
-        Changing::new(self.object.node(), work, locked, key, entry)
+        Changing::new(self.object.node(), self.work(), locked, key, entry)
     }
 
-    pub(super) async fn insert_locked(&self, locked: Locked<'_>, key: &K, value: &V) -> Result<()> {
+    fn work(&self) -> Work<K> {
+        let (tracker, index, slots) = (Arc::clone(&self.tracker), Arc::clone(&self.index), Arc::clone(&self.slots));
+        Work { tracker, index, slots }
+    }
+
+    /// Sets the time of a key whose lock is held. When it returns, the node that has the value knows it: the time of an
+    /// earlier call cannot remove the key any more.
+    pub(super) async fn set_time<'a>(
+        &'a self,
+        locked: Locked<'a>,
+        key: &K,
+        entry: Entry,
+        time: Duration,
+    ) -> Result<Locked<'a>> {
+        let endpoint = locked.endpoint();
+        if entry.slot.node() == self.object.node().id() {
+            self.expiries.set(key, entry, endpoint.now() + time);
+            return Ok(locked);
+        }
+        let mut renewing = Renewing::new(self.object.node(), self.work(), locked, key, entry);
+        let position = self.tracker.tell(endpoint, key, Change::Expire { entry, us: microseconds(time) }).await?;
+        renewing.told = Some(position);
+        self.tracker.wait(endpoint, position).await?;
+        Ok(renewing.finish())
+    }
+
+    /// Inserts a key whose lock is held, perhaps for a time.
+    pub(super) async fn insert_locked(
+        &self,
+        locked: Locked<'_>,
+        key: &K,
+        value: &V,
+        time: Option<Duration>,
+    ) -> Result<()> {
         let endpoint = locked.endpoint();
         let path = self.object.path();
         let home = self.home_of_value(endpoint, key);
@@ -77,9 +109,19 @@ impl<K: Key, V: Value> KvStore<K, V> {
         self.write_all(endpoint, entry, value)?;
         self.index.insert(key.clone(), entry);
         let position = self.tracker.tell(endpoint, key, Change::Insert { entry }).await?;
+        let position = match time {
+            Some(time) if home != self.object.node().id() => {
+                self.tracker.tell(endpoint, key, Change::Expire { entry, us: microseconds(time) }).await?
+            }
+            _ => position,
+        };
         self.tracker.wait(endpoint, position).await?;
         // The linearization point: every index has it by now.
         self.write_meta(endpoint, slot, Meta { counter, valid: true })?;
+        // If the value is elsewhere, the time has begun there with the announcement. It is not up before the lock is free.
+        if let Some(time) = time.filter(|_| home == self.object.node().id()) {
+            self.expiries.set(key, entry, endpoint.now() + time);
+        }
         changing.finish().unlock().await
     }
 

@@ -35,21 +35,36 @@ impl<'a> Locked<'a> {
     }
 }
 
-impl<K: Key, V: Value> KvStore<K, V> {
+/// Which lock protects a key.
+#[derive(Clone, Copy)]
+pub(super) struct Stripes {
+    pub(super) count: usize,
+    /// The participants.
+    pub(super) nodes: usize,
+}
+
+impl Stripes {
     #[inline]
-    pub(super) fn stripe(&self, key: &K) -> usize {
-        (hash_of(key) >> 32) as usize % self.options.locks
+    pub(super) fn of<K: Key>(self, key: &K) -> usize {
+        (hash_of(key) >> 32) as usize % self.count
     }
 
     /// The first home of the locks of a stripe, by rank.
-    fn home_of_stripe(&self, stripe: usize) -> usize {
-        stripe % self.participants.count()
+    #[inline]
+    pub(super) fn home(self, stripe: usize) -> usize {
+        stripe % self.nodes
     }
 
     /// The lock of a stripe on a node: of the same row.
-    fn lock_on(&self, stripe: usize, home: usize) -> usize {
-        let nodes = self.participants.count();
-        stripe / nodes * nodes + home
+    pub(super) fn lock_on(self, stripe: usize, home: usize) -> usize {
+        stripe / self.nodes * self.nodes + home
+    }
+}
+
+impl<K: Key, V: Value> KvStore<K, V> {
+    #[inline]
+    pub(super) fn stripe(&self, key: &K) -> usize {
+        self.stripes.of(key)
     }
 
     /// Whether an error means that a lock is lost with its home.
@@ -59,7 +74,7 @@ impl<K: Key, V: Value> KvStore<K, V> {
 
     pub(super) async fn lock<'a>(&'a self, endpoint: &'a Endpoint, key: &K) -> Result<Locked<'a>> {
         let stripe = self.stripe(key);
-        let home = self.home_of_stripe(stripe);
+        let home = self.stripes.home(stripe);
         // The first wait sets the deadline of all.
         let mut limit = WaitLimit::Timeout;
         if let Some(entered) = self.deaths.enter(home) {
@@ -88,7 +103,7 @@ impl<K: Key, V: Value> KvStore<K, V> {
         deadline: Instant,
     ) -> Result<Locked<'a>> {
         let path = self.object.path();
-        let first = self.home_of_stripe(stripe);
+        let first = self.stripes.home(stripe);
         loop {
             let home = self.deaths.place(first);
             if home != first {
@@ -97,7 +112,7 @@ impl<K: Key, V: Value> KvStore<K, V> {
             }
             // Closed meanwhile?
             let Some(entered) = self.deaths.enter(home) else { continue };
-            let lock = self.lock_on(stripe, home);
+            let lock = self.stripes.lock_on(stripe, home);
             let guard = match self.locks.lock_deadline(endpoint, lock, deadline).await {
                 Ok(guard) => guard,
                 Err(error) if self.is_lost_with(&error, home) => {
@@ -140,7 +155,7 @@ impl<K: Key, V: Value> KvStore<K, V> {
         }
         let is_of_lock = |key: &K| {
             let stripe = self.stripe(key);
-            self.lock_on(stripe, self.deaths.place(self.home_of_stripe(stripe))) == lock
+            self.stripes.lock_on(stripe, self.deaths.place(self.stripes.home(stripe))) == lock
         };
         for (key, entry) in self.index.entries(is_of_lock) {
             match self.look(endpoint, entry).await {

@@ -91,22 +91,27 @@
 mod change_many;
 mod changes;
 mod conditional;
+mod expiry;
 mod get_many;
 mod index;
 mod locks;
 mod options;
 mod recovery;
 mod slots;
+mod timed;
 mod tracker;
 mod unfinished;
 mod values;
 mod whole;
 
+use core::time::Duration;
 use std::sync::Arc;
 
 use farfield_fabric::{Endpoint, GroupKey, NodeId, Region, RemotePtr};
 
+use self::expiry::{Expirer, Expiries};
 use self::index::{Entry, Index};
+use self::locks::Stripes;
 pub use self::options::{KvOptions, Placement};
 use self::recovery::Deaths;
 use self::slots::{Layout, Slots};
@@ -151,14 +156,16 @@ pub struct KvStore<K: Key, V: Value> {
     redo: Vec<RemotePtr<u64>>,
     slots: Arc<Slots>,
     index: Arc<Index<K>>,
-    locks: MutexArray,
+    locks: Arc<MutexArray>,
+    stripes: Stripes,
+    expiries: Arc<Expiries<K>>,
     tracker: Arc<Tracker<K>>,
     deaths: Arc<Deaths>,
     _value: core::marker::PhantomData<fn() -> V>,
 }
 
 /// Its calls, as they are measured.
-const CALLS: [&str; 7] = ["get", "get_many", "insert", "update", "upsert", "modify", "delete"];
+const CALLS: [&str; 8] = ["get", "get_many", "insert", "update", "upsert", "modify", "delete", "expire_after"];
 const GET: usize = 0;
 const GET_MANY: usize = 1;
 const INSERT: usize = 2;
@@ -166,6 +173,7 @@ const UPDATE: usize = 3;
 const UPSERT: usize = 4;
 const MODIFY: usize = 5;
 const DELETE: usize = 6;
+const EXPIRE_AFTER: usize = 7;
 
 /// Calls that are in flight at once in those for several keys.
 const WINDOW: usize = 64;
@@ -239,12 +247,20 @@ impl<K: Key, V: Value> KvStore<K, V> {
         let (bases, redo) = (of_all("slots")?, of_all("redo")?);
         let deaths = Arc::new(Deaths::new(node, participants.clone(), reports, of_all("reports")?));
         // One lock on each node for each row of stripes: any may have to replace any other.
+        let stripes = Stripes { count: options.locks, nodes: count };
         let (locks, homes) = (options.locks.next_multiple_of(count), object.participants());
-        let locks = MutexArray::open_unmarked(node, &format!("{path}/locks"), homes, locks)?;
+        let locks = Arc::new(MutexArray::open_unmarked(node, &format!("{path}/locks"), homes, locks)?);
         let slots = Arc::new(Slots::new(layout, participants.clone(), node.id(), options.placement, bases));
         let index = Arc::new(Index::new(options.slots_per_node.saturating_mul(count).min(INDEX_KEYS_MAX)));
-        let followed = (Arc::clone(&index), Arc::clone(&slots), Arc::clone(&deaths));
-        let tracker = Tracker::open(&object, &participants, &options, followed.0, followed.1, followed.2)?;
+        let expiries = Arc::new(Expiries::new(node.for_service()));
+        let parts = || (Arc::clone(&slots), Arc::clone(&deaths));
+        let (followed, ours) = (parts(), Arc::clone(&expiries));
+        let tracker =
+            Tracker::open(&object, &participants, &options, Arc::clone(&index), followed.0, followed.1, ours)?;
+        let tracker = Arc::new(tracker);
+        let (weak, (slots_too, deaths_too)) = ((&expiries, &tracker, &index, &locks), parts());
+        let (service, slots_here) = (node.for_service(), region.clone());
+        expiries.has_poller(Expirer::new(service, weak, slots_too, deaths_too, stripes, slots_here));
         Ok(KvStore {
             object,
             participants,
@@ -255,7 +271,9 @@ impl<K: Key, V: Value> KvStore<K, V> {
             slots,
             index,
             locks,
-            tracker: Arc::new(tracker),
+            stripes,
+            expiries,
+            tracker,
             deaths,
             _value: core::marker::PhantomData,
         })
@@ -301,12 +319,16 @@ impl<K: Key, V: Value> KvStore<K, V> {
         let endpoint = node.endpoint()?;
         // A valid pair here is in this node's index: its inserter, dead or not, had all nodes' acknowledgements.
         let here = old.index.entries(|_| true).into_iter().filter(|(_, entry)| entry.slot.node() == node.id());
-        let copy = async |key: K| match old.get(&endpoint, &key).await? {
-            Some(value) => store.insert(&endpoint, &key, &value).await.map(drop),
-            None => Ok(()),
+        let copy = async |key: K, entry: Entry| match (
+            old.get(&endpoint, &key).await?,
+            old.expiries.left(entry, endpoint.now()),
+        ) {
+            (None, _) | (_, Some(Duration::ZERO)) => Ok(()),
+            (Some(value), None) => store.insert(&endpoint, &key, &value).await.map(drop),
+            (Some(value), Some(left)) => store.insert_for(&endpoint, &key, &value, left).await.map(drop),
         };
         let mut copied = Ok(());
-        endpoint.run_window(WINDOW, here.map(|(key, _)| copy(key)), |done: Result<()>| {
+        endpoint.run_window(WINDOW, here.map(|(key, entry)| copy(key, entry)), |done: Result<()>| {
             if copied.is_ok() {
                 copied = done;
             }
@@ -423,7 +445,7 @@ impl<K: Key, V: Value> KvStore<K, V> {
         if self.index.get(key).is_some_and(|entry| self.check_there(endpoint, entry).is_ok()) {
             return locked.unlock().await.map(|()| false);
         }
-        self.insert_locked(locked, key, value).await.map(|()| true)
+        self.insert_locked(locked, key, value, None).await.map(|()| true)
     }
 
     /// Changes the value of a key. Returns `false` if the key is absent.
@@ -471,7 +493,7 @@ impl<K: Key, V: Value> KvStore<K, V> {
         self.check_sizes(key, Some(value))?;
         let locked = self.lock(endpoint, key).await?;
         match self.index.get(key).filter(|entry| self.check_there(endpoint, *entry).is_ok()) {
-            None => self.insert_locked(locked, key, value).await,
+            None => self.insert_locked(locked, key, value, None).await,
             Some(entry) => self.update_locked(locked, entry, value).await,
         }
     }
@@ -508,7 +530,7 @@ impl<K: Key, V: Value> KvStore<K, V> {
             Some(value) => {
                 self.check_sizes(key, Some(&value))?;
                 match self.index.get(key) {
-                    None => self.insert_locked(locked, key, &value).await?,
+                    None => self.insert_locked(locked, key, &value, None).await?,
                     Some(entry) => self.update_locked(locked, entry, &value).await?,
                 }
             }

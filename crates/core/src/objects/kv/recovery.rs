@@ -173,6 +173,11 @@ impl Deaths {
         waited.map_err(|_| self.unsettled_in_time(endpoint, start))
     }
 
+    /// Whether all dead and departed nodes are settled.
+    pub(super) fn are_settled(&self, endpoint: &Endpoint) -> bool {
+        self.unsettled(endpoint).next().is_none()
+    }
+
     /// Waits until the locks of a dead or departed node are closed.
     pub(super) async fn wait_closed(&self, endpoint: &Endpoint, home: usize, deadline: Instant) -> Result<()> {
         let start = endpoint.now();

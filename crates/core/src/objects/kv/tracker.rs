@@ -4,17 +4,20 @@
 //! a message:  0 ┌──────────┬───────────┬─────────────┬───────────────┐
 //!               │ kind (8) │ slot (8)  │ counter (8) │ key, the rest │
 //!               └──────────┴───────────┴─────────────┴───────────────┘
+//!                 of a new time: 4 in the low byte, microseconds above it
 //! ```
 //!
 //! A node's threads share its tracker. They take turns under a local lock, and send through one endpoint of the
 //! tracker's own: what two endpoints put to a node is in no order, so the head of one could land before the message of
 //! another.
 
+use core::time::Duration;
 use std::sync::Arc;
 
-use farfield_fabric::{Endpoint, LocalMutex, RemotePtr};
+use farfield_fabric::{Endpoint, Instant, LocalMutex, RemotePtr};
 
 use super::KvOptions;
+use super::expiry::Expiries;
 use super::index::{Entry, Index};
 use super::recovery::Deaths;
 use super::slots::Slots;
@@ -33,6 +36,21 @@ pub(super) enum Change {
     Remove { entry: Entry },
     /// Its slot may be allocated again.
     Free { entry: Entry },
+    /// It is to be removed by the slot's node after so many microseconds, or never ([`NEVER_US`]).
+    Expire { entry: Entry, us: u64 },
+}
+
+/// A time without end, as it is announced: the largest number that its bits hold.
+const NEVER_US: u64 = u64::MAX >> 8;
+
+/// A time as it is announced: no shorter than it is.
+pub(super) fn microseconds(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos().div_ceil(1000)).map_or(NEVER_US, |us| us.min(NEVER_US))
+}
+
+/// When an announced time is up that begins now.
+fn due(now: Instant, us: u64) -> Instant {
+    if us == NEVER_US { Instant::NEVER } else { now + Duration::from_micros(us) }
 }
 
 impl Change {
@@ -41,6 +59,7 @@ impl Change {
             Change::Insert { entry } => (1u64, entry),
             Change::Remove { entry } => (2, entry),
             Change::Free { entry } => (3, entry),
+            Change::Expire { entry, us } => (4 | us << 8, entry),
         };
         for word in [kind, entry.slot.packed(), entry.counter] {
             into.extend_from_slice(&word.to_le_bytes());
@@ -58,6 +77,7 @@ impl Change {
             1 => Change::Insert { entry },
             2 => Change::Remove { entry },
             3 => Change::Free { entry },
+            kind if kind & 0xff == 4 => Change::Expire { entry, us: kind >> 8 },
             _ => return None,
         };
         Some((change, K::decode(message.get(24..)?)?))
@@ -100,6 +120,7 @@ impl<K: Key> Tracker<K> {
         index: Arc<Index<K>>,
         slots: Arc<Slots>,
         deaths: Arc<Deaths>,
+        expiries: Arc<Expiries<K>>,
     ) -> Result<Tracker<K>> {
         let (_key, message_bytes_max) = (core::marker::PhantomData, message_bytes_max::<K>(options.key_bytes_max));
         let (node, path, _open) = (store.node(), store.path(), store.hold());
@@ -127,7 +148,8 @@ impl<K: Key> Tracker<K> {
         }
         let ring = ring.expect("who opens it takes part");
         let acknowledgements = ring.acknowledgements();
-        let follower = Follower { followed, index: Arc::downgrade(&index), slots, deaths, message: Vec::new() };
+        let follower =
+            Follower { followed, index: Arc::downgrade(&index), slots, deaths, expiries, message: Vec::new() };
         node.add_poller(Box::new(follower));
         let sender = LocalMutex::new(Sender { ring, endpoint: node.background_endpoint()?, message: Vec::new() });
         let sending = Arc::new(Sending { sender, acknowledgements });
@@ -174,6 +196,11 @@ impl<K: Key> Tracker<K> {
         }
     }
 
+    /// The end of what was announced so far.
+    pub(super) fn position(&self) -> u64 {
+        self.sending.as_ref().map_or(0, |sending| sending.sender.lock().ring.position())
+    }
+
     /// Waits until all other nodes that live have applied everything up to a position.
     pub(super) async fn wait(&self, endpoint: &Endpoint, position: u64) -> Result<()> {
         let Some(sending) = &self.sending else { return Ok(()) };
@@ -218,6 +245,7 @@ struct Follower<K> {
     index: std::sync::Weak<Index<K>>,
     slots: Arc<Slots>,
     deaths: Arc<Deaths>,
+    expiries: Arc<Expiries<K>>,
     message: Vec<u8>,
 }
 
@@ -237,7 +265,7 @@ impl<K: Key> Poller for Follower<K> {
     fn poll(&mut self, endpoint: &Endpoint) -> Progress {
         let Some(index) = self.index.upgrade() else { return Progress::Done };
         let (mut is_busy, mut retries) = (false, false);
-        let Follower { followed, slots, deaths, message, .. } = self;
+        let Follower { followed, slots, deaths, expiries, message, .. } = self;
         for Followed { writer, receiver, removed } in followed.iter_mut() {
             let mut received = 0;
             while received < TURN {
@@ -283,6 +311,11 @@ impl<K: Key> Poller for Follower<K> {
                         slots.free(entry.slot);
                     }
                     Some((Change::Free { .. }, _)) => {}
+                    // Only the node that has the value counts its time.
+                    Some((Change::Expire { entry, us }, key)) if entry.slot.node() == slots.me() => {
+                        expiries.set(&key, entry, due(endpoint.now(), us));
+                    }
+                    Some((Change::Expire { .. }, _)) => {}
                     None => tracing::error!("node {}: a tracker message cannot be read", slots.me().0),
                 }
             }
@@ -309,12 +342,24 @@ mod tests {
     #[test]
     fn changes_survive_the_wire_and_garbage_is_refused() {
         let entry = Entry { slot: RemotePtr::from_packed(77), counter: 5 };
-        for change in [Change::Insert { entry }, Change::Remove { entry }, Change::Free { entry }] {
+        let times = [0, 1, NEVER_US].map(|us| Change::Expire { entry, us });
+        for change in
+            [Change::Insert { entry }, Change::Remove { entry }, Change::Free { entry }].into_iter().chain(times)
+        {
             let mut message = Vec::new();
             change.encode(&9u64, &mut message);
             assert_eq!(Change::decode::<u64>(&message), Some((change, 9)));
             assert_eq!(Change::decode::<u64>(&message[..message.len() - 1]), None);
         }
         assert_eq!(Change::decode::<u64>(&[0; 32]), None);
+    }
+
+    #[test]
+    fn an_announced_time_is_no_shorter() {
+        let now = Instant { ns: 5 };
+        for (time, ns) in [(Duration::ZERO, 5), (Duration::from_nanos(1), 1005), (Duration::from_micros(7), 7005)] {
+            assert_eq!(due(now, microseconds(time)), Instant { ns });
+        }
+        assert_eq!(due(now, microseconds(Duration::MAX)), Instant::NEVER);
     }
 }

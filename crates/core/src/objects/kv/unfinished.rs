@@ -8,11 +8,13 @@
 //! 2. orders all nodes to drop the key, and waits until they have;
 //! 3. frees the slot, and only then releases the lock.
 //!
+//! A change of a key's time that is cut short has nothing to undo: its lock is released when all nodes have applied it.
+//!
 //! Until then other operations on the key's lock wait, and time out if a node does not apply the change. An insert
 //! that is undone has not happened; a delete is completed. If the home of the key's lock dies meanwhile, the operation
 //! counts as pending there ([`death`](super::death)) until then.
 
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use farfield_fabric::Endpoint;
 
@@ -23,7 +25,7 @@ use super::slots::{Meta, Slots};
 use super::tracker::{Change, Tracker};
 use crate::node::{Node, Poller, Progress};
 use crate::objects::codec::Key;
-use crate::objects::mutex::HeldLock;
+use crate::objects::mutex::{HeldLock, MutexArray};
 
 /// The state by which the service thread completes an insert or delete.
 pub(super) struct Work<K> {
@@ -64,13 +66,48 @@ impl<K: Key> Drop for Changing<'_, '_, K> {
         let may_land = fenced.map_or_else(|error| error.is_refused(), |lost| !lost.is_empty());
         let (key, entry, lock) = (self.key.clone(), self.entry, Some((guard.hand_over(), entered.hand_over())));
         let node = self.node.for_service();
-        let (cleared, told, dropped, freed) = (false, None, false, false);
-        let unfinished = Unfinished { node, work, key, entry, lock, may_land, cleared, told, dropped, freed };
+        let (cleared, told, dropped, freed, unasked) = (false, None, false, false, None);
+        let unfinished = Unfinished { node, work, key, entry, lock, may_land, cleared, told, dropped, freed, unasked };
         self.node.add_poller(Box::new(unfinished));
     }
 }
 
-struct Unfinished<K> {
+/// The lock of a key while its new time is announced. If it is dropped before [`Renewing::finish`], the service thread gets
+/// it, and releases it when the announcement is applied: one that is late would replace the time of a later call.
+pub(super) struct Renewing<'a, 'k, K: Key> {
+    node: &'a Node,
+    work: Option<Work<K>>,
+    locked: Option<Locked<'a>>,
+    key: &'k K,
+    entry: Entry,
+    /// The position of the announcement.
+    pub(super) told: Option<u64>,
+}
+
+impl<'a, 'k, K: Key> Renewing<'a, 'k, K> {
+    pub(super) fn new(node: &'a Node, work: Work<K>, locked: Locked<'a>, key: &'k K, entry: Entry) -> Self {
+        Renewing { node, work: Some(work), locked: Some(locked), key, entry, told: None }
+    }
+
+    /// All nodes have applied it.
+    pub(super) fn finish(mut self) -> Locked<'a> {
+        self.work = None;
+        self.locked.take().expect("it is there until it is finished or dropped")
+    }
+}
+
+impl<K: Key> Drop for Renewing<'_, '_, K> {
+    fn drop(&mut self) {
+        let (Some(work), Some(Locked { guard, entered, .. })) = (self.work.take(), self.locked.take()) else { return };
+        // Nothing was put under the lock. After an error, some nodes may have got it nevertheless.
+        let told = self.told.unwrap_or_else(|| work.tracker.position());
+        let lock = (guard.hand_over(), entered.hand_over());
+        let rest = Unfinished::of_lock(self.node.for_service(), work, self.key.clone(), self.entry, lock);
+        self.node.add_poller(Box::new(Unfinished { told: Some(told), dropped: false, ..rest }));
+    }
+}
+
+pub(super) struct Unfinished<K> {
     node: Node,
     work: Work<K>,
     key: K,
@@ -86,9 +123,45 @@ struct Unfinished<K> {
     dropped: bool,
     /// The slot is free, or its allocator was notified.
     freed: bool,
+    /// Of a removal that no call has begun.
+    unasked: Option<Unasked>,
+}
+
+/// A removal of a key whose time is up.
+pub(super) struct Unasked {
+    /// It ends with the store's handle: a node that closes the store at the same time acknowledges nothing, and no call waits
+    /// for this one.
+    pub(super) store: Weak<MutexArray>,
+    /// As long as it lives, it counts here.
+    pub(super) _counted: Arc<()>,
 }
 
 impl<K: Key> Unfinished<K> {
+    /// The rest of a delete of a pair in this node's memory, whose valid bit is cleared.
+    pub(super) fn of_cleared(
+        node: Node,
+        work: Work<K>,
+        key: K,
+        entry: Entry,
+        lock: (HeldLock, Staying),
+        unasked: Unasked,
+    ) -> Unfinished<K> {
+        let (dropped, freed, unasked) = (false, false, Some(unasked));
+        Unfinished { dropped, freed, told: None, unasked, ..Unfinished::of_lock(node, work, key, entry, lock) }
+    }
+
+    /// A lock under which nothing is left to do: it is only released.
+    pub(super) fn of_lock(node: Node, work: Work<K>, key: K, entry: Entry, lock: (HeldLock, Staying)) -> Unfinished<K> {
+        let (lock, told, unasked) = (Some(lock), Some(0), None);
+        let (may_land, cleared, dropped, freed) = (false, true, true, true);
+        Unfinished { node, work, key, entry, lock, may_land, cleared, told, dropped, freed, unasked }
+    }
+
+    /// Whether the others need not wait for it any more.
+    fn is_given_up(&self) -> bool {
+        self.unasked.as_ref().is_some_and(|unasked| unasked.store.strong_count() == 0)
+    }
+
     /// The next step; whether one was possible.
     fn step(&mut self, endpoint: &Endpoint) -> bool {
         let Unfinished { node, work, key, entry, .. } = self;
@@ -141,6 +214,9 @@ impl<K: Key> Poller for Unfinished<K> {
         if self.node.fabric().is_fenced() {
             return Progress::Done; // the others take the lock from this node, and repair its changes
         }
+        if self.is_given_up() {
+            return Progress::Done;
+        }
         let has_advanced = self.step(endpoint);
         if self.lock.is_none() {
             Progress::Done
@@ -152,6 +228,6 @@ impl<K: Key> Poller for Unfinished<K> {
     }
 
     fn must_finish_before_leave(&self) -> bool {
-        true
+        !self.is_given_up()
     }
 }
