@@ -1,6 +1,7 @@
 //! The cost tables: the documented cost of each object's calls, without contention.
 
 use std::future::Future;
+use std::time::Duration;
 
 use farfield::fabric::{Counts, GroupKey};
 use farfield::{
@@ -386,6 +387,10 @@ fn stores_cost_what_they_say() {
     assert_eq!(costs(b, kvs[2].get(b, &1), [0, 1, 0, 1]), Some(13));
     costs(b, kvs[2].update(b, &1, &14), [2, 1, 2, 3]);
     costs(b, kvs[2].modify(b, &1, |_| Some(15)), [2, 2, 2, 4]);
+    let hour = Duration::from_secs(3600);
+    assert!(costs(a, kvs[1].expire_after(a, &1, hour), [0, 0, 2, 2]));
+    assert!(costs(b, kvs[2].expire_after(b, &1, hour), [0, 0, 2, 2]));
+    costs(b, kvs[2].upsert_for(b, &1, &16, hour), [2, 1, 2, 3]);
     // The value is on the lock's node.
     assert!(costs(&ends[0], kvs[0].insert(&ends[0], &3, &1), [0, 0, 2, 0]));
     costs(b, kvs[2].update(b, &3, &2), [2, 0, 2, 2]);

@@ -13,6 +13,8 @@ mod costs;
 #[cfg(feature = "serde")]
 mod encoded;
 mod kv;
+mod kv_steps;
+mod kv_times;
 mod locks;
 mod mutex;
 mod node;

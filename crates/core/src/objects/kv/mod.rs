@@ -38,6 +38,9 @@
 //! miss on one node could be followed by a hit on another. (4) A slot is free only after all nodes have dropped it
 //! from their indexes; the counter shows an earlier reader of the index that the slot has another use now.
 //!
+//! - **expiry**: a key that was inserted for a time ([`KvStore::insert_for`]) is deleted by the service thread of the node that
+//!   has its value, by that node's clock (`expiry.rs`).
+//!
 //! Linearizable (LOCO §6.2, appendix I). Values are on the inserter's node, or on one chosen by the key's hash.
 //!
 //! | call, uncontended | round trips | operations |
@@ -50,6 +53,9 @@
 //! | `modify` | as `get`, then `update` or `insert`, under one lock | |
 //! | `insert`, value here | 2 and the acknowledgements | cas, faa; the tracker: 2·(n − 1) puts |
 //! | `insert`, value elsewhere | 3 (2) and the acknowledgements | cas, 3 puts, get (fence), faa; the tracker: as above |
+//! | `insert_for`, `upsert_for` | as `insert`, `upsert`, and elsewhere the acknowledgements | value elsewhere: the tracker once more |
+//! | `expire_after`, value here | 2 | cas, faa |
+//! | `expire_after`, value elsewhere | 2 and the acknowledgements | cas, faa; the tracker: 2·(n − 1) puts |
 //! | `delete`, value here | 2 and the acknowledgements | cas, faa; the tracker: as above |
 //! | `delete`, value elsewhere | 3 and the acknowledgements | cas, put, get (fence), faa; the tracker: up to twice as many |
 //!
