@@ -456,6 +456,11 @@ impl Node {
         }
     }
 
+    /// Whether the node is leaving: its service thread takes no new pollers any more.
+    pub(crate) fn is_leaving(&self) -> bool {
+        self.shared.service.is_stopped()
+    }
+
     /// A handle for a [`Poller`]. It does not keep the node in its session: a poller that held an ordinary handle would
     /// keep its own service thread running.
     ///

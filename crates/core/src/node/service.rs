@@ -254,6 +254,10 @@ impl Service {
         self.stop.store(1);
     }
 
+    pub(super) fn is_stopped(&self) -> bool {
+        self.stop.load() != 0
+    }
+
     pub(super) fn add_poller(&self, poller: Box<dyn Poller>) {
         self.new_pollers.lock().push(poller);
     }

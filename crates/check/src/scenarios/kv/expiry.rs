@@ -32,6 +32,7 @@ pub(super) fn scenarios() -> Vec<Scenario> {
         cut_renewal(),
         dies("kv/expiry-dies", 0),
         dies("kv/expiry-dies-with-lock", 1),
+        leaves(),
         closed(),
     ]
 }
@@ -296,6 +297,42 @@ fn dies(name: &str, lock: usize) -> Scenario {
         Ok(())
     })
     .faults(Faults::new().crashes(1).of([VICTIM.index()]))
+}
+
+/// A node leaves before the time of its keys is up, when it is, and in the middle of a removal. What it has begun it ends:
+/// no lock stays taken, and the other can insert the keys.
+fn leaves() -> Scenario {
+    let about = "a node that leaves with times to come keeps no key from others";
+    Scenario::new("kv/expiry-leaves", about, 2, |cluster| {
+        let keys = keys([first_lock, second_lock]);
+        let clients = Client::open(cluster, KvOptions { locks: 2, ..tiny() }, &[])?;
+        let first = Rc::clone(&clients[0].kv);
+        cluster.on_each(move |node| {
+            let (ep, mut times) = (node.endpoint()?, keys.into_iter().zip([TIME, TIME * 2]));
+            let insert = |(key, time)| ep.block_on(first.insert_for(&ep, &key, &[1; 2], time)).map(drop);
+            if node.id().0 == 0 { times.try_for_each(insert) } else { Ok(()) }
+        })?;
+        let leaving = cluster.node(0);
+        cluster.thread(0, "leaves", move |ep| {
+            (0..choose(3)).for_each(|_| ep.block_on(a_moment(ep)));
+            leaving.clone().leave();
+            Ok(())
+        });
+        let stays = cluster.node(1);
+        cluster.at_end(move || {
+            let ep = stays.endpoint()?;
+            for key in keys {
+                assert!(
+                    ep.block_on(clients[1].kv.insert(&ep, &key, &[2; 2]))?,
+                    "its value was lost, or it was removed"
+                );
+                assert_eq!(ep.block_on(clients[1].kv.get(&ep, &key))?, Some([2; 2]));
+            }
+            Ok(())
+        });
+        Ok(())
+    })
+    .early_timeouts()
 }
 
 /// A store is closed before the time of its keys is up, when it is, and in the middle of a removal: nothing stays of it. For

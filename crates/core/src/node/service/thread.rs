@@ -87,7 +87,7 @@ fn serve(shared: &Arc<Shared>, endpoint: &Endpoint, membership: &mut Membership,
     let (service, fabric) = (&shared.service, &shared.fabric);
     let mut waiting = Waiting::of_service();
     let (mut round, mut again) = (0u32, Retries::NONE);
-    while service.stop.load() == 0 {
+    while !service.is_stopped() {
         pollers.append(&mut service.new_pollers.lock());
         let Polled { is_busy, retries, until } = poll_all(shared, endpoint, membership, pollers);
         // Operations that they have left to it must start.

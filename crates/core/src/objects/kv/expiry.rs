@@ -168,24 +168,24 @@ pub(super) struct Expirer<K> {
 }
 
 /// The handles of an open store.
-struct Open<K> {
-    expiries: Arc<Expiries<K>>,
-    tracker: Arc<Tracker<K>>,
-    index: Arc<Index<K>>,
-    locks: Arc<MutexArray>,
+pub(super) struct Open<K> {
+    pub(super) expiries: Arc<Expiries<K>>,
+    pub(super) tracker: Arc<Tracker<K>>,
+    pub(super) index: Arc<Index<K>>,
+    pub(super) locks: Arc<MutexArray>,
 }
 
 impl<K: Key> Expirer<K> {
     pub(super) fn new(
         node: Node,
-        (expiries, tracker, index, locks): (&Arc<Expiries<K>>, &Arc<Tracker<K>>, &Arc<Index<K>>, &Arc<MutexArray>),
+        open: &Open<K>,
         slots: Arc<Slots>,
         deaths: Arc<Deaths>,
         stripes: Stripes,
         region: Region,
     ) -> Expirer<K> {
-        let (expiries, tracker) = (Arc::downgrade(expiries), Arc::downgrade(tracker));
-        let (index, locks, removals) = (Arc::downgrade(index), Arc::downgrade(locks), Arc::new(()));
+        let (expiries, tracker) = (Arc::downgrade(&open.expiries), Arc::downgrade(&open.tracker));
+        let (index, locks, removals) = (Arc::downgrade(&open.index), Arc::downgrade(&open.locks), Arc::new(()));
         Expirer { node, expiries, tracker, index, locks, slots, deaths, stripes, region, removals }
     }
 
@@ -249,23 +249,24 @@ impl<K: Key> Expirer<K> {
 impl<K: Key> Poller for Expirer<K> {
     fn poll(&mut self, endpoint: &Endpoint) -> Progress {
         let Some(open) = self.open() else { return Progress::Done };
-        if self.node.fabric().is_fenced() {
-            return Progress::Done; // its values are lost to the others
+        // Its values are lost to the others. While the thread leaves, it would not take what is left of a removal.
+        if self.node.fabric().is_fenced() || self.node.is_leaving() {
+            return Progress::Done;
         }
         let now = endpoint.now();
         for attempts in 0..TURN {
-            match open.expiries.next() {
-                // What is left of a removal is for a poller that the thread has not taken yet.
-                next if attempts > 0 && next.as_ref().is_none_or(|(next, _)| *next > now) => return Progress::Busy,
-                None => return Progress::Idle,
-                Some((next, _)) if next > now => return Progress::Until(next),
-                // Those that end wake this thread.
-                Some(_) if Arc::strong_count(&self.removals) > REMOVALS_MAX => return Progress::Until(now + PAUSE),
+            let progress = match open.expiries.next() {
+                None => Progress::Idle,
+                Some((next, _)) if next > now => Progress::Until(next),
+                Some(_) if Arc::strong_count(&self.removals) > REMOVALS_MAX => Progress::Until(now + PAUSE),
                 Some((_, timed)) => {
                     let is_last = self.expire(endpoint, &open, &timed);
                     open.expiries.end_attempt(&timed, (!is_last).then(|| now + PAUSE));
+                    continue;
                 }
-            }
+            };
+            // What is left of a removal is for a poller that the thread has not taken yet.
+            return if attempts > 0 { Progress::Busy } else { progress };
         }
         Progress::Busy
     }

@@ -115,7 +115,7 @@ use std::sync::Arc;
 
 use farfield_fabric::{Endpoint, GroupKey, NodeId, Region, RemotePtr};
 
-use self::expiry::{Expirer, Expiries};
+use self::expiry::{Expirer, Expiries, Open};
 use self::index::{Entry, Index};
 use self::locks::Stripes;
 pub use self::options::{KvOptions, Placement};
@@ -259,14 +259,16 @@ impl<K: Key, V: Value> KvStore<K, V> {
         let slots = Arc::new(Slots::new(layout, participants.clone(), node.id(), options.placement, bases));
         let index = Arc::new(Index::new(options.slots_per_node.saturating_mul(count).min(INDEX_KEYS_MAX)));
         let expiries = Arc::new(Expiries::new(node.for_service()));
-        let parts = || (Arc::clone(&slots), Arc::clone(&deaths));
-        let (followed, ours) = (parts(), Arc::clone(&expiries));
-        let tracker =
-            Tracker::open(&object, &participants, &options, Arc::clone(&index), followed.0, followed.1, ours)?;
+        let (slots_too, deaths_too, expiries_too) = (Arc::clone(&slots), Arc::clone(&deaths), Arc::clone(&expiries));
+        let index_too = Arc::clone(&index);
+        let tracker = Tracker::open(&object, &participants, &options, index_too, slots_too, deaths_too, expiries_too)?;
         let tracker = Arc::new(tracker);
-        let (weak, (slots_too, deaths_too)) = ((&expiries, &tracker, &index, &locks), parts());
-        let (service, slots_here) = (node.for_service(), region.clone());
-        expiries.has_poller(Expirer::new(service, weak, slots_too, deaths_too, stripes, slots_here));
+        let (index_too, locks_too) = (Arc::clone(&index), Arc::clone(&locks));
+        let open = Open { expiries, tracker, index: index_too, locks: locks_too };
+        let (slots_too, deaths_too) = (Arc::clone(&slots), Arc::clone(&deaths));
+        let expirer = Expirer::new(node.for_service(), &open, slots_too, deaths_too, stripes, region.clone());
+        open.expiries.has_poller(expirer);
+        let Open { expiries, tracker, .. } = open;
         Ok(KvStore {
             object,
             participants,
@@ -340,34 +342,6 @@ impl<K: Key, V: Value> KvStore<K, V> {
             }
         });
         copied.map(|()| store)
-    }
-
-    /// The number of keys in this node's index.
-    ///
-    /// ```
-    /// # fn main() -> farfield::Result<()> {
-    /// # let node = farfield::Node::builder().session("doc-objects-kv-mod-1").start()?;
-    /// # let ep = node.endpoint()?;
-    /// # let store = farfield::KvStore::<u64, u64>::open(&node, "store", farfield::KvOptions::default())?;
-    /// ep.block_on(store.insert(&ep, &7, &70))?;
-    /// assert_eq!((store.len(), store.is_empty()), (1, false));
-    /// # Ok(()) }
-    /// ```
-    pub fn len(&self) -> usize {
-        self.index.len()
-    }
-
-    /// Whether this node's index has no keys.
-    ///
-    /// ```
-    /// # fn main() -> farfield::Result<()> {
-    /// # let node = farfield::Node::builder().start()?;
-    /// # let store = farfield::KvStore::<u64, u64>::open(&node, "store", farfield::KvOptions::default())?;
-    /// assert!(store.is_empty());
-    /// # Ok(()) }
-    /// ```
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
     }
 
     /// The options of the store.

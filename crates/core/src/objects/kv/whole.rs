@@ -6,6 +6,34 @@ use super::{Key, KvStore, Value};
 use crate::error::Result;
 
 impl<K: Key, V: Value> KvStore<K, V> {
+    /// The number of keys in this node's index.
+    ///
+    /// ```
+    /// # fn main() -> farfield::Result<()> {
+    /// # let node = farfield::Node::builder().session("doc-objects-kv-mod-1").start()?;
+    /// # let ep = node.endpoint()?;
+    /// # let store = farfield::KvStore::<u64, u64>::open(&node, "store", farfield::KvOptions::default())?;
+    /// ep.block_on(store.insert(&ep, &7, &70))?;
+    /// assert_eq!((store.len(), store.is_empty()), (1, false));
+    /// # Ok(()) }
+    /// ```
+    pub fn len(&self) -> usize {
+        self.index.len()
+    }
+
+    /// Whether this node's index has no keys.
+    ///
+    /// ```
+    /// # fn main() -> farfield::Result<()> {
+    /// # let node = farfield::Node::builder().start()?;
+    /// # let store = farfield::KvStore::<u64, u64>::open(&node, "store", farfield::KvOptions::default())?;
+    /// assert!(store.is_empty());
+    /// # Ok(()) }
+    /// ```
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
     /// The keys in this node's index, in no order. Every key is there whose insert has returned before the call, on whichever
     /// node, and whose delete has not begun. What is inserted or deleted meanwhile may be there or not. It takes no round trip.
     ///
