@@ -21,7 +21,7 @@
 //! A removal ends unfinished where the store's handle is dropped. Nodes close a store at about the same time, and one that has
 //! closed it acknowledges nothing.
 //!
-//! There is one time for each use of a slot, so that there is always room for it. If the home dies, the value is lost, and so
+//! A slot has one time, so that there is always room for it: the next use replaces it, or finds it useless. If the home dies, the value is lost, and so
 //! is its time.
 
 use core::time::Duration;
