@@ -110,13 +110,17 @@ pub fn run(node: &Node) -> Result<(Counts, Vec<ByteString>)> {
                 reported.push(title);
             }
         }
-        // The leader removes the results, and says that it is done. The others wait for that.
-        let done = ByteString::from("done");
-        everyone.broadcast(&ep, LEADER, &mut sums).await?;
+        // The leader removes the results when all have seen them, and says that it is done.
+        let mut all_seen = if me == LEADER { vec![0; node.live_members().len()] } else { Vec::new() };
+        everyone.gather(&ep, LEADER, &[seen.texts], &mut all_seen).await?;
+        let (done, mut removed) = (ByteString::from("done"), [0]);
         if me == LEADER {
-            assert_eq!(results.delete_many(&ep, &results.keys()).await? as u64, all.texts);
+            assert!(all_seen.iter().all(|texts| *texts == all.texts));
+            removed = [results.delete_many(&ep, &results.keys()).await? as u64];
             results.upsert_many(&ep, &[(done.clone(), all)]).await?;
         }
+        everyone.broadcast(&ep, LEADER, &mut removed).await?;
+        assert_eq!(removed, [all.texts]);
         let found = results.wait_change(&ep, &done, None, ep.deadline()).await?;
         assert!(found.is_some_and(|counts| counts.letters == all.letters));
         // One node of all marks it.
