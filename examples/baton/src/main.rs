@@ -1,7 +1,7 @@
 //! Farfield's command line with the baton in it, for `chaos` (the model checker alone is in `bin/baton-check.rs`).
 //!
 //! ```sh
-//! cargo run --release -p farfield-baton -- chaos --seconds 20
+//! cargo run --release -p farfield-baton --bin farfield-baton -- chaos --seconds 20
 //! ```
 
 #![forbid(unsafe_code)]
