@@ -70,6 +70,7 @@ pub struct Scenario {
     pub(crate) rule: DeathRule,
     pub(crate) faults: Option<Faults>,
     pub(crate) completes_at_once: bool,
+    pub(crate) measures: bool,
 }
 
 impl Scenario {
@@ -95,6 +96,7 @@ impl Scenario {
             rule: DeathRule::System,
             faults: None,
             completes_at_once: false,
+            measures: false,
         }
     }
 
@@ -201,6 +203,29 @@ impl Scenario {
     #[must_use]
     pub fn faults(mut self, faults: Faults) -> Scenario {
         self.faults = Some(faults);
+        self
+    }
+
+    /// Its nodes measure their calls ([`Builder::latencies`](farfield_core::Builder::latencies)), which take other ways then.
+    ///
+    /// ```
+    /// # use farfield::{AtomicVar, NodeId};
+    /// # use farfield_check::{Budget, Scenario, check};
+    /// let scenario = Scenario::new("doc/measured", "an addition is counted", 1, |cluster| {
+    ///     let node = cluster.node(0);
+    ///     let sum = AtomicVar::open(&node, "sum", NodeId(0))?;
+    ///     cluster.thread(0, "adds", move |ep| ep.block_on(sum.fetch_add(ep, 1)).map(drop));
+    ///     cluster.at_end(move || {
+    ///         assert_eq!(node.metrics().call("sum", "fetch_add").unwrap().latencies.count(), 1);
+    ///         Ok(())
+    ///     });
+    ///     Ok(())
+    /// });
+    /// assert!(check(&scenario.measured(), Budget::executions(10), 1).finding.is_none());
+    /// ```
+    #[must_use]
+    pub fn measured(mut self) -> Scenario {
+        self.measures = true;
         self
     }
 
@@ -321,6 +346,6 @@ impl Scenario {
     /// Runs one execution; called on the simulation's main thread.
     pub(crate) fn play(&self, handle: Handle) {
         let started = if self.late_nodes { 0 } else { self.places };
-        Cluster::play(&self.body, started, handle);
+        Cluster::play(&self.body, started, self.measures, handle);
     }
 }

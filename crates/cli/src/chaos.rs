@@ -25,7 +25,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use farfield::LockKind;
 use farfield::mutants::{self, Mutant};
-use farfield_check::cli::exit::{OrUsage, usage};
+use farfield_check::cli::exit::{self, OrUsage, usage};
 use farfield_check::cli::output::parse_seconds;
 
 use self::judge::Findings;
@@ -171,13 +171,17 @@ pub(crate) fn main(args: &ChaosArgs) -> Result<ExitCode> {
     if !report.is_right() {
         caretaker::settled(Left::Folder(logs.path().into()));
     }
-    report.publish(args.json.as_deref())?;
+    let published = report.publish(args.json.as_deref());
     if report.is_right() {
         logs.disable_cleanup(false);
-        return Ok(ExitCode::SUCCESS);
+        return published.map(|()| ExitCode::SUCCESS);
     }
     let _ = writeln!(io::stderr(), "The logs of the last generation are in {}", logs.path().display());
-    Ok(ExitCode::FAILURE)
+    match published {
+        // A failure was found, whether it is read or not.
+        Err(error) if !exit::is_unread(&error) => Err(error),
+        _ => Ok(ExitCode::FAILURE),
+    }
 }
 
 impl ChaosArgs {
@@ -223,6 +227,9 @@ impl ChaosArgs {
         }
         if !self.link.is_empty() {
             line += &format!(" --link {} --loss {}", self.link.join(","), self.loss);
+        }
+        if let Some(mutant) = self.mutant {
+            line += &format!(" --mutant {}", mutant.name());
         }
         line
     }

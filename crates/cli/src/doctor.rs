@@ -44,7 +44,7 @@ pub(crate) fn main(args: &DoctorArgs) -> anyhow::Result<ExitCode> {
         table(&groups, usable, coloured, &mut text)?;
     }
     match io::stdout().lock().write_all(&text) {
-        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(error.into()),
+        Err(error) if usable || error.kind() != io::ErrorKind::BrokenPipe => Err(error.into()),
         _ => Ok(if usable { ExitCode::SUCCESS } else { ExitCode::FAILURE }),
     }
 }

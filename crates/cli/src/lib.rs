@@ -101,10 +101,12 @@ pub fn main(parts: Parts) -> ExitCode {
             output::unless_unread(output::log().and_then(|()| bench::main(args)).map(|()| ExitCode::SUCCESS))
         }
         Command::Report(args) => output::unless_unread(report::main(&args)),
-        Command::Check(args) => parts::checked().run(args, &format!("{} check", parts::program())),
+        Command::Check(args) => {
+            output::unless_unread(parts::checked().run(args, &format!("{} check", parts::program())))
+        }
         Command::Litmus(args) => output::unless_unread(litmus::main(&args)),
-        Command::Doctor(args) => doctor::main(&args),
-        Command::Chaos(args) => chaos::main(&args),
+        Command::Doctor(args) => output::unless_unread(doctor::main(&args)),
+        Command::Chaos(args) => output::unless_unread(chaos::main(&args)),
         Command::Completions(args) => output::unless_unread(shell::completions_main(&args, Cli::command())),
         Command::Man(args) => shell::man_main(&args, Cli::command()),
         Command::ChaosWorker(args) => {

@@ -2,11 +2,11 @@
 
 use std::io::{self, IsTerminal, Write};
 use std::path::Path;
-use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use farfield_check::cli::exit::{OrUsage, UNREAD};
+use farfield_check::cli::exit::OrUsage;
+pub(crate) use farfield_check::cli::exit::unless_unread;
 pub(crate) use farfield_check::cli::output::{append, bar, grouped};
 use indicatif::ProgressBar;
 use serde::Serialize;
@@ -22,15 +22,6 @@ pub(crate) fn json(to: Option<&Path>, out: &mut impl Write, what: &impl Serializ
     let Some(file) = to else { return Ok(()) };
     let line = serde_json::to_string(what).context("writing JSON")? + "\n";
     if is_stdout(to) { Ok(out.write_all(line.as_bytes())?) } else { append(file, &line) }
-}
-
-/// Ends a command silently when no process reads its output any more.
-pub(crate) fn unless_unread(outcome: Result<ExitCode>) -> Result<ExitCode> {
-    let is_unread = |error: &io::Error| error.kind() == io::ErrorKind::BrokenPipe;
-    match outcome {
-        Err(error) if error.downcast_ref().is_some_and(is_unread) => Ok(ExitCode::from(UNREAD)),
-        outcome => outcome,
-    }
 }
 
 /// A progress bar over `duration` on standard error, hidden where that is no terminal. Call

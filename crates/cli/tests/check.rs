@@ -35,9 +35,11 @@ fn counts(report: &Value) -> Vec<Value> {
 
 /// The replay lines of an output, in order.
 fn replay_lines(text: &str) -> Vec<&str> {
-    text.lines().filter_map(|line| line.strip_prefix("farfield check --replay '")?.strip_suffix('\'')).collect()
+    text.lines().filter_map(|line| line.strip_prefix(COMMAND)?.strip_suffix('\'')).collect()
 }
 
+/// What comes before a line, where a bug is seeded.
+const COMMAND: &str = "farfield check --mutant barrier-no-fence --replay '";
 const MUTANT: [&str; 2] = ["--mutant", "barrier-no-fence"];
 const MESSAGE: &str = "not visible after it";
 
@@ -113,7 +115,7 @@ fn a_failure_is_told_replayed_and_drawn() {
     assert_eq!(found.status.code(), Some(1), "{text}{}", err(&found));
     let lines = replay_lines(&text);
     assert_eq!(lines.len(), 2, "as found, and shrunk:\n{text}");
-    assert!(text.starts_with("farfield check --replay '") && text.contains("FAILS") && text.contains(": 1 failure"));
+    assert!(text.starts_with(COMMAND) && text.contains("FAILS") && text.contains(": 1 failure"));
     assert!(text.contains(MESSAGE) && text.contains("party on n2"), "{text}");
     let drawn = std::fs::read_to_string(&page).expect("the page of the first failure");
     assert!(drawn.contains(MESSAGE) && drawn.contains("<svg"));

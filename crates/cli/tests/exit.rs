@@ -130,8 +130,9 @@ fn wrong_usage_is_2() {
     assert_eq!((code(output.status), output.stdout.len()), (Some(2), 0), "{}", said(&output));
 }
 
+/// Commands that end in good order, and commands that the signal ends.
 #[test]
-fn what_is_interrupted_is_130() {
+fn what_is_ended_by_a_signal_is_128_and_its_number() {
     for line in [
         "bench barrier --seconds 60",
         "bench kv --seconds 60 --keys 1000",
@@ -140,19 +141,49 @@ fn what_is_interrupted_is_130() {
         &format!("litmus --run sim --iterations 1000000000 {FIG_22}"),
         "run -n 2 -- sleep 60",
     ] {
+        for (signal, expected) in [(Signal::INT, 130), (Signal::TERM, 143)] {
+            let directory = TempDir::new().expect("a directory");
+            let mut command = command(line, &directory);
+            let mut child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("it starts");
+            thread::sleep(Duration::from_millis(400));
+            kill_process(Pid::from_child(&child), signal).expect("it runs");
+            let start = Instant::now();
+            let status = loop {
+                if let Some(status) = child.try_wait().expect("waitable") {
+                    break status;
+                }
+                assert!(start.elapsed() < Duration::from_secs(30), "{line} goes on");
+                thread::sleep(Duration::from_millis(5));
+            };
+            assert_eq!(code(status), Some(expected), "{line}");
+        }
+    }
+}
+
+/// A pipe that nobody reads ends a command without a word. A failure is one, whether it is read or not.
+#[test]
+fn what_nobody_reads_is_141() {
+    for (line, expected) in [
+        ("check --list", 141),
+        ("check barrier/meeting --executions 10", 141),
+        ("check barrier/meeting --executions 10 --json -", 141),
+        ("check --replay barrier/visible#e:", 141),
+        ("check barrier/visible --executions 20000 --jobs 2 --mutant barrier-no-fence --json %/report.json", 1),
+        ("chaos --nodes 2 --seconds 0.3 --faults kill --seed 1", 141),
+        ("completions bash", 141),
+        ("doctor", 141),
+        ("doctor --json", 141),
+    ] {
         let directory = TempDir::new().expect("a directory");
-        let mut command = command(line, &directory);
-        let mut child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("it starts");
-        thread::sleep(Duration::from_millis(400));
-        kill_process(Pid::from_child(&child), Signal::INT).expect("it runs");
-        let start = Instant::now();
-        let status = loop {
-            if let Some(status) = child.try_wait().expect("waitable") {
-                break status;
-            }
-            assert!(start.elapsed() < Duration::from_secs(30), "{line} goes on");
-            thread::sleep(Duration::from_millis(5));
-        };
-        assert_eq!(code(status), Some(130), "{line}");
+        let (_, nobody_reads) = std::io::pipe().expect("a pipe");
+        let started = command(line, &directory).stdout(nobody_reads).stderr(Stdio::piped()).spawn();
+        let output = started.and_then(|child| child.wait_with_output()).expect("the binary runs");
+        let said = said(&output);
+        assert_eq!(code(output.status), Some(expected), "{line}: {said}");
+        assert!(!said.contains("panicked") && !said.contains("roken pipe"), "{line}: {said}");
+        if line.contains("report.json") {
+            let report = std::fs::read_to_string(directory.path().join("report.json")).expect("a report");
+            assert!(report.contains("\"failures\":1"), "{report}");
+        }
     }
 }

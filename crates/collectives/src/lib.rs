@@ -110,7 +110,7 @@ use farfield_fabric::{Endpoint, GroupKey, NodeId, Plain};
 
 use self::calls::Work;
 pub use self::errors::{CallDropped, CallFailed, CallKind, CallShape, DifferentCalls, FailedElsewhere, WrongLength};
-use self::links::{Call, HEADER, Links, Peer, WORDS_BYTES};
+use self::links::{Call, Links, Peer, WORDS_BYTES};
 pub use self::options::CollectivesOptions;
 
 /// An `all_reduce` of more bytes than this goes in blocks: each member then combines one n-th of the elements. That
@@ -194,15 +194,12 @@ impl Collectives {
         participants: &[NodeId],
         options: CollectivesOptions,
     ) -> Result<Collectives> {
-        options.check().of(path)?;
+        options.check(node).of(path)?;
         let CollectivesOptions { chunk_bytes, slots } = options;
         let members = Participants::new(participants);
         let rank = members.require(node.id()).of(path)?;
         let others = members.count() - 1;
-        let slot_words = HEADER + chunk_bytes / 8;
-        // A node that is alone has no links, and a region is never empty.
-        let slots_bytes = (slot_words * 8 * slots).saturating_mul(others).max(8);
-        let words_bytes = WORDS_BYTES * others.max(1);
+        let (slot_words, slots_bytes, words_bytes) = options.sizes(others).of(path)?;
         let mut regions = Regions::new(node);
         let inbox = regions.alloc("slots", GroupKey::DATA, slots_bytes).of(path)?;
         let words = regions.alloc("words", GroupKey::SIGNAL, words_bytes).of(path)?;

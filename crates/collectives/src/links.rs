@@ -198,8 +198,8 @@ impl Links {
         // The chunks were read first (`CR → NRW`).
         let flag = word(*sent, *taken);
         match repeat(endpoint, call, || endpoint.put_untracked(*words, flag).detach()).await {
-            // It needs no room any more.
-            Err(error) if error.is_gone() => Ok(()),
+            // It needs no room any more. The chunk is here, so this call may end well; a later one may not.
+            Err(error) if error.is_unreachable() => Ok(()),
             given => given.map_err(Error::from),
         }
     }

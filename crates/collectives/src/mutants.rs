@@ -31,4 +31,9 @@ farfield_core::mutants! {
     /// *Scenario:* `collectives/different`.
     COLLECTIVES_FAILURE_UNTOLD = "collectives-failure-untold" in "Collectives":
         "A member on which a call fails tells nobody.";
+    /// *Missing:* that room is for the next chunk, and not for this call. This was a bug. Needs no reordering.
+    ///
+    /// *Scenario:* `collectives/cut-off`.
+    COLLECTIVES_ROOM_MATTERS = "collectives-room-matters" in "Collectives":
+        "A call fails on a member that has its last chunk, if the sender can no longer be told of its room.";
 }

@@ -1,6 +1,9 @@
 //! The options of collectives.
 
-use farfield_core::{Error, ErrorKind, Result};
+use farfield_core::toolkit::{buf_bytes_max, region_bytes};
+use farfield_core::{Error, ErrorKind, Node, Result};
+
+use crate::links::{HEADER, WORDS_BYTES};
 
 /// The sizes of the buffers. They must be the same on all members.
 ///
@@ -14,7 +17,8 @@ use farfield_core::{Error, ErrorKind, Result};
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct CollectivesOptions {
-    /// The most bytes that are sent at once, a multiple of 8. An element cannot be larger. Default: 32 KiB.
+    /// The most bytes that are sent at once, a multiple of 8. An element cannot be larger. With 24 bytes more they have to
+    /// fit a buffer of an endpoint ([`Builder::pool_bytes_max`](farfield_core::Builder::pool_bytes_max)). Default: 32 KiB.
     pub chunk_bytes: usize,
     /// Chunks that may be under way from one member to another: an even number. Default: 4.
     pub slots: usize,
@@ -27,19 +31,33 @@ impl Default for CollectivesOptions {
 }
 
 impl CollectivesOptions {
-    const CHUNK_BYTES_MAX: usize = 1 << 30;
     const SLOTS_MAX: usize = 1 << 10;
 
-    pub(crate) fn check(&self) -> Result<()> {
+    pub(crate) fn check(&self, node: &Node) -> Result<()> {
         let CollectivesOptions { chunk_bytes, slots } = *self;
-        let why = if !chunk_bytes.is_multiple_of(8) || chunk_bytes == 0 || chunk_bytes > Self::CHUNK_BYTES_MAX {
-            let max = Self::CHUNK_BYTES_MAX;
-            format!("`chunk_bytes` is {chunk_bytes}: it has to be a multiple of 8, from 8 to {max}")
+        // A chunk is sent from one buffer, with its header.
+        let max = buf_bytes_max(node).saturating_sub(8 * HEADER).max(8);
+        let why = if !chunk_bytes.is_multiple_of(8) || chunk_bytes == 0 {
+            format!("`chunk_bytes` is {chunk_bytes}: it has to be a multiple of 8, at least 8")
+        } else if chunk_bytes > max {
+            format!(
+                "`chunk_bytes` is {chunk_bytes}, and the buffers of this node's endpoints hold {max} at most: reduce it, \
+                 or raise `pool_bytes_max`"
+            )
         } else if !slots.is_multiple_of(2) || slots == 0 || slots > Self::SLOTS_MAX {
             format!("`slots` is {slots}: it has to be an even number, from 2 to {}", Self::SLOTS_MAX)
         } else {
             return Ok(());
         };
         Err(Error::from(ErrorKind::Config { why }))
+    }
+
+    /// Words of a slot; and the bytes of the slots and of the words for `others` members.
+    pub(crate) fn sizes(&self, others: usize) -> Result<(usize, usize, usize)> {
+        let slot_words = HEADER + self.chunk_bytes / 8;
+        // A node that is alone has no links, and a region is never empty.
+        let slots_bytes = region_bytes(others * self.slots, slot_words, "`chunk_bytes` or `slots`")?.max(8);
+        let words_bytes = region_bytes(others.max(1), WORDS_BYTES / 8, "the number of members")?;
+        Ok((slot_words, slots_bytes, words_bytes))
     }
 }

@@ -5,7 +5,7 @@ use std::pin::pin;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use farfield_core::{local_session, on_each};
+use farfield_core::{local_session, local_session_with, on_each};
 
 use super::*;
 
@@ -16,10 +16,31 @@ fn small() -> CollectivesOptions {
 #[test]
 fn invalid_options_are_errors() -> Result<()> {
     let node = local_session(1)?.remove(0);
-    for (chunk_bytes, slots) in [(0, 2), (12, 2), (1 << 40, 2), (8, 0), (8, 3), (8, 4096)] {
+    for (chunk_bytes, slots) in [(0, 2), (12, 2), (1 << 28, 2), (1 << 30, 2), (1 << 40, 2), (8, 0), (8, 3), (8, 4096)] {
         let error = Collectives::open(&node, "invalid", CollectivesOptions { chunk_bytes, slots }).err();
         let error = error.expect("they are invalid");
         assert!(matches!(error.kind(), ErrorKind::Config { .. }), "{error}");
+    }
+    Collectives::open(&node, "largest", CollectivesOptions { chunk_bytes: (1 << 28) - 24, slots: 2 })?;
+    Ok(())
+}
+
+/// What was opened had no buffer for a chunk: the first long call waited for one until its deadline.
+#[test]
+fn the_largest_chunk_is_sent_and_a_larger_one_is_refused() -> Result<()> {
+    let nodes = local_session_with(2, |builder| builder.pool_bytes_max(1 << 10))?;
+    let open = |chunk_bytes: usize| {
+        on_each(&nodes, |node| Collectives::open(node, "all", CollectivesOptions { chunk_bytes, slots: 2 }))
+    };
+    let error = open(1 << 10).err().expect("there is no buffer for it");
+    assert!(error.to_string().contains("hold 1000 at most: reduce it, or raise `pool_bytes_max`"), "{error}");
+    let mut members = open(1000)?;
+    let (ep, far) = (nodes[0].endpoint()?, nodes[1].endpoint()?);
+    for call in 1..5u64 {
+        members[0].broadcast_blocking(&ep, nodes[0].id(), &mut [call; 125])?;
+        let mut data = [0; 125];
+        members[1].broadcast_blocking(&far, nodes[0].id(), &mut data)?;
+        assert_eq!(data, [call; 125]);
     }
     Ok(())
 }

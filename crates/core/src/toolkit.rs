@@ -8,7 +8,7 @@
 //!
 //! | part | use |
 //! |---|---|
-//! | [`at_least_one`], [`region_bytes`] | Options that cannot work are refused, in the same way for all objects. |
+//! | [`at_least_one`], [`region_bytes`], [`buf_bytes_max`] | Options that cannot work are refused, in the same way for all objects. |
 //! | [`Regions`] | Allocates an object's memory on this node, and frees it if the opening fails. |
 //! | [`ObjectBuilder`] → [`Object`] | Opens the object with all participants, checks that they agree, and exchanges addresses. |
 //! | [`Object::wait_with`], [`OwnedVar::announce`](crate::OwnedVar::announce), [`RingBuffer::announce`](crate::RingBuffer::announce) | A composed object announces all its parts before it waits for any. |
@@ -89,7 +89,7 @@ pub use crate::node::{
     Timing,
 };
 pub use crate::objects::holding::Holding;
-pub use crate::objects::options::{at_least_one, region_bytes};
+pub use crate::objects::options::{at_least_one, buf_bytes_max, region_bytes};
 pub use crate::objects::participants::Participants;
 pub use crate::objects::release;
 pub use crate::objects::settle::CancelGuard;

@@ -210,6 +210,14 @@ impl Pool {
         }
     }
 
+    /// The largest block of a pool with this limit.
+    pub(crate) fn largest(limit_bytes: usize) -> usize {
+        match limit_bytes.checked_ilog2() {
+            Some(shift) if shift >= SMALLEST_SHIFT => 1 << shift.min(SMALLEST_SHIFT + CLASSES as u32 - 1),
+            _ => 0,
+        }
+    }
+
     pub(crate) fn limit_bytes(&self) -> usize {
         self.limit_bytes
     }
@@ -285,6 +293,17 @@ impl Pool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_largest_block_is_given_and_none_that_is_larger() {
+        assert_eq!([0, 63].map(Pool::largest), [0, 0]);
+        assert_eq!([usize::MAX, 1 << 40].map(Pool::largest), [1 << 30, 1 << 30]);
+        for limit in [64, 100, 4096, 5000, 1 << 20] {
+            let largest = Pool::largest(limit);
+            assert!(largest <= limit && Pool::new(limit, None).take(largest).is_ok(), "{limit}");
+            assert!(Pool::new(limit, None).take(largest + 1).is_err(), "{limit}");
+        }
+    }
 
     #[test]
     fn a_parked_block_comes_back_only_when_its_operations_have_ended() {

@@ -273,6 +273,17 @@ fn a_reopened_object_is_stale_if_it_is_measured_too() {
     let again =
         node.metrics().open_paths().into_iter().find(|path| path.starts_with("hits@")).map(String::from).unwrap();
     assert_eq!(calls(&node.metrics(), &again), "fetch_add: 1, 0, 0");
+    assert_eq!(calls(&node.metrics(), "hits"), "fetch_add: 1, 1, 0");
+    let lock = Mutex::open(&node, "lock", node.id()).unwrap();
+    let _new = node.reopen("lock", |again| Mutex::open(&node, again.path(), node.id())).unwrap();
+    assert!(ep.block_on(lock.lock(&ep)).is_err());
+    assert_eq!(calls(&node.metrics(), "lock"), "lock: 1, 1, 0");
+    // A number beyond the object's calls was that of another object's.
+    let [meter, other] = ["a", "b"].map(|path| node.meter(path, "Own", &["x"]));
+    meter.measure_now(&ep, 1, || Ok(())).unwrap();
+    assert_eq!((calls(&node.metrics(), "b"), calls(&node.metrics(), "")), (String::new(), "call: 1, 0, 0".into()));
+    other.measure_now(&ep, 0, || Ok(())).unwrap();
+    assert_eq!(calls(&node.metrics(), "b"), "x: 1, 0, 0");
 }
 
 /// An object of another crate is measured as Farfield's own are.

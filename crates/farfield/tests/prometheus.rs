@@ -114,6 +114,9 @@ fn the_server_answers_requests_and_refuses_others() {
     let head = answer(b"HEAD /metrics HTTP/1.1\r\n\r\n");
     assert!(head.starts_with("HTTP/1.1 200") && head.ends_with("\r\n\r\n"), "{head}");
     assert!(answer(b"GET / HTTP/1.1\r\n\r\n").starts_with("HTTP/1.1 404"));
+    // A client reads no body after HEAD: what follows would be taken for the next answer.
+    let head = answer(b"HEAD /unknown HTTP/1.1\r\n\r\n");
+    assert!(head.starts_with("HTTP/1.1 404") && head.ends_with("\r\n\r\n"), "{head}");
     let wrong = answer(b"POST /metrics HTTP/1.1\r\n\r\n");
     assert!(wrong.starts_with("HTTP/1.1 405") && wrong.contains("Allow: GET"), "{wrong}");
     assert!(answer(b"\x16\x03\x01\x02\x00 TLS\r\n\r\n").starts_with("HTTP/1.1 400"));
@@ -150,6 +153,18 @@ fn an_address_in_use_is_a_typed_error() {
     assert!(error.to_string().contains(&taken.local_addr().unwrap().to_string()), "{error}");
     let error = node.serve_metrics("192.0.2.1:1").err().unwrap();
     assert!(matches!(error.kind(), ErrorKind::Listen { why: IoErrorKind::AddrNotAvailable, .. }), "{error}");
+}
+
+/// The server of a node that had left was never stopped.
+#[test]
+fn a_node_that_has_left_serves_nothing() {
+    let node = Node::builder().start().unwrap();
+    node.clone().leave();
+    let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let error = node.serve_metrics(free).err().unwrap();
+    let has_left = farfield::fabric::ErrorKind::PeerLeft { node: node.id() };
+    assert!(matches!(error.kind(), ErrorKind::Fabric(why) if *why.kind() == has_left), "{error}");
+    assert!(TcpListener::bind(free).is_ok());
 }
 
 #[test]

@@ -3,11 +3,13 @@
 #![allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "a test watches from outside the fabric")]
 
 use std::io::{self, Write};
-use std::sync::{Mutex as StdMutex, OnceLock};
+use std::sync::{Arc, Mutex as StdMutex, OnceLock};
 use std::time::{Duration, Instant};
 
 use farfield::{AtomicVar, Barrier, Mutex, Node, NodeId, Queue, QueueOptions, on_each};
+use tracing_subscriber::filter::Targets;
 use tracing_subscriber::fmt::format::FmtSpan;
+use tracing_subscriber::layer::SubscriberExt;
 
 /// All lines of this program so far: the subscriber is that of all threads, the service threads' included.
 fn lines() -> &'static StdMutex<Vec<u8>> {
@@ -123,4 +125,33 @@ fn long_waits_are_reported() {
         ]);
         AtomicVar::open(&nodes[1], "long/var", NodeId(0)).unwrap();
     });
+}
+
+/// Where the events are chosen by the modules that they come from, the waits of an object are among its events. They were
+/// reported only to those who listened to the module that takes the time, too.
+#[test]
+fn a_long_wait_is_an_event_of_its_object() {
+    struct Kept(Arc<StdMutex<Vec<u8>>>);
+    impl Write for Kept {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            self.0.lock().unwrap().extend_from_slice(bytes);
+            Ok(bytes.len())
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    let node = start("targets", 0, 1);
+    let (ep, kept) = (node.endpoint().unwrap(), Arc::new(StdMutex::default()));
+    let queue = Queue::<u64>::open(&node, "targets/queue", QueueOptions::new(NodeId(0), 1)).unwrap();
+    let to = Arc::clone(&kept);
+    let lines = tracing_subscriber::fmt::layer().with_ansi(false).with_writer(move || Kept(Arc::clone(&to)));
+    let of_objects = Targets::new().with_target("farfield_core::objects", tracing::Level::INFO);
+    tracing::subscriber::with_default(tracing_subscriber::registry().with(of_objects).with(lines), || {
+        assert!(ep.block_on(queue.dequeue_deadline(&ep, ep.now() + Duration::from_millis(1500))).is_err());
+    });
+    let text = String::from_utf8(kept.lock().unwrap().clone()).unwrap();
+    assert!(text.contains("farfield_core::objects::queue") && text.contains("still waits for a value"), "{text}");
 }

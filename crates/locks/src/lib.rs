@@ -495,9 +495,10 @@ impl Spread {
     where
         F: Future<Output = Result<Option<G>>>,
     {
-        self.object.check_current()?;
         let call = if limit == WaitLimit::Now { TRY_LOCK } else { LOCK };
-        Ok(self.object.meter().measure(endpoint, call, takes))
+        let timing = self.object.meter().start(endpoint, call);
+        self.object.check_current().inspect_err(|error| timing.fail(endpoint, error))?;
+        Ok(timing.rest(endpoint, takes))
     }
 
     /// Pointers to another region of each participant.

@@ -82,14 +82,17 @@ fn its_program_replays_and_draws_a_seeded_bug() {
     let found = baton_check(&[&["baton/pass", "--executions", "5000"][..], &bug].concat());
     assert_eq!(found.status.code(), Some(1), "{}", said(&found));
     let text = said(&found);
-    let lines = text.lines().filter_map(|line| line.strip_prefix("baton-check --replay '")?.strip_suffix('\''));
+    let lines = text
+        .lines()
+        .filter_map(|line| line.strip_prefix("baton-check --mutant baton-no-fence --replay '")?.strip_suffix('\''));
     let lines: Vec<&str> = lines.collect();
     assert_eq!(lines.len(), 2, "as found, and shrunk: {text}");
     let folder = tempfile::tempdir().expect("a directory");
     let page = folder.path().join("page.html");
     for line in lines {
         let drawn = ["--timeline", page.to_str().expect("a plain path")];
-        let again = baton_check(&[&["--replay", line][..], &drawn, &bug].concat());
+        // The arguments that were printed.
+        let again = baton_check(&[&bug[..], &["--replay", line], &drawn].concat());
         assert_eq!(again.status.code(), Some(1), "{}", said(&again));
         assert!(said(&again).contains("of 2 additions are there"), "{}", said(&again));
         let page = std::fs::read_to_string(&page).expect("a page");

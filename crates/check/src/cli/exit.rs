@@ -3,15 +3,18 @@
 use std::fmt;
 use std::io::{self, Write};
 use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-use anyhow::Result;
+use anyhow::{Context, Result};
+use signal_hook::flag;
 
 /// A failure was found, or the command could not do its work.
 pub const FAILED: u8 = 1;
 /// The command does not accept its arguments, or a file that they name. The argument parser exits with this, too.
 pub const USAGE: u8 = 2;
-/// Interrupted by Ctrl-C: 128 and the signal's number, as shells say it.
-pub const INTERRUPTED: u8 = 130;
+/// Ended by a signal: this and the signal's number, as shells say it.
+const SIGNALLED: i32 = 128;
 /// The reader of the output has closed it: 128 and the number of SIGPIPE.
 pub const UNREAD: u8 = 141;
 
@@ -37,9 +40,18 @@ impl fmt::Display for Usage {
 
 impl std::error::Error for Usage {}
 
-/// A signal has asked the command to end: exit status 130 instead of 1.
+/// A signal has asked the command to end: exit status 128 and the signal's number, instead of 1.
 #[derive(Debug)]
-pub struct Interrupted;
+pub struct Interrupted {
+    signal: i32,
+}
+
+impl Interrupted {
+    /// The exit status.
+    pub fn status(&self) -> u8 {
+        (SIGNALLED + self.signal) as u8
+    }
+}
 
 impl fmt::Display for Interrupted {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -48,6 +60,58 @@ impl fmt::Display for Interrupted {
 }
 
 impl std::error::Error for Interrupted {}
+
+/// The signals that ask a command to end, noted for it to end in good order.
+#[derive(Default)]
+pub struct Signals {
+    came: Arc<AtomicBool>,
+    number: Arc<AtomicUsize>,
+}
+
+impl Signals {
+    /// Notes these signals from now on. With `second_ends`, the process ends by the second one, at once.
+    ///
+    /// # Errors
+    /// The system does not let this process handle them.
+    pub fn note(&self, signals: &[i32], second_ends: bool) -> Result<()> {
+        let note = |signal: i32| {
+            // The actions of a signal are done in the order in which they were registered.
+            if second_ends {
+                flag::register_conditional_shutdown(signal, SIGNALLED + signal, Arc::clone(&self.came))?;
+            }
+            flag::register_usize(signal, Arc::clone(&self.number), signal as usize)?;
+            flag::register(signal, Arc::clone(&self.came))
+        };
+        signals.iter().try_for_each(|signal| note(*signal).map(drop)).context("cannot handle signals")
+    }
+
+    /// The last signal that has come, if one has.
+    pub fn seen(&self) -> Option<Interrupted> {
+        let number = || self.number.load(Ordering::Relaxed) as i32;
+        self.came.load(Ordering::Acquire).then(|| Interrupted { signal: number() })
+    }
+
+    /// Whether one has come.
+    pub fn have_come(&self) -> &AtomicBool {
+        &self.came
+    }
+}
+
+/// Ends a command silently when no process reads its output any more: exit status 141.
+///
+/// # Errors
+/// Any other error of the command.
+pub fn unless_unread(outcome: Result<ExitCode>) -> Result<ExitCode> {
+    match outcome {
+        Err(error) if is_unread(&error) => Ok(ExitCode::from(UNREAD)),
+        outcome => outcome,
+    }
+}
+
+/// Whether the error is that no process reads the output any more.
+pub fn is_unread(error: &anyhow::Error) -> bool {
+    error.downcast_ref::<io::Error>().is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe)
+}
 
 /// An error that means wrong usage.
 pub fn usage(why: impl Into<String>) -> anyhow::Error {
@@ -74,10 +138,10 @@ pub fn end(program: &str, outcome: Result<ExitCode>) -> ExitCode {
     outcome.unwrap_or_else(|error| {
         // Not eprintln: a closed stderr is no reason to panic.
         let _ = writeln!(io::stderr(), "{program}: {error:#}");
-        ExitCode::from(match () {
-            () if error.is::<Usage>() => USAGE,
-            () if error.is::<Interrupted>() => INTERRUPTED,
-            () => FAILED,
+        ExitCode::from(match error.downcast_ref::<Interrupted>() {
+            Some(interrupted) => interrupted.status(),
+            None if error.is::<Usage>() => USAGE,
+            None => FAILED,
         })
     })
 }
@@ -96,7 +160,11 @@ mod tests {
         assert_eq!(of(fails()), code(FAILED));
         assert_eq!(of(fails().context("more").or_usage()), code(USAGE));
         assert_eq!(of(fails().or_usage().context("more")), code(USAGE));
-        assert_eq!(of(Err(Interrupted.into())), code(INTERRUPTED));
+        assert_eq!(of(Err(Interrupted { signal: 2 }.into())), code(130));
+        assert_eq!(of(Err(Interrupted { signal: 15 }.into())), code(143));
+        let unread = || -> Result<ExitCode> { Err(io::Error::from(io::ErrorKind::BrokenPipe).into()) };
+        assert_eq!(of(unless_unread(unread().context("writing"))), code(UNREAD));
+        assert_eq!(of(unless_unread(fails())), code(FAILED));
         assert_eq!(format!("{:#}", fails().context("more").or_usage().unwrap_err()), "more: it fails");
     }
 }

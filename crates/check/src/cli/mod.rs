@@ -48,7 +48,8 @@ Exit status:
   0    no failure
   1    a failure; or the search could not be carried out
   2    wrong usage, such as an unknown scenario, or a replay line of another build
-  130  interrupted by Ctrl-C before a failure was found";
+  130  interrupted by Ctrl-C before a failure was found; 128 + n: ended by signal n
+  141  the reader of the output has closed it, and no failure was found";
 
 /// What is said with an unknown scenario, or a choice that does not fit.
 const OTHER_BUILD: &str = "the line is of another build or program";
@@ -125,7 +126,7 @@ impl Program {
         let name = output::program();
         let command = self.command(&name);
         let args = CheckArgs::from_arg_matches(&command.get_matches()).unwrap_or_else(|error| error.exit());
-        exit::end(&name, self.run(args, &name))
+        exit::end(&name, exit::unless_unread(self.run(args, &name)))
     }
 
     fn command(&self, name: &str) -> Command {
@@ -153,19 +154,25 @@ impl Program {
             executions: args.executions,
             time: args.seconds.or_else(|| args.executions.or(args.steps).is_none().then_some(TIME)),
             steps: args.steps,
-            checkpoint: args.checkpoint,
+            checkpoint: args.checkpoint.clone(),
             seed: args.seed,
             jobs: args.jobs.map_or_else(cpus, usize::from),
             timeline: args.timeline,
             quiet_stdout: args.json.as_deref() == Some(Path::new("-")),
-            again: again.into(),
+            is_kept: args.json.as_deref().is_some_and(|path| path != Path::new("-")) || args.checkpoint.is_some(),
+            // The same bug is seeded again.
+            again: args.mutant.map_or_else(|| again.into(), |name| format!("{again} --mutant {name}")),
         };
-        let report = search::search(&scenarios, &plan, bug)?;
-        report.publish(args.json.as_deref())?;
-        Ok(ExitCode::from(match &report {
-            report if report.failures > 0 => exit::FAILED,
-            report if report.ended_early => exit::INTERRUPTED,
-            _ => 0,
+        let (report, interrupted) = search::search(&scenarios, &plan, bug)?;
+        let published = report.publish(args.json.as_deref());
+        if report.failures > 0 && published.as_ref().is_err_and(exit::is_unread) {
+            return Ok(ExitCode::from(exit::FAILED));
+        }
+        published?;
+        Ok(ExitCode::from(match interrupted {
+            _ if report.failures > 0 => exit::FAILED,
+            Some(interrupted) => interrupted.status(),
+            None => 0,
         }))
     }
 
@@ -212,9 +219,11 @@ impl Program {
             return Err(usage(why));
         }
         let timeline = timeline_of(scenario, &line, &outcome);
-        print(&timeline.to_text())?;
         if let Some(path) = timeline_at {
             write_page(path, &timeline)?;
+        }
+        print(&timeline.to_text())?;
+        if let Some(path) = timeline_at {
             print(&format!("The timeline is in {}\n", path.display()))?;
         }
         if let Some(why) = misfit {
@@ -266,7 +275,7 @@ pub struct CheckArgs {
     /// Append the report as a line of JSON to this file, or `-` for standard output
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
-    /// Seed a bug, to see that it is found. Replay lines do not contain it
+    /// Seed a bug, to see that it is found. Replay lines do not contain it; the commands that are printed with them do
     #[arg(long, hide = true, value_name = "NAME")]
     mutant: Option<String>,
 }
@@ -283,10 +292,9 @@ fn write_page(path: &Path, timeline: &Timeline) -> Result<()> {
     std::fs::write(path, timeline.to_html()).with_context(|| format!("writing the timeline to {}", path.display()))
 }
 
-/// Prints to standard output; a closed reader is no error.
+/// Prints to standard output.
 fn print(text: &str) -> Result<()> {
-    match io::stdout().lock().write_all(text.as_bytes()) {
-        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(error.into()),
-        _ => Ok(()),
-    }
+    let mut out = io::stdout().lock();
+    // The last line may have no end.
+    Ok(out.write_all(text.as_bytes()).and_then(|()| out.flush())?)
 }

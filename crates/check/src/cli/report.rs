@@ -184,7 +184,7 @@ pub(super) struct Report {
     states: u64,
     steps: u64,
     steps_per_s_per_core: f64,
-    pub(super) ended_early: bool,
+    ended_early: bool,
     pub(super) failures: usize,
     scenarios: Vec<Tally>,
 }
@@ -220,8 +220,8 @@ impl Report {
                 super::print(&line)
             }
             Some(path) => {
-                super::print(&self.table())?;
-                append(path, &line)
+                append(path, &line)?;
+                super::print(&self.table())
             }
         }
     }

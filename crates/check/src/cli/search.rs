@@ -13,8 +13,6 @@ use std::collections::BTreeMap;
 use std::io::{self, Write as _};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -24,10 +22,9 @@ use farfield_core::mutants::{self, Mutant};
 use indicatif::ProgressBar;
 use serde::{Deserialize, Serialize};
 use signal_hook::consts::{SIGINT, SIGTERM};
-use signal_hook::flag;
 
 use super::checkpoint::{self, Checkpoint};
-use super::exit::INTERRUPTED;
+use super::exit::{self, Interrupted, Signals};
 use super::output;
 use super::report::{self, Failing, Tally};
 use crate::timeline::Timeline;
@@ -60,19 +57,20 @@ pub(super) struct Plan {
     pub(super) timeline: Option<PathBuf>,
     /// Standard output is for JSON alone.
     pub(super) quiet_stdout: bool,
+    /// A file keeps the results, whether standard output is read or not.
+    pub(super) is_kept: bool,
     /// The command line to which `--replay` can be added.
     pub(super) again: String,
 }
 
-/// Searches, reports failures as they are found, and returns the report.
-pub(super) fn search(scenarios: &[Scenario], plan: &Plan, bug: Option<Mutant>) -> Result<report::Report> {
-    let interrupted = Arc::new(AtomicBool::new(false));
-    for signal in [SIGINT, SIGTERM] {
-        // In this order: the second signal ends the process, the first is only noted.
-        flag::register_conditional_shutdown(signal, INTERRUPTED.into(), Arc::clone(&interrupted))
-            .and_then(|_| flag::register(signal, Arc::clone(&interrupted)))
-            .context("cannot handle signals")?;
-    }
+/// Searches, reports failures as they are found, and returns the report, and the signal that has ended the search early.
+pub(super) fn search(
+    scenarios: &[Scenario],
+    plan: &Plan,
+    bug: Option<Mutant>,
+) -> Result<(report::Report, Option<Interrupted>)> {
+    let signals = Signals::default();
+    signals.note(&[SIGINT, SIGTERM], true)?;
     let (events, inbox) = mpsc::channel();
     let mut search = Search::new(scenarios, plan)?;
     search.tell(&report::faults(scenarios, plan.seed))?;
@@ -91,7 +89,7 @@ pub(super) fn search(scenarios: &[Scenario], plan: &Plan, bug: Option<Mutant>) -
             .context("no thread (see `ulimit -u`)")?;
         search.workers.push(Worker { orders, at: None });
     }
-    search.see_through(&inbox, &interrupted)
+    search.see_through(&inbox, &signals)
 }
 
 /// An order to a worker, for a scenario.
@@ -233,8 +231,12 @@ impl<'a> Search<'a> {
     }
 
     /// The loop: it sends orders and takes results, until all work is done or the user interrupts it.
-    fn see_through(&mut self, inbox: &Receiver<(usize, Event)>, interrupted: &AtomicBool) -> Result<report::Report> {
-        let mut ended_early = false;
+    fn see_through(
+        &mut self,
+        inbox: &Receiver<(usize, Event)>,
+        signals: &Signals,
+    ) -> Result<(report::Report, Option<Interrupted>)> {
+        let mut interrupted = None;
         self.save(true)?; // before hours are spent that it could not keep
         loop {
             self.hand_out();
@@ -249,8 +251,8 @@ impl<'a> Search<'a> {
             self.show();
             self.save_or_tell(false)?;
             self.log()?;
-            if interrupted.load(Ordering::Relaxed) {
-                ended_early = true;
+            interrupted = signals.seen();
+            if interrupted.is_some() {
                 self.gather();
                 break;
             }
@@ -259,7 +261,7 @@ impl<'a> Search<'a> {
         self.save_or_tell(true)?;
         let elapsed = self.elapsed();
         let tallies = self.courses.drain(..).map(|course| course.tally).collect();
-        Ok(report::Report::new(tallies, self.plan, elapsed, ended_early))
+        Ok((report::Report::new(tallies, self.plan, elapsed, interrupted.is_some()), interrupted))
     }
 
     fn elapsed(&self) -> Duration {
@@ -432,7 +434,10 @@ impl<'a> Search<'a> {
                 let _ = write!(io::stderr(), "{text}");
                 return Ok(());
             }
-            super::print(text)
+            match super::print(text) {
+                Err(error) if self.plan.is_kept && exit::is_unread(&error) => Ok(()),
+                printed => printed,
+            }
         })
     }
 

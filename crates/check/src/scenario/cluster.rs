@@ -31,6 +31,8 @@ type ThreadBody = Rc<RefCell<dyn FnMut(&Endpoint) -> Result<()>>>;
 /// ```
 pub struct Cluster {
     handle: Rc<Handle>,
+    /// Its nodes measure their calls.
+    measures: bool,
     nodes: RefCell<Vec<Option<Node>>>,
     endpoints: RefCell<Vec<Rc<Endpoint>>>,
     finally: RefCell<VecDeque<Finally>>,
@@ -40,10 +42,11 @@ pub struct Cluster {
 
 impl Cluster {
     /// Runs one execution, of which the first nodes are started before its body; called on the simulation's main thread.
-    pub(super) fn play(body: &Body, started: usize, handle: Handle) {
+    pub(super) fn play(body: &Body, started: usize, measures: bool, handle: Handle) {
         let cluster = Cluster {
             nodes: RefCell::new(vec![None; handle.nodes()]),
             handle: Rc::new(handle),
+            measures,
             endpoints: RefCell::default(),
             finally: RefCell::default(),
             bodies: RefCell::default(),
@@ -111,14 +114,14 @@ impl Cluster {
     }
 
     fn start_on(&self, fabric: Arc<dyn Transport>) -> Result<Node> {
-        let node = Node::builder().fabric(fabric).start()?;
+        let node = Node::builder().fabric(fabric).latencies(self.measures).start()?;
         self.nodes.borrow_mut()[node.id().index()] = Some(node.clone());
         Ok(node)
     }
 
     /// A handle that starts nodes in threads of the scenario.
     pub fn starter(&self) -> Starter {
-        Starter(Rc::clone(&self.handle))
+        Starter(Rc::clone(&self.handle), self.measures)
     }
 
     /// The nodes that run.
@@ -273,7 +276,7 @@ impl Cluster {
 
 /// Starts nodes in the threads of a scenario.
 #[derive(Clone)]
-pub struct Starter(Rc<Handle>);
+pub struct Starter(Rc<Handle>, bool);
 
 impl Starter {
     /// Starts a node.
@@ -284,7 +287,7 @@ impl Starter {
     /// # Panics
     /// If it runs already, or the scenario has no such node.
     pub fn start(&self, node: usize) -> Result<Node> {
-        Node::builder().fabric(self.0.join(NodeId(node as u16))).start()
+        Node::builder().fabric(self.0.join(NodeId(node as u16))).latencies(self.1).start()
     }
 }
 

@@ -6,6 +6,7 @@ mod death;
 mod fence;
 mod join;
 mod kv;
+mod measured;
 mod mutex;
 mod options;
 mod queue;
@@ -44,6 +45,7 @@ pub fn all() -> Vec<Scenario> {
         refused::scenarios(),
         fence::scenarios(),
         options::scenarios(),
+        measured::scenarios(),
         random::scenarios(),
     ];
     with_at_once(with_slow(scenarios.into_iter().flatten()), AT_ONCE)

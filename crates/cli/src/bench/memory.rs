@@ -16,7 +16,7 @@ const THREAD_BYTES: u64 = 3 << 20;
 const HEADER_BYTES: u64 = 32 << 10;
 
 /// What a run takes.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Need {
     nodes: u64,
     /// On all nodes together.
@@ -58,7 +58,9 @@ fn fit(
     free_memory: Option<u64>,
     free_directory: Option<(String, u64)>,
 ) -> Result<()> {
-    let Some(most) = needs.into_iter().max_by_key(|need| need.bytes) else { return Ok(()) };
+    // The run of the most bytes need not be that of the most nodes.
+    let needs: Vec<Need> = needs.into_iter().collect();
+    let Some(most) = needs.iter().max_by_key(|need| need.bytes) else { return Ok(()) };
     if let Some(free) = free_memory.filter(|free| most.bytes > *free) {
         return Err(usage(format!(
             "the run needs about {} of memory for its {} together, and this machine has {} free: lower {lower}",
@@ -67,13 +69,14 @@ fn fit(
             size(free),
         )));
     }
-    let in_directory = most.nodes * HEADER_BYTES;
+    let most_nodes = needs.iter().map(|need| need.nodes).max().unwrap_or_default();
+    let in_directory = most_nodes * HEADER_BYTES;
     match free_directory.filter(|(_, free)| in_directory > *free) {
         Some((path, free)) => Err(usage(format!(
             "the run needs about {} in {path} for its {}, and {} are free: lower --nodes, or name another directory: \
              export FARFIELD_DIR=/path",
             size(in_directory),
-            nodes(most.nodes),
+            nodes(most_nodes),
             size(free),
         ))),
         None => Ok(()),
@@ -105,6 +108,10 @@ mod tests {
             "the run needs about 96 KiB in /dev/shm for its 3 nodes, and 4 KiB are free: lower --nodes, or name another \
              directory: export FARFIELD_DIR=/path"
         );
+        // A small run of more nodes than the largest one.
+        let needs = || [Need::of(2, 1).on_each(1 << 30), Need::of(9, 1)];
+        let error = fit(needs(), "--keys", None, Some(("/dev/shm".into(), 128 << 10))).unwrap_err().to_string();
+        assert!(error.starts_with("the run needs about 288 KiB in /dev/shm for its 9 nodes, and 128 KiB"), "{error}");
         assert!(fit([], "--keys", Some(0), None).is_ok());
         assert!(fit([Need::of(2, 1).on_each(u64::MAX)], "--keys", Some(u64::MAX - 1), None).is_err(), "no overflow");
     }

@@ -11,14 +11,12 @@ mod work;
 
 use std::fmt;
 use std::io::Write;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 
 use anyhow::{Context, Result, ensure};
 use clap::ValueEnum;
-use farfield_check::cli::exit;
+use farfield_check::cli::exit::Signals;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
-use signal_hook::flag;
 use tempfile::TempDir;
 
 pub(crate) use self::compare::Comparison;
@@ -61,8 +59,8 @@ pub(crate) struct Peers {
     found: Vec<(Peer, Tools)>,
     /// For their programs. None if no peer was found.
     directory: Option<TempDir>,
-    /// Whether a signal has asked this process to end.
-    interrupted: Arc<AtomicBool>,
+    /// The signals that ask this process to end.
+    signals: Signals,
     /// Peers with nothing comparable to a case, of which the user knows.
     told: Vec<(Peer, String)>,
 }
@@ -71,7 +69,7 @@ impl Peers {
     /// Finds the tools of the peers that were asked for. If some are missing, it says how to install them, and the run
     /// goes on without that peer.
     pub(crate) fn find(asked: &[Peer]) -> Result<Peers> {
-        let mut peers = Peers { found: Vec::new(), directory: None, interrupted: Arc::default(), told: Vec::new() };
+        let mut peers = Peers { found: Vec::new(), directory: None, signals: Signals::default(), told: Vec::new() };
         for peer in asked {
             if peers.found.iter().any(|(found, _)| found == peer) {
                 continue;
@@ -85,9 +83,7 @@ impl Peers {
             let directory = caretaker::folder("farfield-peers-");
             peers.directory = Some(directory.context("a directory for the peers' programs")?);
             // A peer is in a process group of its own, which the terminal does not interrupt: it is ended here.
-            for signal in [SIGINT, SIGTERM, SIGHUP] {
-                flag::register(signal, Arc::clone(&peers.interrupted)).context("cannot handle signals")?;
-            }
+            peers.signals.note(&[SIGINT, SIGTERM, SIGHUP], false)?;
         }
         Ok(peers)
     }
@@ -101,7 +97,7 @@ impl Peers {
     pub(crate) fn measure(&mut self, ours: &[Measurement], seconds: f64) -> Result<Vec<Measurement>> {
         let mut all = Vec::new();
         let Some(directory) = self.directory.as_ref().map(TempDir::path) else { return Ok(all) };
-        let (told, interrupted) = (&mut self.told, &*self.interrupted);
+        let (told, interrupted) = (&mut self.told, self.signals.have_come());
         self.found.retain_mut(|(peer, tools)| {
             if interrupted.load(Ordering::Relaxed) {
                 return true;
@@ -125,12 +121,12 @@ impl Peers {
             }
             true
         });
-        if interrupted.load(Ordering::Relaxed) { Err(exit::Interrupted.into()) } else { Ok(all) }
+        self.signals.seen().map_or(Ok(all), |interrupted| Err(interrupted.into()))
     }
 
     /// What a run of Farfield has given. One that a signal has cut short failed for that.
     pub(crate) fn unless_interrupted<T>(&self, outcome: Result<T>) -> Result<T> {
-        outcome.map_err(|error| if self.interrupted.load(Ordering::Relaxed) { exit::Interrupted.into() } else { error })
+        outcome.map_err(|error| self.signals.seen().map_or(error, Into::into))
     }
 }
 

@@ -1,7 +1,7 @@
 //! The processes of a benchmark: one for each node, started from this binary, talking to it by lines of text.
 
 use std::collections::VecDeque;
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::unix::process::ExitStatusExt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -136,10 +136,14 @@ impl Workers {
     ) -> Result<()> {
         let outcome = self.watch(limit, bar, said);
         bar.finish_and_clear();
-        if outcome.is_ok() {
-            self.print_held(Duration::ZERO, bar);
+        self.hear_last_words();
+        match outcome {
+            Ok(()) => {
+                self.print_held(Duration::ZERO, bar, &mut io::stderr());
+                Ok(())
+            }
+            Err(error) => Err(self.with_complaints(error)),
         }
-        outcome.map_err(|error| self.with_complaints(error))
     }
 
     fn watch(
@@ -163,7 +167,7 @@ impl Workers {
             if let Some(since) = running {
                 bar.set_position(since.elapsed().as_millis() as u64);
             }
-            self.print_held(HELD, bar);
+            self.print_held(HELD, bar, &mut io::stderr());
             match self.lines.recv_timeout(Duration::from_millis(50)) {
                 Ok((node, Heard::Said(line))) => {
                     let (word, more) = line.split_once(' ').context("a node says something strange")?;
@@ -191,21 +195,26 @@ impl Workers {
     }
 
     /// Prints the lines that nodes have complained with, each when it has been held for so long.
-    fn print_held(&mut self, held: Duration, bar: &ProgressBar) {
+    fn print_held(&mut self, held: Duration, bar: &ProgressBar, out: &mut impl Write) {
         while let Some((_, node, line)) = self.held.pop_front_if(|(at, ..)| at.elapsed() >= held) {
             // Not eprintln: a closed stderr is no reason to panic.
-            bar.suspend(|| _ = writeln!(std::io::stderr(), "[{node}] {line}"));
+            bar.suspend(|| _ = writeln!(out, "[{node}] {line}"));
         }
     }
 
-    /// An error, with the lines that nodes have complained with.
-    fn with_complaints(&mut self, error: anyhow::Error) -> anyhow::Error {
+    /// Waits for the last lines that nodes complain with: their standard error may end after their standard output, and a
+    /// process of theirs may keep it open.
+    fn hear_last_words(&mut self) {
         let start = Instant::now();
         while let Ok((node, heard)) = self.lines.recv_timeout(LAST_WORDS_MAX.saturating_sub(start.elapsed())) {
             if let Heard::Complained(line) = heard {
                 self.held.push_back((Instant::now(), node, line));
             }
         }
+    }
+
+    /// An error, with the lines that nodes have complained with.
+    fn with_complaints(&mut self, error: anyhow::Error) -> anyhow::Error {
         let complaints: String = self.held.drain(..).map(|(_, node, line)| format!("\n[{node}] {line}")).collect();
         anyhow::anyhow!("{error:#}{complaints}")
     }
@@ -226,7 +235,7 @@ impl Workers {
     }
 }
 
-/// Passes the lines of a node on, in a thread of its own.
+/// Passes the lines of a node on, in a thread of its own. Bytes that are no UTF-8 are replaced: a library may print them.
 fn listen(
     node: usize,
     from: impl Read + Send + 'static,
@@ -236,10 +245,15 @@ fn listen(
 ) {
     let to = to.clone();
     std::thread::spawn(move || {
-        for line in BufReader::new(from).lines().map_while(Result::ok) {
+        let mut from = BufReader::new(from);
+        let mut bytes = Vec::new();
+        while from.read_until(b'\n', &mut bytes).is_ok_and(|read| read > 0) {
+            let line = bytes.strip_suffix(b"\n").unwrap_or(&bytes);
+            let line = String::from_utf8_lossy(line.strip_suffix(b"\r").unwrap_or(line)).into_owned();
             if to.send((node, heard(line))).is_err() {
                 return;
             }
+            bytes.clear();
         }
         if let Some(end) = end {
             let _ = to.send((node, end));
@@ -253,5 +267,54 @@ impl Drop for Workers {
             let _ = child.kill();
             let _ = child.wait();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A shell as the only node.
+    fn node(script: &str) -> Workers {
+        let (say, lines) = mpsc::channel();
+        let mut shell = Command::new("sh");
+        let mut child =
+            shell.args(["-c", script]).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("a shell");
+        listen(0, child.stdout.take().expect("a pipe"), &say, Heard::Said, Some(Heard::Ended));
+        listen(0, child.stderr.take().expect("a pipe"), &say, Heard::Complained, None);
+        Workers { children: vec![child], lines, open: 1, held: VecDeque::new() }
+    }
+
+    /// Runs it to its end: what it has said, and what was printed of its complaints.
+    fn run(mut workers: Workers) -> (Vec<String>, String) {
+        let (bar, mut all, mut printed) = (ProgressBar::hidden(), Vec::new(), Vec::new());
+        let said = |_: usize, word: &str, more: &str| {
+            all.push(format!("{word} {more}"));
+            Ok(())
+        };
+        workers.watch(Duration::from_secs(60), &bar, said).expect("the shell succeeds");
+        workers.hear_last_words();
+        workers.print_held(Duration::ZERO, &bar, &mut printed);
+        (all, String::from_utf8(printed).expect("text"))
+    }
+
+    /// They were lost when a node's standard output ended before them.
+    #[test]
+    fn the_last_complaints_of_a_node_that_succeeds_are_printed() {
+        // Its status comes before what a process of its own still says.
+        let (said, printed) = run(node("echo result 1; (sleep 0.03; echo late >&2; echo later >&2) >&- &"));
+        assert_eq!((&said[..], &*printed), (&["result 1".into()][..], "[0] late\n[0] later\n"));
+        let start = Instant::now();
+        run(node("sleep 30 >&- &"));
+        assert!(start.elapsed() < Duration::from_secs(20), "it waits for a process that keeps the pipe open");
+    }
+
+    /// A line that was no UTF-8 ended the listener, and the node with it.
+    #[test]
+    fn lines_that_are_no_text_are_passed_on_and_those_after_them() {
+        let (said, printed) =
+            run(node(r"printf 'result \377\r\n'; printf 'odd \200\nplain\nno end' >&2; echo result 2"));
+        assert_eq!(said, ["result \u{fffd}", "result 2"]);
+        assert_eq!(printed, "[0] odd \u{fffd}\n[0] plain\n[0] no end\n");
     }
 }

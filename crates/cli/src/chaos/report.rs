@@ -60,10 +60,8 @@ impl Report {
                 }
             }
         };
-        match io::stdout().lock().write_all(text.as_bytes()) {
-            Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(error.into()),
-            _ => Ok(()),
-        }
+        let mut out = io::stdout().lock();
+        Ok(out.write_all(text.as_bytes()).and_then(|()| out.flush())?)
     }
 
     fn text(&self) -> String {

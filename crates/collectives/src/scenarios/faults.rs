@@ -15,7 +15,7 @@ use super::{OPTIONS, open};
 use crate::{CallFailed, Collectives, DifferentCalls};
 
 pub(super) fn scenarios() -> Vec<Scenario> {
-    vec![dies(), dies_amid(), dies_by_majority(), reopened(), left(), different(), refused()]
+    vec![dies(), dies_amid(), dies_by_majority(), cut_off(), reopened(), left(), different(), refused()]
 }
 
 const VICTIM: usize = 2;
@@ -94,6 +94,29 @@ fn dies_by_majority() -> Scenario {
     Scenario::new("collectives/decided", about, 3, three_calls_of_all)
         .rule(DeathRule::Majority)
         .faults(Faults::new().crashes(1).cuts(1).of([VICTIM]))
+}
+
+/// Room for the next chunk is not worth the call that this one has ended.
+fn cut_off() -> Scenario {
+    let about = "a member that has all of a call's chunks ends it well, whatever has become of the senders";
+    Scenario::new("collectives/cut-off", about, 3, |cluster| {
+        for (me, member) in open(cluster)?.into_iter().enumerate() {
+            cluster.thread(me, "calls", move |ep| {
+                let mut all = [0; 3];
+                // What it sends to one that is cut off fails first: its connection is gone when it returns the room.
+                let done = member.borrow_mut().all_gather_blocking(ep, &[1 + me as u64], &mut all);
+                if let (Err(error), true) = (done, me != VICTIM) {
+                    let has_all = (0..3).all(|other| other == me || all[other] == 1 + other as u64);
+                    assert!(!has_all, "it has what the others have sent, and fails: {error}");
+                }
+                Ok(())
+            });
+        }
+        Ok(())
+    })
+    .rule(DeathRule::Majority)
+    .faults(Faults::new().cuts(1).side([VICTIM]))
+    .kills(&["collectives-room-matters"])
 }
 
 fn three_calls_of_all(cluster: &Cluster) -> Result<()> {

@@ -173,4 +173,11 @@ crate::mutants! {
     /// *Scenario:* 2 nodes open an object, close it, and open it again. n1's second release crosses the new opening: n0
     /// closes the new object, and frees its memory while n1 uses it.
     CLOSING_LATE_TAKEN = "closing-late-taken" in "Closing": "A release that is late counts for a later opening.";
+
+    // ---- Measuring ----
+
+    /// *Missing:* the measure of a call that finds its handle stale before it asks. This was a bug. Needs no reordering.
+    ///
+    /// *Scenario:* `measured/stale`.
+    METRICS_STALE_UNCOUNTED = "metrics-stale-uncounted" in "Metrics": "A call on a stale handle is not counted.";
 }

@@ -17,14 +17,15 @@ use std::collections::BTreeMap;
 use farfield_fabric::{Boxed, CallCounts, CallEnd, CallsReader, Endpoint, Instant, LocalMutex};
 
 use super::{Node, Object};
-use crate::error::Result;
+use crate::error::{Error, Result};
 
 /// The calls that an endpoint has room for. Those beyond are counted together.
 const CALLS_MAX: u32 = 1024;
 
 /// Measures the calls of one object, if its node does so ([`Builder::latencies`](crate::Builder::latencies)). The calls
 /// have numbers, in the order of the names that were given to [`Node::meter`] or
-/// [`ObjectBuilder::calls`](crate::toolkit::ObjectBuilder::calls).
+/// [`ObjectBuilder::calls`](crate::toolkit::ObjectBuilder::calls). A number beyond them is counted as a call of an object
+/// without a path.
 ///
 /// ```
 /// # fn main() -> farfield::Result<()> {
@@ -43,14 +44,14 @@ const CALLS_MAX: u32 = 1024;
 pub struct Meter {
     /// The number of the first call; [`OFF`] if nothing is measured.
     first: u32,
-    /// From one call to the next: 0 if there was no room for this object.
-    step: u32,
+    /// How many calls have numbers: 0 if there was no room for this object. Any other is counted with those that have none.
+    calls: u32,
 }
 
 const OFF: u32 = u32::MAX;
 
 impl Meter {
-    pub(crate) const OFF: Meter = Meter { first: OFF, step: 0 };
+    pub(crate) const OFF: Meter = Meter { first: OFF, calls: 0 };
 
     /// Whether calls are measured. An object branches on it at the beginning of a call, so that the call costs nothing more
     /// where they are not.
@@ -121,7 +122,7 @@ impl Meter {
     }
 
     fn number(&self, call: usize) -> usize {
-        (self.first + call as u32 * self.step) as usize
+        if call < self.calls as usize { self.first as usize + call } else { OTHERS_NUMBER }
     }
 
     /// Whether a call that has begun is to be measured: it is not, where nothing is, and where [`Meter::again`] makes it.
@@ -238,6 +239,21 @@ impl Timing {
             };
             endpoint.record_call(self.call as usize, endpoint.now() - self.began, end);
         }
+    }
+
+    /// Records that the call has ended with this error.
+    ///
+    /// ```
+    /// # let node = farfield::Node::builder().latencies(true).start()?; let ep = node.endpoint()?;
+    /// # let object = farfield::toolkit::ObjectBuilder::new(&node, "app/mail", "Mail").calls(&["post"]).open()?;
+    /// let timing = object.meter().start(&ep, 0);
+    /// object.check_current().inspect_err(|error| timing.fail(&ep, error))?; // it was not reopened
+    /// # timing.end(&ep, &Ok(()));
+    /// # Ok::<(), farfield::Error>(())
+    /// ```
+    #[cold]
+    pub fn fail(self, endpoint: &Endpoint, error: &Error) {
+        self.end::<()>(endpoint, &Err(error.clone()));
     }
 
     /// The rest of the call, which records its end.
@@ -368,14 +384,16 @@ macro_rules! measured {
 }
 pub(crate) use measured;
 
-/// [`measured`] behind [`Object::check_current`], for the price of the latter.
+/// [`measured`] with [`Object::check_current`], for the price of the latter. The check comes second: a call that is made
+/// again has to ask whether it is measured, or the endpoint takes the next one for it. And a stale handle's calls are
+/// counted as failed.
 macro_rules! current {
     ($object:expr, $endpoint:expr, $call:expr, $again:expr) => {
         if !$object.is_plain() {
-            $object.check_current()?;
             if $object.meter().measures($endpoint, $call) {
                 return $object.meter().again($endpoint, $call, $again).await;
             }
+            $object.check_current()?;
         }
     };
 }
@@ -420,12 +438,13 @@ struct Named {
     calls: &'static [&'static str],
 }
 
-/// The object under which the calls are that have no number of their own: number 0.
+/// The object under which the calls are that have no number of their own, and the number that they share.
 const OTHERS: (&str, &str) = ("", "other");
+const OTHERS_NUMBER: usize = 0;
 
 impl Default for Numbers {
     fn default() -> Numbers {
-        let others = ((OTHERS.0.to_string(), OTHERS.1), Named { first: 0, calls: &["call"] });
+        let others = ((OTHERS.0.to_string(), OTHERS.1), Named { first: OTHERS_NUMBER as u32, calls: &["call"] });
         Numbers { next: 1, of: BTreeMap::from([others]), closed: Vec::new(), open: Vec::new() }
     }
 }
@@ -435,13 +454,13 @@ impl Numbers {
         let has_room = self.next as usize + calls.len() <= CALLS_MAX as usize;
         let next = self.next;
         match self.of.get(&(path.to_string(), kind)) {
-            Some(named) if named.calls == calls => Meter { first: named.first, step: 1 },
+            Some(named) if named.calls == calls => Meter { first: named.first, calls: calls.len() as u32 },
             None if has_room => {
                 self.of.insert((path.to_string(), kind), Named { first: next, calls });
                 self.next += calls.len() as u32;
-                Meter { first: next, step: 1 }
+                Meter { first: next, calls: calls.len() as u32 }
             }
-            _ => Meter { first: 0, step: 0 },
+            _ => Meter { first: OTHERS_NUMBER as u32, calls: 0 },
         }
     }
 
@@ -485,18 +504,32 @@ pub(super) type SharedNumbers = LocalMutex<Numbers>;
 mod tests {
     use super::*;
 
+    /// A number beyond an object's calls was that of another object's call.
+    #[test]
+    fn a_number_that_an_object_does_not_have_is_no_other_objects() {
+        let mut numbers = Numbers::default();
+        let [meter, other] = ["a", "b"].map(|path| numbers.meter(path, "Kind", &["x", "y"]));
+        assert_eq!([0, 1].map(|call| meter.number(call)), [1, 2]);
+        assert_eq!([0, 1].map(|call| other.number(call)), [3, 4]);
+        for call in [2, 3, CALLS_MAX as usize, u32::MAX as usize, usize::MAX] {
+            assert_eq!((meter.number(call), other.number(call)), (OTHERS_NUMBER, OTHERS_NUMBER));
+        }
+        let late = numbers.meter("late", "Kind", &[""; CALLS_MAX as usize]);
+        assert_eq!([0, 1].map(|call| late.number(call)), [OTHERS_NUMBER; 2]);
+    }
+
     #[test]
     fn calls_beyond_the_room_are_counted_together() {
         let mut numbers = Numbers::default();
         let calls: &[&str] = &["a", "b", "c"];
         let own: Vec<Meter> = (0..340).map(|at| numbers.meter(&at.to_string(), "Kind", calls)).collect();
-        assert!(own.iter().enumerate().all(|(at, meter)| (meter.first, meter.step) == (1 + 3 * at as u32, 1)));
+        assert!(own.iter().enumerate().all(|(at, meter)| (meter.first, meter.calls) == (1 + 3 * at as u32, 3)));
         let again = numbers.meter("7", "Kind", calls);
-        assert_eq!((again.first, again.step), (own[7].first, 1), "the same object has the same numbers");
+        assert_eq!((again.first, again.calls), (own[7].first, 3), "the same object has the same numbers");
         let other = numbers.meter("7", "Another", &["a"]);
-        assert_eq!((other.first, other.step), (1021, 1), "another kind has others");
+        assert_eq!((other.first, other.calls), (1021, 1), "another kind has others");
         let late = numbers.meter("late", "Kind", calls);
-        assert_eq!((late.first, late.step), (0, 0), "three more have no room");
-        assert_eq!(numbers.meter("7", "Kind", &["x"]).step, 0, "other names under the same path and kind");
+        assert_eq!((late.first, late.calls), (0, 0), "three more have no room");
+        assert_eq!(numbers.meter("7", "Kind", &["x"]).calls, 0, "other names under the same path and kind");
     }
 }

@@ -65,7 +65,7 @@ struct Handle {
 /// The state that the service thread and the handles share.
 pub(crate) struct Shared {
     fabric: Arc<dyn Transport>,
-    config: Config,
+    pub(crate) config: Config,
     service: Service,
     endpoints: LocalMutex<Endpoints>,
     /// Bytes that are allocated and not freed.

@@ -371,7 +371,7 @@ impl Object {
         let (mut seen, mut gone_since, mut calls_seen) = (u64::MAX, None, 0);
         let reopenings = &self.node.shared().service.reopenings;
         let mut look = || {
-            if let Some(waited) = long.becomes_long(endpoint) {
+            if let Some(waited) = long.becomes_long(endpoint, || tracing::enabled!(tracing::Level::INFO)) {
                 let missing = missing();
                 let there = self.open_instead(&missing);
                 tracing::info!(?waited, ?missing, "still waits for all participants to open it{there}");

@@ -451,7 +451,7 @@ impl BarrierThread {
         };
         let long = LongWait::default();
         let is_gone = || {
-            if let Some(waited) = long.becomes_long(endpoint) {
+            if let Some(waited) = long.becomes_long(endpoint, || tracing::enabled!(tracing::Level::INFO)) {
                 tracing::info!(object = path, ?waited, "still waits for all threads to arrive");
             }
             // Any of the remaining nodes may be dead or departed, and this one may wait for it, too. Its row is read after

@@ -1,9 +1,26 @@
 //! Checks of options that all objects have in common.
 
+use farfield_fabric::EndpointOptions;
+
+use crate::Node;
 use crate::error::{ErrorKind, Result};
 
 /// The most bytes that one region of an object may have.
 const REGION_BYTES_MAX: usize = 1 << 40;
+
+/// The most bytes of one buffer of this node's endpoints. What an object sends from a buffer cannot be longer.
+///
+/// ```
+/// use farfield::toolkit::buf_bytes_max;
+/// let node = farfield::Node::builder().pool_bytes_max(1 << 20).start()?;
+/// assert_eq!(buf_bytes_max(&node), 1 << 20);
+/// assert!(node.endpoint()?.buf::<u8>(buf_bytes_max(&node)).is_ok());
+/// # Ok::<(), farfield::Error>(())
+/// ```
+pub fn buf_bytes_max(node: &Node) -> usize {
+    let pool_bytes_max = node.shared().config.pool_bytes_max;
+    EndpointOptions { pool_bytes_max, ..EndpointOptions::default() }.buf_bytes_max()
+}
 
 /// Checks that options, given with their names, are at least 1.
 ///

@@ -173,6 +173,19 @@ impl Default for EndpointOptions {
     }
 }
 
+impl EndpointOptions {
+    /// The most bytes of one buffer ([`Endpoint::buf`]): a buffer takes a power of two, of 1 GiB at most.
+    ///
+    /// ```
+    /// # use farfield_fabric::EndpointOptions;
+    /// let options = EndpointOptions { pool_bytes_max: 3 << 20, ..EndpointOptions::default() };
+    /// assert_eq!(options.buf_bytes_max(), 2 << 20);
+    /// ```
+    pub fn buf_bytes_max(&self) -> usize {
+        Pool::largest(self.pool_bytes_max)
+    }
+}
+
 impl Endpoint {
     /// Opens an endpoint of a fabric.
     ///

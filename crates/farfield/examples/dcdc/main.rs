@@ -32,6 +32,7 @@ mod real_time;
 mod virtual_time;
 
 use std::error::Error;
+use std::io::{self, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -111,17 +112,26 @@ impl Args {
     }
 }
 
+/// The reader of the output has closed it: 128 and the number of SIGPIPE, as of `farfield`'s commands.
+const UNREAD: u8 = 141;
+
 fn main() -> ExitCode {
-    match run(&Args::parse()) {
+    match run(&Args::parse(), &mut io::stdout().lock()) {
         Ok(()) => ExitCode::SUCCESS,
+        Err(error) if is_unread(&*error) => ExitCode::from(UNREAD),
         Err(error) => {
-            eprintln!("dcdc: {error}");
+            // Not eprintln: a closed stderr is no reason to panic.
+            let _ = writeln!(io::stderr(), "dcdc: {error}");
             ExitCode::FAILURE
         }
     }
 }
 
-fn run(args: &Args) -> Result<(), Box<dyn Error>> {
+fn is_unread(error: &(dyn Error + 'static)) -> bool {
+    error.downcast_ref::<io::Error>().is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe)
+}
+
+fn run(args: &Args, out: &mut impl Write) -> Result<(), Box<dyn Error>> {
     let settings = args.settings();
     let (converters, runs) = if Node::is_launched() {
         let node = Node::from_environment()?;
@@ -148,26 +158,34 @@ fn run(args: &Args) -> Result<(), Box<dyn Error>> {
         return Ok(()); // a converter's process
     }
     let about = About { converters, seconds: args.seconds, delay_us: args.delay_us, is_real_time: args.real_time };
-    print_table(&about, &runs);
     if let Some(file) = &args.picture {
         picture::write(file, &picture::over_time(&about, &runs)?)?;
     }
     if let Some(file) = &args.sweep {
         picture::write(file, &picture::by_period(&about, &runs)?)?;
     }
+    // The pictures are there, whether this is read or not.
+    print_table(out, &about, &runs)?;
+    for file in args.picture.iter().chain(&args.sweep) {
+        writeln!(out, "{}", file.display())?;
+    }
     Ok(())
 }
 
-fn print_table(about: &About, runs: &[Run]) {
+fn print_table(out: &mut impl Write, about: &About, runs: &[Run]) -> io::Result<()> {
     let target = target_volts(about.converters);
-    println!("{}; target {target} V", about.described());
-    println!("           the loop alone  the output, off its target in the second half of the run");
-    println!("period     growth a step   at most              rms                settled   overshoot at the start");
+    writeln!(out, "{}; target {target} V", about.described())?;
+    writeln!(out, "           the loop alone  the output, off its target in the second half of the run")?;
+    writeln!(
+        out,
+        "period     growth a step   at most              rms                settled   overshoot at the start"
+    )?;
     for run in runs {
         let stray = Stray::of(target, &run.seen);
         let percent = |volts: f64| 100.0 * volts / target;
         let (max, rms, overshoot) = (stray.max_volts(), stray.rms_volts(), stray.overshoot_volts());
-        println!(
+        writeln!(
+            out,
             "{:>4} us {:>12.3}   {max:>8.2} V {:>6.2} %  {rms:>8.2} V {:>6.2} %   {:<7} {overshoot:>8.2} V {:>6.2} %",
             run.period_us(),
             growth(run.setting.timing.period, run.setting.timing.delay),
@@ -175,11 +193,12 @@ fn print_table(about: &About, runs: &[Run]) {
             percent(rms),
             if stray.settled() { "yes" } else { "no" },
             percent(overshoot),
-        );
+        )?;
         if let Some([controller_us, converters_us]) = run.achieved_us {
-            println!(
+            writeln!(
+                out,
                 "        achieved: {controller_us:.1} us by the controller, {converters_us:.1} us by the slowest converter"
-            );
+            )?;
         }
     }
     // Within a fifth, a loop kept its period.
@@ -190,9 +209,47 @@ fn print_table(about: &About, runs: &[Run]) {
     };
     if runs.iter().any(is_late) {
         let (nodes, cores) = (about.converters + 1, real_time::cores());
-        println!(
+        writeln!(
+            out,
             "Loops did not keep their periods: {nodes} nodes share {cores} cores with each other and other programs. So"
-        );
-        println!("what was measured says more about the cores than about the network.");
+        )?;
+        writeln!(out, "what was measured says more about the cores than about the network.")?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct NobodyReads;
+
+    impl Write for NobodyReads {
+        fn write(&mut self, _: &[u8]) -> io::Result<usize> {
+            Err(io::ErrorKind::BrokenPipe.into())
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    /// `dcdc | head -1` panicked.
+    #[test]
+    fn a_closed_output_is_an_error_and_the_pictures_are_there() {
+        let folder = std::env::temp_dir().join(format!("dcdc-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).expect("a directory");
+        let picture = folder.join("over-time.svg");
+        let picture_at = picture.to_str().expect("a plain path");
+        let args = Args::parse_from(["dcdc", "--converters", "2", "--seconds", "0.001", "--picture", picture_at]);
+        let error = run(&args, &mut NobodyReads).expect_err("it is not read");
+        assert!(is_unread(&*error), "{error}");
+        assert!(picture.exists());
+        std::fs::remove_dir_all(&folder).expect("it was there");
+        let args = Args::parse_from(["dcdc", "--converters", "2", "--seconds", "0.02", "--period-us", "1000"]);
+        let mut table = Vec::new();
+        run(&args, &mut table).expect("a table");
+        let table = String::from_utf8(table).expect("text");
+        assert!(table.contains("1000 us") && !table.contains("NaN"), "{table}");
     }
 }

@@ -61,7 +61,6 @@ impl About {
 /// Writes a picture to a file.
 pub(crate) fn write(file: &Path, picture: &str) -> Drawing<()> {
     fs::write(file, picture).map_err(|error| format!("the picture {} cannot be written: {error}", file.display()))?;
-    println!("{}", file.display());
     Ok(())
 }
 

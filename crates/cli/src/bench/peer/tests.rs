@@ -1,6 +1,7 @@
 //! Tests of the peers. Those that run their programs say so and pass where the tools are missing.
 
 use std::process::Command;
+use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
 use super::super::measurement::{Measurement, Setup};

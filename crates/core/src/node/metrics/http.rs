@@ -1,13 +1,14 @@
 //! Metrics over HTTP, for Prometheus: one thread, one request at a time. It reads a few kilobytes of each request at most,
 //! and gives each connection a few seconds, so a slow or broken client costs a node no more than that.
 
+use core::ops::DerefMut;
 use std::io::{self, ErrorKind as IoErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
 use std::os::unix::net::UnixStream;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use farfield_fabric::Thread;
+use farfield_fabric::{self as fabric, Thread};
 use rustix::event::{PollFd, PollFlags, poll};
 
 use super::Node;
@@ -46,19 +47,35 @@ struct Running {
     thread: Mutex<Option<Thread>>,
 }
 
-/// The servers of a node, which end before it leaves.
-#[derive(Default)]
-pub(in crate::node) struct Servers(Mutex<Vec<Weak<Running>>>);
+/// The servers of a node, which end before it leaves. None once it leaves.
+pub(in crate::node) struct Servers(Mutex<Option<Vec<Weak<Running>>>>);
+
+impl Default for Servers {
+    fn default() -> Servers {
+        Servers(Mutex::new(Some(Vec::new())))
+    }
+}
 
 impl Servers {
-    fn add(&self, server: &Arc<Running>) {
-        let mut servers = self.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+    fn all(&self) -> impl DerefMut<Target = Option<Vec<Weak<Running>>>> {
+        self.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+
+    /// Adds a server, unless the node leaves.
+    fn add(&self, server: &Arc<Running>) -> bool {
+        let mut all = self.all();
+        let Some(servers) = &mut *all else { return false };
         servers.retain(|server| server.strong_count() > 0);
         servers.push(Arc::downgrade(server));
+        true
+    }
+
+    fn are_over(&self) -> bool {
+        self.all().is_none()
     }
 
     pub(in crate::node) fn stop(&self) {
-        let servers = core::mem::take(&mut *self.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner()));
+        let servers = self.all().take().unwrap_or_default();
         servers.iter().filter_map(Weak::upgrade).for_each(|server| server.stop());
     }
 }
@@ -114,8 +131,13 @@ impl Node {
     /// ```
     ///
     /// # Errors
-    /// [`ErrorKind::Listen`]: the address is in use, or not one of this host's; or no thread can be started.
+    /// [`ErrorKind::Listen`]: the address is in use, or not one of this host's; or no thread can be started. The fabric's
+    /// [`PeerLeft`](farfield_fabric::ErrorKind::PeerLeft), with this node: it has left.
     pub fn serve_metrics(&self, address: impl ToSocketAddrs + std::fmt::Debug) -> Result<MetricsServer> {
+        let has_left = || Error::from(fabric::Error::from(fabric::ErrorKind::PeerLeft { node: self.id() }));
+        if self.shared().servers.are_over() {
+            return Err(has_left());
+        }
         let refused =
             |why: &io::Error| Error::from(ErrorKind::Listen { address: format!("{address:?}"), why: why.kind() });
         let listener = TcpListener::bind(&address).map_err(|why| refused(&why))?;
@@ -126,8 +148,9 @@ impl Node {
         let serve = move || serve(&node, &listener, &stopped);
         let thread = self.shared().fabric.spawn(format!("metrics-{}", self.id().0), Box::new(serve))?;
         let running = Arc::new(Running { stop, thread: Mutex::new(Some(thread)) });
-        self.shared().servers.add(&running);
-        Ok(MetricsServer { address, running })
+        let server = MetricsServer { address, running };
+        // Otherwise it ends here.
+        if self.shared().servers.add(&server.running) { Ok(server) } else { Err(has_left()) }
     }
 }
 
@@ -166,6 +189,7 @@ fn answer(node: &Node, mut client: TcpStream) -> io::Result<()> {
         Request::Get => ("200 OK", OPENMETRICS, node.metrics().to_prometheus(), true),
         Request::Head => ("200 OK", OPENMETRICS, node.metrics().to_prometheus(), false),
         Request::Refused(status, why) => (status, TEXT, format!("{why}\n"), true),
+        Request::HeadRefused(status, why) => (status, TEXT, format!("{why}\n"), false),
     };
     let allow = if status.starts_with("405") { "Allow: GET, HEAD\r\n" } else { "" };
     let length = body.len();
@@ -198,6 +222,7 @@ enum Request {
     Get,
     Head,
     Refused(&'static str, &'static str),
+    HeadRefused(&'static str, &'static str),
 }
 
 fn read_request(node: &Node, client: &mut TcpStream) -> io::Result<Request> {
@@ -224,6 +249,8 @@ fn read_request(node: &Node, client: &mut TcpStream) -> io::Result<Request> {
 
 const TOO_LONG: Request = Request::Refused("431 Request Header Fields Too Large", "the request is longer than 8 KiB");
 
+const NOT_FOUND: (&str, &str) = ("404 Not Found", "the metrics are at /metrics");
+
 /// The request in these bytes; none if it is not complete.
 fn judge(bytes: &[u8]) -> Option<Request> {
     let mut headers = [httparse::EMPTY_HEADER; HEADERS_MAX];
@@ -239,6 +266,7 @@ fn judge(bytes: &[u8]) -> Option<Request> {
         ("GET", "/metrics") => Request::Get,
         ("HEAD", "/metrics") => Request::Head,
         (_, "/metrics") => Request::Refused("405 Method Not Allowed", "use GET"),
-        _ => Request::Refused("404 Not Found", "the metrics are at /metrics"),
+        ("HEAD", _) => Request::HeadRefused(NOT_FOUND.0, NOT_FOUND.1),
+        _ => Request::Refused(NOT_FOUND.0, NOT_FOUND.1),
     })
 }

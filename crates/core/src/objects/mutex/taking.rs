@@ -125,9 +125,9 @@ impl MutexArray {
         index: usize,
         limit: L,
     ) -> Result<Timed<'a, impl Future<Output = Result<Option<Guard<'a>>>> + use<'a, L>>> {
-        self.object.check_current()?;
         let call = if *limit.borrow() == WaitLimit::Now { TRY_LOCK } else { LOCK };
         let timing = self.object.meter().start(endpoint, call);
+        self.object.check_current().inspect_err(|error| timing.fail(endpoint, error))?;
         let lock = self.lock_at(index);
         let guess = State(lock.seen.load()).freed();
         let take = |taken: State| endpoint.cas(lock.word, guess.0, taken.0);

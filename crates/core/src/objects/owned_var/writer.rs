@@ -77,8 +77,11 @@ impl<T: Plain> OwnedWriter<T> {
         if self.var.object.is_plain() {
             return self.send(endpoint);
         }
-        self.var.object.check_current()?;
-        self.var.object.meter().measure_now(endpoint, PUSH, || self.send(endpoint))
+        let meter = self.var.object.meter();
+        meter.measure_now(endpoint, PUSH, || {
+            self.var.object.check_current()?;
+            self.send(endpoint)
+        })
     }
 
     /// [`OwnedWriter::push`] without a future, for an object that sends from outside of any, or in a drop. It does not

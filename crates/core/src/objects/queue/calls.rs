@@ -203,7 +203,7 @@ impl<V: Value> Queue<V> {
             let slice = deadline.min(endpoint.now() + REOPENED_CHECK_EVERY);
             match endpoint.wait_remote(self.slot(position), state.0, slice).await {
                 Err(error) if error.is_timeout() && endpoint.now() < deadline => {
-                    if let Some(waited) = long.becomes_long(endpoint) {
+                    if let Some(waited) = long.becomes_long(endpoint, || tracing::enabled!(tracing::Level::INFO)) {
                         tracing::info!(object = self.object.path(), ?waited, "still waits for {what}");
                     }
                     self.object.check_unasked()?;

@@ -118,11 +118,11 @@ impl RingSender {
     pub fn try_send(&mut self, endpoint: &Endpoint, message: &[u8]) -> Result<bool> {
         let shared = &*self.shared;
         if !shared.options.read_by_service && !shared.object.is_plain() {
-            shared.object.check_current()?;
             let meter = shared.object.meter();
             if meter.measures(endpoint, TRY_SEND) {
                 return meter.again_now(endpoint, TRY_SEND, || self.try_send(endpoint, message));
             }
+            shared.object.check_current()?;
         }
         let path = self.shared.object.path();
         let capacity = self.shared.options.capacity_bytes;

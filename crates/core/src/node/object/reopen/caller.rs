@@ -131,7 +131,7 @@ impl<'a> Caller<'a> {
                 Err(missing) => missing,
             };
             let tells = || {
-                if let Some(waited) = long.becomes_long(endpoint) {
+                if let Some(waited) = long.becomes_long(endpoint, || tracing::enabled!(tracing::Level::INFO)) {
                     tracing::info!(?waited, ?missing, "still waits for {what}");
                 }
             };
