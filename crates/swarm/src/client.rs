@@ -1,6 +1,9 @@
 //! A client: one thread's access to all registers of an array.
 
 use core::cell::{Cell, RefCell};
+use core::future::{Future, poll_fn};
+use core::pin::{Pin, pin};
+use core::task::{Context, Poll, Waker};
 use std::sync::Arc;
 
 use farfield_core::toolkit::{Object, Participants, RefusedPause};
@@ -81,6 +84,13 @@ struct Pool {
     told: Vec<bool>,
 }
 
+impl Pool {
+    /// Whether there is nothing to take, and nothing to ask for.
+    fn is_used_up(&self) -> bool {
+        self.free.is_empty() && self.retired.is_empty() && self.asked_for.is_empty()
+    }
+}
+
 impl Place {
     pub(crate) fn new(client: usize, writer: usize, layout: &Layout, replicas: usize, participants: usize) -> Place {
         let buffers = layout.buffers;
@@ -106,7 +116,6 @@ impl Place {
 pub(crate) struct Core<'e> {
     pub(crate) endpoint: &'e Endpoint,
     pub(crate) shared: Arc<Shared>,
-    pub(crate) writer: usize,
     client: usize,
     /// None when it is dropped.
     place: RefCell<Option<Box<Place>>>,
@@ -117,8 +126,8 @@ pub(crate) struct Core<'e> {
     pub(crate) slow: Cell<Replicas>,
     /// The sections in use, one bit each.
     sections: Cell<u64>,
-    /// Sections of reads that have ended, and gets that flush what these have put.
-    late: RefCell<Vec<(usize, Op<'e, u64>)>>,
+    /// Sections of reads that have ended, and memory nodes to which they have put something, each with a get that flushes it.
+    late: RefCell<Vec<(usize, usize, Op<'e, u64>)>>,
     /// Registers that this client is writing.
     writing: RefCell<SmallVec<[usize; 8]>>,
 }
@@ -133,7 +142,6 @@ impl<'e> Core<'e> {
         Ok(Core {
             endpoint,
             shared: Arc::clone(shared),
-            writer: place.writer,
             client: place.client,
             place: RefCell::new(Some(place)),
             ahead: Cell::new(0),
@@ -161,6 +169,14 @@ impl<'e> Core<'e> {
         self.with_place(|place| {
             let at = place.unfinished.iter().position(|write| write.register == register)?;
             Some(place.unfinished.swap_remove(at))
+        })
+    }
+
+    /// A register with a write that has not ended, and that nobody is ending.
+    pub(crate) fn unfinished_register(&self) -> Option<usize> {
+        let writing = self.writing.borrow();
+        self.with_place(|place| {
+            place.unfinished.iter().map(|write| write.register).find(|register| !writing.contains(register))
         })
     }
 
@@ -202,6 +218,8 @@ impl<'e> Core<'e> {
         image: &'b Buf<'_, u64>,
     ) -> Raise<'b> {
         let word = self.metadata(replica, register).at(self.shared.layout.metadata_word(new.writer()));
+        // The word may hold another writer's later version. It never falls: then nothing is exchanged.
+        let known = if is_as_new(known.0, new.0) { Version(0) } else { known };
         let batch: Batch<'b> = self.endpoint.batch(self.shared.replicas[replica].node);
         let batch = batch.put(self.buffer_at(replica, new), image);
         let first: Posted<'b, u64> = batch.cas(word, known.0, new.0);
@@ -237,10 +255,15 @@ pub(crate) fn hash(version: Version, value: &[u64]) -> u64 {
 
 /// Timestamps.
 impl Core<'_> {
+    /// This client's clock, in microseconds, before it was set forward.
+    fn clock(&self) -> u64 {
+        let since = self.endpoint.now() - self.shared.opened;
+        since.as_micros() as u64 + self.shared.options.first_timestamp
+    }
+
     /// A timestamp that is probably higher than those of all writes that have ended, and certainly than this writer's own.
     pub(crate) fn guess(&self, buffer: u16) -> Result<Version> {
-        let since = self.endpoint.now() - self.shared.opened;
-        let clock = since.as_micros() as u64 + self.shared.options.first_timestamp + self.ahead.get();
+        let clock = self.clock() + self.ahead.get();
         self.with_place(|place| {
             let timestamp = clock.max(place.last + 1);
             let version = Version::guessed(timestamp, place.writer, buffer);
@@ -250,14 +273,13 @@ impl Core<'_> {
         })
     }
 
-    /// A timestamp that is higher than one that was found. The clock is set forward by as much as it was behind.
-    pub(crate) fn later_than(&self, found: Version, stale: Version) -> Result<Version> {
-        let timestamp = found.timestamp() + 1;
-        self.ahead.set(self.ahead.get() + (timestamp - stale.timestamp()));
-        let version = Version::guessed(timestamp, self.writer, stale.buffer() as u16);
-        let version = version.map_err(|error| Error::custom(error).of(self.shared.object.path()))?;
-        self.with_place(|place| place.last = place.last.max(timestamp));
-        Ok(version.verified())
+    /// The version of a write whose guess may have been stale: later than what was found. If the clock is behind that, it
+    /// is set forward.
+    pub(crate) fn later_than(&self, found: Version, stale: Version) -> Version {
+        let later = stale.at(found.timestamp() + 1).verified();
+        self.ahead.set(self.ahead.get().max(later.timestamp().saturating_sub(self.clock())));
+        self.with_place(|place| place.last = place.last.max(later.timestamp()));
+        later
     }
 }
 
@@ -266,6 +288,7 @@ impl Core<'_> {
     /// A buffer that no read and no register needs.
     pub(crate) async fn take_buffer(&self) -> Result<u16> {
         let take = || self.with_place(|place| place.pool.free.pop());
+        self.end_late(None);
         self.recycle();
         if let Some(buffer) = take() {
             return Ok(buffer);
@@ -277,18 +300,35 @@ impl Core<'_> {
             if let Some(buffer) = take() {
                 return Ok(buffer);
             }
-            let (request, is_told) = self.with_place(|place| (place.pool.request, !place.pool.told.contains(&false)));
-            let is_over = if is_told {
-                let answered = || self.unanswered(request).next().is_none().then_some(());
-                self.endpoint.wait_until(deadline, answered).await.is_err()
+            let (request, is_asked, is_told) = self.with_place(|place| {
+                let pool = &place.pool;
+                (pool.request, !pool.asked_for.is_empty(), !pool.told.contains(&false))
+            });
+            if !is_asked && self.finish_any().await? {
+                continue;
+            }
+            if is_told {
+                let goes_on = || match is_asked {
+                    true => self.unanswered(request).next().is_none().then_some(()),
+                    // All buffers are those of registers, and of this client's writes that are under way.
+                    false => self.with_place(|place| !place.pool.is_used_up()).then_some(()),
+                };
+                let mut wait = pin!(self.endpoint.wait_until(deadline, goes_on));
+                // Two clients may wait for each other's late sections.
+                let wait = poll_fn(|cx| {
+                    self.end_late(Some(cx));
+                    wait.as_mut().poll(cx)
+                });
+                let _ = wait.await;
             } else {
                 pause.wait(self.endpoint, deadline).await;
-                self.endpoint.now() >= deadline
-            };
-            if is_over {
-                let what = "a free buffer: reads that may use the old ones".into();
-                let missing = self.unanswered(request).collect();
-                let timeout = ErrorKind::Timeout { what, waited: self.endpoint.now() - start, missing };
+            }
+            if self.endpoint.now() >= deadline {
+                let (what, missing) = match is_asked {
+                    true => ("a free buffer: reads that may use the old ones", self.unanswered(request).collect()),
+                    false => ("a free buffer: this client's other writes", Vec::new()),
+                };
+                let timeout = ErrorKind::Timeout { what: what.into(), waited: self.endpoint.now() - start, missing };
                 return Err(Error::from(timeout).of(self.shared.object.path()));
             }
         }
@@ -338,6 +378,7 @@ impl Core<'_> {
             let mut is_answered = true;
             for (rank, node) in self.shared.participants.iter().enumerate() {
                 if self.has_answered(rank, node, pool.request) {
+                    pool.told[rank] = true;
                     continue;
                 }
                 is_answered = false;
@@ -361,20 +402,25 @@ pub(crate) struct Section<'c, 'e> {
     number: usize,
     /// Memory nodes to which it has put something that may not have landed.
     pub(crate) has_put: Cell<Replicas>,
+    /// Whether it ends when these puts have landed.
+    is_late: Cell<bool>,
 }
 
 impl<'e> Core<'e> {
     /// Begins a read.
     pub(crate) fn enter<'c>(&'c self) -> Result<Section<'c, 'e>> {
-        self.end_late();
+        self.end_late(None);
         let number = self.sections.get().trailing_ones() as usize;
         if number >= SECTIONS {
-            let in_use = ErrorKind::InUse { what: "reads of a client", max: SECTIONS };
+            let in_use = ErrorKind::InUse {
+                what: "reads of a client (those count whose copies a memory node has not taken yet)",
+                max: SECTIONS,
+            };
             return Err(Error::from(in_use).of(self.shared.object.path()));
         }
         self.sections.set(self.sections.get() | 1 << number);
         self.shared.sections.enter(self.client, number);
-        Ok(Section { core: self, number, has_put: Cell::default() })
+        Ok(Section { core: self, number, has_put: Cell::default(), is_late: Cell::new(false) })
     }
 
     fn leave(&self, number: usize) {
@@ -382,39 +428,74 @@ impl<'e> Core<'e> {
         self.sections.set(self.sections.get() & !(1 << number));
     }
 
-    /// Ends the sections whose puts have landed.
-    fn end_late(&self) {
+    /// A get flushes the puts before it (`NRW → NRR`).
+    fn flush(&self, replica: usize) -> Op<'e, u64> {
+        self.endpoint.get(self.shared.replicas[replica].buffers)
+    }
+
+    /// Waits until the puts to a memory node have landed, or its connection is lost, and they with it.
+    fn wait_for_flush(&self, replica: usize) {
+        while self.flush(replica).wait().is_err_and(|error| error.is_refused()) {
+            self.endpoint.progress();
+        }
+    }
+
+    /// Ends the sections whose puts have landed. With a context, its task is woken when others may have.
+    fn end_late(&self, mut cx: Option<&mut Context<'_>>) {
         if self.late.borrow().is_empty() {
             return;
         }
         let mut late = self.late.borrow_mut();
         let mut at = 0;
         while at < late.len() {
-            if !late[at].1.is_complete() {
-                at += 1;
-                continue;
-            }
-            let (number, _) = late.swap_remove(at);
-            if late.iter().all(|(other, _)| *other != number) {
-                self.leave(number);
+            let (number, replica, flush) = &mut late[at];
+            let ended = match &mut cx {
+                Some(cx) => Pin::new(&mut *flush).poll(cx),
+                None if flush.is_complete() => Pin::new(&mut *flush).poll(&mut Context::from_waker(Waker::noop())),
+                None => Poll::Pending,
+            };
+            match ended {
+                Poll::Pending => at += 1,
+                Poll::Ready(Err(error)) if error.is_refused() => {
+                    *flush = self.flush(*replica);
+                    at += 1;
+                }
+                Poll::Ready(_) => {
+                    let number = *number;
+                    drop(late.swap_remove(at));
+                    if late.iter().all(|(other, ..)| *other != number) {
+                        self.leave(number);
+                    }
+                }
             }
         }
     }
 }
 
+impl Section<'_, '_> {
+    /// The read has ended, and does not wait for what it has put to memory nodes that do not answer.
+    pub(crate) fn end(self) {
+        let has_put = self.has_put.take();
+        if has_put != Replicas::default() {
+            self.is_late.set(true);
+            let flushes = has_put.iter().map(|replica| (self.number, replica, self.core.flush(replica)));
+            self.core.late.borrow_mut().extend(flushes);
+            // Those of nodes that have failed have ended.
+            self.core.end_late(None);
+        }
+    }
+}
+
+/// A read that is dropped in the middle waits until what it has put has landed: its client may not call again for long, and
+/// others need the buffers.
 impl Drop for Section<'_, '_> {
     fn drop(&mut self) {
-        let has_put = self.has_put.get();
-        if has_put == Replicas::default() {
-            return self.core.leave(self.number);
+        for replica in self.has_put.get().iter() {
+            self.core.wait_for_flush(replica);
         }
-        // A get flushes the puts before it (`NRW → NRR`). A node that refuses it takes no puts either, or is asked again
-        // by the end of this client.
-        let flushes = has_put.iter().map(|replica| {
-            let get = self.core.endpoint.get(self.core.shared.replicas[replica].buffers);
-            (self.number, get)
-        });
-        self.core.late.borrow_mut().extend(flushes);
+        if !self.is_late.get() {
+            self.core.leave(self.number);
+        }
     }
 }
 
@@ -451,16 +532,17 @@ impl Drop for Writing<'_, '_> {
 
 impl Drop for Core<'_> {
     fn drop(&mut self) {
-        let late = core::mem::take(self.late.get_mut());
-        let is_late = !late.is_empty();
-        for (number, flush) in late {
-            let _ = flush.wait();
-            self.leave(number);
+        // The next client in this place has another endpoint, and must not be overtaken by what this one has put. Nor must a
+        // section end before that.
+        for replica in 0..self.shared.replicas.len() {
+            self.wait_for_flush(replica);
         }
-        // The next client in this place has another endpoint, and must not be overtaken by what this one has put.
-        let memory = self.shared.replicas.iter().map(|replica| replica.node);
-        let _ = self.endpoint.block_on(self.endpoint.global_fence(memory));
-        debug_assert!(is_late || self.sections.get() == 0, "sections end before their client");
+        self.late.get_mut().clear();
+        let mut sections = self.sections.get();
+        while sections != 0 {
+            self.leave(sections.trailing_zeros() as usize);
+            sections &= sections - 1;
+        }
         if let Some(place) = self.place.get_mut().take() {
             self.shared.places.lock().push(place);
         }

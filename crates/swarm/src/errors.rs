@@ -6,7 +6,8 @@ use std::error::Error as StdError;
 use farfield_fabric::{Error, NodeId};
 
 /// Too few memory nodes answered a call ([`Error::custom_ref`](farfield_core::Error::custom_ref)). A read may be
-/// repeated. A write may have happened or not: repeat it, or go on; the writer's next write of that register ends it first.
+/// repeated. A write may have happened or not, and the writer's next write of that register ends it first: a write that is
+/// repeated happens twice then.
 ///
 /// ```
 /// # use farfield::swarm::{NoMajority, SwarmOptions, SwarmRegister};
@@ -36,12 +37,12 @@ pub struct NoMajority {
 impl fmt::Display for NoMajority {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let NoMajority { of, needed, failed } = self;
-        let answer = of - failed.len();
         let causes: Vec<String> = failed.iter().map(|(_, error)| error.to_string()).collect();
         let causes = causes.join("; ");
         write!(
             f,
-            "only {answer} of {of} memory nodes answer, and {needed} are needed: {causes}; repeat the call when they are back"
+            "{} of {of} memory nodes do not answer, and {needed} have to: {causes}; repeat the call when they are back",
+            failed.len()
         )
     }
 }

@@ -1,5 +1,6 @@
 //! SWARM: registers whose copies lie on several memory nodes, of which any minority may die. A read or a write takes one
-//! round trip, is linearizable, and ends in a bounded number of steps whatever the other clients do.
+//! round trip, is linearizable, and ends in a bounded number of steps whatever the other clients do. (A write that has no
+//! free buffer waits for answers, see below.)
 //!
 //! A memory node lends memory, and computes nothing for it. Each of them has, for every register:
 //!
@@ -39,8 +40,9 @@
 //! *Memory nodes.* A call asks a majority, and the others only if one of these fails or lets the call wait. Nothing is
 //! reconfigured when a memory node dies. With a majority gone, calls end with [`NoMajority`].
 //!
-//! *Buffers are used again* when no read can use them any more, and that costs reads nothing: the module `sections` has the
-//! argument. A node that does not answer keeps buffers out of use until the members evict it.
+//! *Buffers are used again* when no read can use them any more, and that costs reads two stores: the module `sections` has the
+//! argument. A node that does not answer keeps buffers out of use until the members evict it, and writes that have used up the
+//! spare ones wait for that, as long as the endpoint's timeout.
 //!
 //! # Costs
 //!
@@ -51,7 +53,8 @@
 //! | [`SwarmClient::read`] | 1 | R/2 + 1 gets |
 //! | [`SwarmClient::read`], of a value that is not in place | 2 | 1 get more |
 //! | [`SwarmClient::write`] | 1 | for each of R/2 + 1 nodes a put, a compare-and-swap and a get; in the background a compare-and-swap each, and one put |
-//! | [`SwarmClient::write`], after a stale guess | 3 | for each a put and two compare-and-swaps more |
+//! | [`SwarmClient::read`], of a value that is being written | 4 or more | a second look, the value, and a compare-and-swap each of the timestamp lock |
+//! | [`SwarmClient::write`], after a stale guess | 3 to 5 | for each a put and two or more compare-and-swaps |
 //!
 //! A writer knows what its metadata word holds. With fewer words than clients it may not, and then takes a round trip more.
 //!
@@ -322,7 +325,7 @@ impl<T: Plain> SwarmClient<'_, T> {
     /// ```
     ///
     /// # Errors
-    /// [`NoMajority`], or more than 64 reads at a time.
+    /// [`NoMajority`]; more than 64 reads at a time; or a timeout, if memory nodes with the latest value come and go.
     pub async fn read(&self, register: usize) -> Result<T> {
         let mut words: ValueWords = SmallVec::from_elem(0, SwarmArray::<T>::WORDS);
         self.core.read(register, &mut words).await?;

@@ -2,7 +2,8 @@
 
 use core::future::{Future, poll_fn};
 use core::pin::{Pin, pin};
-use core::task::Poll;
+use core::task::{Context, Poll};
+use std::time::Duration;
 
 use farfield_core::{Error, Result};
 use farfield_fabric::{self as fabric, ErrorKind, Instant, NodeId};
@@ -83,6 +84,21 @@ impl Core<'_> {
         &self,
         order: Order,
         needed: usize,
+        post: impl FnMut(usize) -> fabric::Result<F>,
+    ) -> Result<Gathered<T, F>>
+    where
+        F: Future<Output = fabric::Result<T>> + Unpin,
+    {
+        self.gather_within(self.shared.options.patience, false, order, needed, post).await
+    }
+
+    /// [`Core::gather`] with another patience. If it `gives_up`, it ends when its patience does and nobody is left to ask.
+    pub(crate) async fn gather_within<T, F>(
+        &self,
+        patience: Duration,
+        gives_up: bool,
+        order: Order,
+        needed: usize,
         mut post: impl FnMut(usize) -> fabric::Result<F>,
     ) -> Result<Gathered<T, F>>
     where
@@ -90,9 +106,14 @@ impl Core<'_> {
     {
         let mut next = order.iter().copied();
         let mut gathered: Gathered<T, F> = Gathered { answers: PerReplica::new(), pending: PerReplica::new() };
-        let mut failed = Vec::new();
+        let mut failed: Vec<(usize, fabric::Error)> = Vec::new();
         let Gathered { answers, pending } = &mut gathered;
-        let mut look = |cx: &mut core::task::Context<'_>, next: &mut dyn Iterator<Item = usize>, is_patient: bool| loop {
+        let mut look = |cx: &mut Context<'_>,
+                        answers: &mut PerReplica<T>,
+                        pending: &mut PerReplica<F>,
+                        failed: &mut Vec<(usize, fabric::Error)>,
+                        next: &mut dyn Iterator<Item = usize>,
+                        is_patient: bool| loop {
             let mut at = 0;
             while at < pending.len() {
                 match Pin::new(&mut pending[at].1).poll(cx) {
@@ -128,10 +149,10 @@ impl Core<'_> {
         let mut timer = pin!(not_yet(&wait));
         let mut until = None;
         let mut ended = poll_fn(|cx| {
-            if let Some(ended) = look(cx, &mut next, true) {
+            if let Some(ended) = look(cx, answers, pending, &mut failed, &mut next, true) {
                 return Poll::Ready(ended);
             }
-            let until = *until.get_or_insert_with(|| self.endpoint.now() + self.shared.options.patience);
+            let until = *until.get_or_insert_with(|| self.endpoint.now() + patience);
             loop {
                 let is_over = match timer.as_mut().as_pin_mut() {
                     None => true,
@@ -149,14 +170,20 @@ impl Core<'_> {
         .await;
         if matches!(ended, Ended::Impatient) {
             // They come last from now on. The clock is not looked at again: every operation ends.
+            let mut slow = self.slow.get();
+            pending.iter().for_each(|(replica, _)| slow.add(*replica));
+            self.slow.set(slow);
             let mut is_first = true;
-            ended = poll_fn(|cx| match look(cx, &mut next, !core::mem::take(&mut is_first)) {
-                Some(ended) => Poll::Ready(ended),
-                None => Poll::Pending,
+            ended = poll_fn(|cx| {
+                let asks_all = core::mem::take(&mut is_first);
+                match look(cx, answers, pending, &mut failed, &mut next, !asks_all) {
+                    Some(ended) => Poll::Ready(ended),
+                    None if gives_up => Poll::Ready(Ended::Impatient),
+                    None => Poll::Pending,
+                }
             })
             .await;
             let mut slow = self.slow.get();
-            gathered.pending.iter().for_each(|(replica, _)| slow.add(*replica));
             gathered.answers.iter().for_each(|(replica, _)| slow.remove(*replica));
             self.slow.set(slow);
         }
@@ -167,12 +194,12 @@ impl Core<'_> {
         }
         match ended {
             Ended::Enough => Ok(gathered),
-            Ended::Impossible | Ended::Impatient => Err(self.no_majority(needed, failed)),
+            Ended::Impossible | Ended::Impatient => Err(self.no_majority(failed)),
         }
     }
 
     #[cold]
-    fn no_majority(&self, needed: usize, failed: Vec<(usize, fabric::Error)>) -> Error {
+    fn no_majority(&self, failed: Vec<(usize, fabric::Error)>) -> Error {
         // A node that is fenced reaches none of them, and the cause is the node itself.
         if let Some((_, error)) = failed.iter().find(|(_, error)| matches!(error.kind(), ErrorKind::Fenced)) {
             return Error::from(error.clone()).of(self.shared.object.path());
@@ -180,7 +207,7 @@ impl Core<'_> {
         let node = |replica: usize| -> NodeId { self.shared.replicas[replica].node };
         let about = failed.first().map(|(replica, _)| node(*replica));
         let failed = failed.into_iter().map(|(replica, error)| (node(replica), error)).collect();
-        let error = Error::custom(NoMajority { of: self.shared.replicas.len(), needed, failed });
+        let error = Error::custom(NoMajority { of: self.shared.replicas.len(), needed: self.majority(), failed });
         about.into_iter().fold(error, Error::about).of(self.shared.object.path())
     }
 }

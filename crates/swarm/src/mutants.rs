@@ -28,7 +28,7 @@ farfield_core::mutants! {
     /// *Missing:* the reader's half of the timestamp lock.
     ///
     /// *Scenario:* `swarm/stale`.
-    SWARM_READ_UNLOCKED = "swarm-read-unlocked" in "SwarmArray": "A reader returns a guessed version that it could not lock.";
+    SWARM_READ_UNLOCKED = "swarm-read-unlocked" in "SwarmArray": "A reader returns a guessed version without its lock.";
     /// *Missing:* the writer's half of the timestamp lock: the value counts twice.
     ///
     /// *Scenario:* `swarm/stale`.
@@ -63,4 +63,8 @@ farfield_core::mutants! {
     /// *Scenario:* `swarm/dropped-late`.
     SWARM_WRITTEN_THRICE = "swarm-written-thrice" in "SwarmArray":
         "A write that was dropped while it was written again is written at a third timestamp.";
+    /// *Missing:* the comparison with what the word is known to hold, if writers share it. Needs no reordering.
+    ///
+    /// *Scenario:* `swarm/one-word-behind`.
+    SWARM_WORD_FALLS = "swarm-word-falls" in "SwarmArray": "A write exchanges a later version of another writer for its own.";
 }

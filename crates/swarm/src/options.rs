@@ -7,7 +7,7 @@ use farfield_core::{Error, ErrorKind, Result};
 use farfield_fabric::NodeId;
 
 use crate::layout::{Layout, REPLICAS_MAX};
-use crate::version::{BUFFERS_MAX, WRITERS_MAX};
+use crate::version::{BUFFERS_MAX, TIMESTAMP_MAX, WRITERS_MAX};
 
 /// How an array of replicated registers is laid out. The same on all nodes, but for `patience`.
 ///
@@ -66,6 +66,10 @@ impl SwarmOptions {
             ("clients_per_node", self.clients_per_node),
             ("first_timestamp", self.first_timestamp as usize),
         ])?;
+        if self.first_timestamp > TIMESTAMP_MAX {
+            let why = format!("`first_timestamp` is {}, and timestamps end at {TIMESTAMP_MAX}", self.first_timestamp);
+            return Err(ErrorKind::Config { why }.into());
+        }
         let memory = match &self.memory[..] {
             [] => participants.iter().take(if participants.count() < 3 { 1 } else { 3 }).collect(),
             chosen => chosen.to_vec(),

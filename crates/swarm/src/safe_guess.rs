@@ -4,12 +4,14 @@ use core::cell::Cell;
 use core::future::Future;
 use core::pin::Pin;
 use core::task::{Context, Poll};
+use std::time::Duration;
 
 use farfield_core::{Error, ErrorKind, Result};
 use farfield_fabric::{self as fabric, Buf, BufOp};
 use smallvec::SmallVec;
 
 use crate::client::{Core, Section, Unfinished, hash};
+use crate::errors::NoMajority;
 use crate::majority::{Order, PerReplica, Replicas};
 use crate::raise::Raise;
 use crate::timestamp_lock::Mode;
@@ -61,19 +63,25 @@ impl<'e> Core<'e> {
     pub(crate) async fn read(&self, register: usize, into: &mut [u64]) -> Result<()> {
         self.check(register)?;
         let section = self.enter()?;
+        let read = self.read_in(&section, register, into).await;
+        section.end();
+        read
+    }
+
+    async fn read_in(&self, section: &Section<'_, 'e>, register: usize, into: &mut [u64]) -> Result<()> {
         let mut seen: SmallVec<[Found<'e>; 2]> = SmallVec::new();
         // Each writer is seen twice at most before the read ends (lemma C.4). A memory node that dies with the only copy
         // that was found costs a look.
         let looks = 2 * self.shared.layout.writers + 1 + self.shared.replicas.len();
         for _ in 0..looks {
-            let Some(mut found) = self.max_read(register, &section).await? else { continue };
+            let Some(mut found) = self.max_read(register, section).await? else { continue };
             let version = found.version;
             if version.is_initial() {
                 into.fill(0);
                 return Ok(());
             }
             if version.is_verified() {
-                if self.value(&mut found, into).await? {
+                if self.value(register, &mut found, into).await? {
                     return Ok(());
                 }
                 continue;
@@ -81,7 +89,9 @@ impl<'e> Core<'e> {
             match seen.iter_mut().find(|earlier| earlier.version.writer() == version.writer()) {
                 // Found twice: its timestamp was fresh when it was written.
                 Some(earlier) if earlier.version.write() == version.write() => {
-                    if self.value(&mut found, into).await? && self.try_lock(register, version, Mode::Read).await? {
+                    if self.value(register, &mut found, into).await?
+                        && self.try_lock(register, version, Mode::Read).await?
+                    {
                         if let Some(image) = &found.image {
                             self.verify(register, version, found.holders, image);
                         }
@@ -91,7 +101,7 @@ impl<'e> Core<'e> {
                 }
                 // Its writer has begun another write, so this one has ended.
                 Some(earlier) => {
-                    if self.value(earlier, into).await? {
+                    if self.value(register, earlier, into).await? {
                         return Ok(());
                     }
                     *earlier = found;
@@ -99,8 +109,7 @@ impl<'e> Core<'e> {
                 None => seen.push(found),
             }
         }
-        let what = format!("register {register}, which did not settle in {looks} looks");
-        Err(Error::from(ErrorKind::Corrupt { what }).of(self.shared.object.path()))
+        Err(self.unsettled(register))
     }
 
     /// Reads the reliable max register (Algorithm 8, READ): the version is at a majority when this returns. None if the
@@ -150,7 +159,7 @@ impl<'e> Core<'e> {
         words: &PerReplica<u64>,
         section: &Section<'_, 'e>,
     ) -> Result<bool> {
-        if !self.fetch(found).await? {
+        if !self.fetch(register, found).await? {
             return Ok(false);
         }
         let (version, holders) = (found.version, found.holders);
@@ -162,8 +171,11 @@ impl<'e> Core<'e> {
                 .filter(|replica| !holders.contains(*replica) && words.iter().all(|(answered, _)| answered != replica)),
         );
         let needed = self.majority() - holders.count();
+        // Those that have answered a moment ago are waited for: what is still on its way when the read ends keeps its
+        // section, and so the buffers of others.
+        let patience = self.shared.options.patience.max(WRITE_BACK_PATIENCE);
         let written = self
-            .gather(order, needed, |replica| {
+            .gather_within(patience, false, order, needed, |replica| {
                 // Until it has landed, its buffer must not be used again.
                 let mut has_put = section.has_put.get();
                 has_put.add(replica);
@@ -184,31 +196,35 @@ impl<'e> Core<'e> {
     }
 
     /// Copies the value of a version. False if no memory node has it any more.
-    async fn value(&self, found: &mut Found<'e>, into: &mut [u64]) -> Result<bool> {
-        let is_there = self.fetch(found).await?;
+    async fn value(&self, register: usize, found: &mut Found<'e>, into: &mut [u64]) -> Result<bool> {
+        let is_there = self.fetch(register, found).await?;
         if let Some(image) = &found.image {
             into.copy_from_slice(&image[1..]);
         }
         Ok(is_there)
     }
 
-    /// Gets the value of a version from its buffer, unless it was found in place (Algorithm 6).
-    async fn fetch(&self, found: &mut Found<'e>) -> Result<bool> {
+    /// Gets the value of a version from its buffer, unless it was found in place (Algorithm 6). False if the memory nodes that
+    /// have it do not answer. (If a majority has it, this waits for one of them.)
+    async fn fetch(&self, register: usize, found: &mut Found<'e>) -> Result<bool> {
         if found.image.is_some() {
             return Ok(true);
         }
         let words = self.shared.layout.image_words();
         let (holders, version) = (found.holders, found.version);
-        let order = self.order(0).into_iter().filter(|replica| holders.contains(*replica)).collect();
+        let order = self.order(register).into_iter().filter(|replica| holders.contains(*replica)).collect();
         let post =
             |replica: usize| Ok(self.endpoint.get_into(self.buffer_at(replica, version), self.endpoint.buf(words)?));
-        match self.gather(order, 1, post).await {
+        let gives_up = holders.count() < self.majority();
+        match self.gather_within(self.shared.options.patience, gives_up, order, 1, post).await {
             Ok(mut gathered) => {
                 found.image = gathered.answers.pop().map(|(_, image)| image);
                 Ok(true)
             }
-            Err(error) if error.is_unreachable() => Ok(false),
-            Err(error) => Err(error),
+            Err(error) => match error.custom_ref::<NoMajority>() {
+                Some(missing) if missing.failed.iter().all(|(_, error)| error.is_unreachable()) => Ok(false),
+                _ => Err(error),
+            },
         }
     }
 
@@ -256,6 +272,14 @@ impl<'e> Core<'e> {
         }
     }
 
+    /// Ends a write of any register that was dropped or found no majority, for its buffers. False if there is none.
+    pub(crate) async fn finish_any(&self) -> Result<bool> {
+        let Some(register) = self.unfinished_register() else { return Ok(false) };
+        let _writing = self.begin_write(register).await?;
+        self.finish(register).await?;
+        Ok(true)
+    }
+
     /// Writes a version, or one that replaces it. If this ends in the middle, the write is on the list of those that are
     /// not finished.
     async fn end_write(&self, register: usize, version: Version, image: &Buf<'e, u64>) -> Result<()> {
@@ -264,7 +288,7 @@ impl<'e> Core<'e> {
             self.write_verified(register, version, image).await?;
         } else if let Some(found) = self.write_guessed(register, version, image).await? {
             // The guess may have been stale. Either no reader takes it from now on, or one has found that it was fresh.
-            let later = self.later_than(found, version)?;
+            let later = self.later_than(found, version);
             if self.try_lock(register, version, Mode::Write).await? {
                 // From here on the value is written at this timestamp only: at a third one it would be written twice.
                 write.version.set(later);
@@ -291,12 +315,20 @@ impl<'e> Core<'e> {
         };
         // A weak read (appendix A.2): what it finds need not be at a majority.
         let gathered = self.gather(self.order(register), self.majority(), post).await?;
-        let mut found = Version(0);
+        let (mut found, mut holders) = (Version(0), 0);
         for (replica, (stored, words)) in &gathered.answers {
             self.set_known(register, *replica, Version(*stored));
-            found = [found, newest(words), Version(*stored)].into_iter().max_by_key(order_of).unwrap_or(found);
+            let there = [newest(words), Version(*stored)].into_iter().max_by_key(order_of).unwrap_or(found);
+            if there.write() > found.write() {
+                (found, holders) = (there, 0);
+            }
+            holders += usize::from(there.write() == found.write());
         }
         drop(gathered);
+        if found.write() > version.write() && holders < self.majority() {
+            // Readers that do not get the lock go on to a later version (lemma C.4): there has to be one at a majority.
+            found = self.settle(register).await?;
+        }
         if found.write() > version.write() {
             return Ok(Some(found));
         }
@@ -307,6 +339,28 @@ impl<'e> Core<'e> {
             }
         }
         Ok(None)
+    }
+
+    /// The latest version, which is at a majority when this returns.
+    async fn settle(&self, register: usize) -> Result<Version> {
+        let section = self.enter()?;
+        let mut looks = 0..=self.shared.replicas.len();
+        let found = loop {
+            match self.max_read(register, &section).await {
+                Ok(None) if looks.next().is_some() => {}
+                found => break found,
+            }
+        };
+        section.end();
+        found?.map(|found| found.version).ok_or_else(|| self.unsettled(register))
+    }
+
+    #[cold]
+    fn unsettled(&self, register: usize) -> Error {
+        let what = format!("register {register}: the memory nodes with its latest value");
+        let memory = self.shared.replicas.iter().map(|replica| replica.node).collect();
+        let timeout = ErrorKind::Timeout { what, waited: self.shared.options.patience, missing: memory };
+        Error::from(timeout).of(self.shared.object.path())
     }
 
     async fn write_verified(&self, register: usize, version: Version, image: &Buf<'e, u64>) -> Result<()> {
@@ -338,6 +392,9 @@ impl Drop for Write<'_, '_, '_> {
         }
     }
 }
+
+/// How long a read waits at least until it writes what it has found to other memory nodes than those that have answered.
+const WRITE_BACK_PATIENCE: Duration = Duration::from_millis(10);
 
 /// The highest of some metadata words.
 fn newest(words: &[u64]) -> Version {

@@ -34,6 +34,9 @@ pub fn all() -> Vec<Scenario> {
         dropped_late(),
         random(),
         one_word(),
+        one_word_behind(),
+        window(),
+        next_client(),
     ];
     with_at_once(with_slow(own.into_iter().chain(faults::scenarios())), AT_ONCE)
 }
@@ -151,7 +154,7 @@ fn in_place() -> Scenario {
     .kills(&["swarm-hash-of-value", "swarm-hash-ignored"])
 }
 
-/// As few buffers as there can be, so that the third write uses the first one's again.
+/// As few buffers as there can be, so that the fifth write uses the first one's again.
 fn reuse() -> Scenario {
     Scenario::new("swarm/reuse", "a read finds no value that was written after it", 3, |cluster| {
         let mut options = SwarmOptions::default();
@@ -221,20 +224,34 @@ fn dropped() -> Scenario {
     })
 }
 
-/// The same, with a stale guess, so that it may be dropped while it is written again.
+/// The same, with a stale guess, so that it may be dropped while it is written again. Another write comes before its end.
 fn dropped_late() -> Scenario {
     Scenario::new("swarm/dropped-late", "a write that is dropped in its slow path happens once", 3, |cluster| {
         let Opened { clients, history } = open(cluster, 1, SwarmOptions::default())?;
-        register(cluster, 0, &clients, &history, |client| {
+        let turns = Rc::new(Word::new(0));
+        let turn = Rc::clone(&turns);
+        register(cluster, 0, &clients, &history, move |client| {
             client.set_ahead(50);
             client.write(1)?;
-            client.write(2)
+            turn.store(1);
+            client.wait_for(&turn, 2)?;
+            client.read()?;
+            client.write(2)?;
+            turn.store(3);
+            Ok(())
         });
-        register(cluster, 1, &clients, &history, |client| {
+        let turn = Rc::clone(&turns);
+        register(cluster, 1, &clients, &history, move |client| {
+            client.wait_for(&turn, 1)?;
             client.write_or_drop(3)?;
+            turn.store(2);
+            client.wait_for(&turn, 3)?;
             client.write(4)
         });
-        register(cluster, 2, &clients, &history, |client| (0..4).try_for_each(|_| client.read()));
+        register(cluster, 2, &clients, &history, move |client| {
+            client.wait_for(&turns, 3)?;
+            (0..3).try_for_each(|_| client.read())
+        });
         Ok(())
     })
     .kills(&["swarm-written-thrice"])
@@ -253,6 +270,81 @@ fn one_word() -> Scenario {
         let mut options = SwarmOptions::default();
         options.metadata_words = 1;
         random_calls(cluster, options)
+    })
+}
+
+/// A writer that knows another one's later version in the word that they share, and whose own versions are earlier.
+fn one_word_behind() -> Scenario {
+    let about = "a metadata word that writers share does not fall";
+    Scenario::new("swarm/one-word-behind", about, 3, |cluster| {
+        let mut options = SwarmOptions::default();
+        options.metadata_words = 1;
+        let Opened { clients, history } = open(cluster, 1, options)?;
+        let slow = [0; 3].map(|_| cluster.draw(3));
+        register(cluster, 0, &clients, &history, move |client| {
+            client.set_ahead(50);
+            client.set_slow(slow[0]);
+            client.write(1)?;
+            client.set_ahead(100);
+            client.write(2)
+        });
+        register(cluster, 1, &clients, &history, move |client| {
+            client.set_slow(slow[1]);
+            client.write_or_drop(3)?;
+            client.write(4)
+        });
+        register(cluster, 2, &clients, &history, move |client| {
+            client.set_slow(slow[2]);
+            client.read()?;
+            client.read()?;
+            client.read()
+        });
+        Ok(())
+    })
+    .kills(&["swarm-word-falls"])
+}
+
+/// More writes at a time than there are spare buffers.
+fn window() -> Scenario {
+    Scenario::new("swarm/window", "several calls of a client at a time are linearizable", 3, |cluster| {
+        let mut options = SwarmOptions::default();
+        options.spare_buffers = 2;
+        let Opened { clients, history } = open(cluster, 3, options)?;
+        register(cluster, 0, &clients, &history, |client| {
+            client.write_window(&[(0, 1), (1, 2), (2, 3)])?;
+            client.write_window(&[(0, 4), (1, 5), (2, 6), (0, 7)])
+        });
+        register(cluster, 1, &clients, &history, |client| {
+            client.set_ahead(20);
+            client.write_at(0, 8)?;
+            client.read_at(0)?;
+            client.read_at(2)
+        });
+        Ok(())
+    })
+}
+
+/// A client in the place of one whose write was dropped.
+fn next_client() -> Scenario {
+    Scenario::new("swarm/next-client", "a client goes on where the one before it has ended", 3, |cluster| {
+        let mut options = SwarmOptions::default();
+        options.spare_buffers = 2;
+        let Opened { clients, history } = open(cluster, 1, options)?;
+        register(cluster, 0, &clients, &history, |client| {
+            client.write(1)?;
+            client.write_or_drop(2)
+        });
+        register(cluster, 0, &clients, &history, |client| {
+            client.write(3)?;
+            client.write(4)
+        });
+        register(cluster, 1, &clients, &history, |client| {
+            client.set_ahead(20);
+            client.write(5)?;
+            client.read()?;
+            client.read()
+        });
+        Ok(())
     })
 }
 

@@ -84,11 +84,12 @@ impl Answers {
         Answers { sections, asked, answers, requests, _open: open }
     }
 
-    /// Puts an answer; false if that was refused.
+    /// Puts an answer; false if that was refused, or the node is out of reach now.
     fn answer(&mut self, endpoint: &Endpoint, writer: usize, answer: u64) -> bool {
         match endpoint.put_untracked(self.answers[writer], answer).detach() {
-            Err(error) if error.is_refused() => false,
-            // Nobody waits for the answer on a node that is gone.
+            // The members decide about a node that is out of reach, and until then it may come back. Nobody waits for the
+            // answer on one that is gone, nor for one of a node that is fenced.
+            Err(error) if error.is_refused() || error.is_unreachable() && !error.is_gone() => false,
             _ => {
                 self.requests[writer].answered = answer;
                 true
@@ -102,7 +103,7 @@ pub(crate) const REQUEST_BYTES: usize = 64;
 
 impl Poller for Answers {
     fn must_finish_before_leave(&self) -> bool {
-        true
+        self.sections.closed.load() != 0
     }
 
     fn poll(&mut self, endpoint: &Endpoint) -> Progress {

@@ -31,6 +31,7 @@ fn invalid_options_are_errors() -> Result<()> {
         (4, with(|options| options.spare_buffers = usize::MAX)),
         (4, with(|options| options.metadata_words = 2)),
         (4, with(|options| options.first_timestamp = 0)),
+        (4, with(|options| options.first_timestamp = u64::MAX)),
         (4, with(|options| options.memory = vec![NodeId(0), NodeId(0), NodeId(0)])),
         (4, with(|options| options.memory = vec![NodeId(7)])),
         (4, with(|options| options.memory = vec![NodeId(0), NodeId(1)])),
@@ -148,6 +149,38 @@ fn buffers_are_used_again() -> Result<()> {
         client.write_blocking((value % 4) as usize, [value; 2])?;
     }
     assert_eq!(client.read_blocking(3)?, [999; 2]);
+    Ok(())
+}
+
+/// More writes at a time than there are spare buffers, to registers that all have one.
+#[test]
+fn windows_of_writes_wait_for_buffers_and_keep_clocks_together() -> Result<()> {
+    let nodes = local_session(3)?;
+    let mut options = SwarmOptions::default();
+    options.spare_buffers = 2;
+    let open = |node: &Node| SwarmArray::<Pair>::open(node, "array", 8, options.clone());
+    let arrays = on_each(&nodes, open)?;
+    let start = std::time::Instant::now();
+    std::thread::scope(|scope| {
+        for (array, node) in arrays.iter().zip(&nodes) {
+            scope.spawn(move || {
+                let ep = node.endpoint().unwrap();
+                let client = array.client(&ep).unwrap();
+                for round in 0..50 {
+                    ep.run_window(8, (0..8).map(|register| client.write(register, [round; 2])), |written| {
+                        written.unwrap();
+                    });
+                }
+                for register in 0..8 {
+                    let [a, b] = client.read_blocking(register).unwrap();
+                    assert_eq!(a, b);
+                }
+                // They started at the same time, so no clock is far ahead.
+                let ahead = Duration::from_micros(client.core.ahead.get());
+                assert!(ahead < start.elapsed() + Duration::from_secs(1), "{ahead:?} ahead");
+            });
+        }
+    });
     Ok(())
 }
 

@@ -23,8 +23,8 @@ const WRITER_BITS: u32 = 7;
 const VERIFIED: u64 = 1 << BUFFER_BITS;
 const WRITER_SHIFT: u32 = BUFFER_BITS + 1;
 const TIMESTAMP_SHIFT: u32 = WRITER_SHIFT + WRITER_BITS;
-/// In microseconds: twelve days.
-pub(crate) const TIMESTAMP_MAX: u64 = (1 << (64 - TIMESTAMP_SHIFT)) - 1;
+/// The last timestamp of a guess, in microseconds: twelve days. A version that has to be later than a guess has room beyond.
+pub(crate) const TIMESTAMP_MAX: u64 = (1 << (64 - TIMESTAMP_SHIFT)) - 1 - (1 << 24);
 
 /// A metadata word.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -38,6 +38,12 @@ impl Version {
             return Err(TimestampsUsedUp);
         }
         Ok(Version(timestamp << TIMESTAMP_SHIFT | (writer as u64) << WRITER_SHIFT | u64::from(buffer)))
+    }
+
+    /// The same value at another timestamp.
+    pub(crate) fn at(self, timestamp: u64) -> Version {
+        debug_assert!(timestamp >> (64 - TIMESTAMP_SHIFT) == 0);
+        Version(self.0 & ((1 << TIMESTAMP_SHIFT) - 1) | timestamp << TIMESTAMP_SHIFT)
     }
 
     /// The same write, with a timestamp that is known to be fresh.

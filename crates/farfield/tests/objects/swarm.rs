@@ -50,6 +50,7 @@ fn calls_are_linearizable(scene: &Scene) {
         let clock = AtomicU64::new(0);
         let history: Mutex<Vec<Vec<Event<Option<u64>, u64>>>> = Mutex::new(vec![Vec::new(); REGISTERS]);
         // Histories of more overlapping calls take the checker long.
+        let drops = 50;
         let calls = scene.rounds(300, 3000) / scene.all_threads();
         scene.run(|node, thread, ep| {
             let client = arrays[node].client(ep).unwrap();
@@ -58,7 +59,7 @@ fn calls_are_linearizable(scene: &Scene) {
             for call in 1..=calls as u64 {
                 let register = rng.next() as usize % REGISTERS;
                 let input = rng.next().is_multiple_of(2).then_some((thread as u64) << 32 | call);
-                let is_dropped = rng.next().is_multiple_of(16);
+                let is_dropped = rng.next().is_multiple_of(drops);
                 let called = clock.fetch_add(1, Ordering::SeqCst);
                 let output = match input {
                     Some(written) if is_dropped => {

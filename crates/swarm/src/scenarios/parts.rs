@@ -6,10 +6,10 @@ use core::pin::pin;
 use core::task::Poll;
 use std::rc::Rc;
 
-use farfield_check::parts::unless_faults;
-use farfield_check::{Cluster, choose};
+use farfield_check::parts::{Excuse, unless_faults};
+use farfield_check::{Cluster, choose, was_paused};
 use farfield_core::history::{Budget, Event, Model, check};
-use farfield_core::{Endpoint, Error, Result};
+use farfield_core::{Endpoint, Error, ErrorKind, Result};
 use farfield_fabric::Word;
 
 use crate::errors::NoMajority;
@@ -92,7 +92,8 @@ pub(super) fn register(
     cluster.thread(node, "client", move |ep| unless_no_majority(run(&array, ep, node, &history, &body)).map(drop));
 }
 
-/// A thread with a client whose calls all end well, whatever happens to others.
+/// A thread with a client whose calls all end well, whatever happens to others. (Where threads stand still, its node may be
+/// evicted, too.)
 pub(super) fn register_unfailing(
     cluster: &Cluster,
     node: usize,
@@ -101,7 +102,12 @@ pub(super) fn register_unfailing(
     body: impl Fn(&Recorded<'_, '_>) -> Result<()> + 'static,
 ) {
     let (array, history) = (Rc::clone(&clients[node]), history.clone());
-    cluster.thread(node, "client", move |ep| run(&array, ep, node, &history, &body));
+    cluster.thread(node, "client", move |ep| match run(&array, ep, node, &history, &body) {
+        Err(error) if was_paused() || error.is_timeout() && Excuse::now().is_given() => {
+            unless_no_majority(Err(error)).map(|_: Option<()>| ())
+        }
+        ended => ended,
+    });
 }
 
 fn run(
@@ -111,7 +117,14 @@ fn run(
     history: &History,
     body: &impl Fn(&Recorded<'_, '_>) -> Result<()>,
 ) -> Result<()> {
-    let client = array.client(ep)?;
+    // Another thread of the node may have the place.
+    let in_use = |error: &Error| matches!(error.kind(), ErrorKind::InUse { .. });
+    let client = loop {
+        match array.client(ep) {
+            Err(error) if in_use(&error) => ep.block_on(ep.wait_for_change(ep.deadline())),
+            client => break client?,
+        }
+    };
     body(&Recorded { client: &client, ep, node, history: history.clone() })
 }
 
@@ -153,7 +166,18 @@ impl Recorded<'_, '_> {
     }
 
     pub(super) fn write_at(&self, register: usize, value: u64) -> Result<()> {
-        self.record(register, Some(value), || self.client.write_blocking(register, [value; 2]).map(|()| Some(value)))
+        self.record(register, Some(value), || {
+            // A timeout is one of waiting for a buffer, before anything is written: until a node is evicted, say. Where a
+            // majority decides, time may pass at any moment.
+            let mut tries = 0..4;
+            loop {
+                let excuse = Excuse::now();
+                match self.client.write_blocking(register, [value; 2]) {
+                    Err(error) if error.is_timeout() && excuse.is_given() && tries.next().is_some() => {}
+                    written => return written.map(|()| Some(value)),
+                }
+            }
+        })
     }
 
     pub(super) fn read_at(&self, register: usize) -> Result<()> {
@@ -162,6 +186,31 @@ impl Recorded<'_, '_> {
             assert_eq!(value[0], value[1], "a torn value");
             Ok(Some(value[0]))
         })
+    }
+
+    /// Writes these values to these registers, all at a time.
+    pub(super) fn write_window(&self, writes: &[(usize, u64)]) -> Result<()> {
+        let called = self.history.tick();
+        let begin = |(register, value): &(usize, u64)| {
+            let mut calls = self.history.calls.borrow_mut();
+            calls[*register].push(Event::pending(self.node as u32, called, Some(*value)));
+            (*register, calls[*register].len() - 1, *value)
+        };
+        let begun: Vec<(usize, usize, u64)> = writes.iter().map(begin).collect();
+        let calls = begun.iter().map(async |(register, at, value)| {
+            self.client.write(*register, [*value; 2]).await?;
+            let returned = Some(self.history.tick());
+            let event = &mut self.history.calls.borrow_mut()[*register][*at];
+            (event.return_ns, event.output) = (returned, Some(*value));
+            Ok(())
+        });
+        let mut failed = None;
+        self.ep.run_window(writes.len(), calls, |written: Result<()>| {
+            if let Err(error) = written {
+                failed.get_or_insert(error);
+            }
+        });
+        failed.map_or(Ok(()), Err)
     }
 
     /// Waits until another thread has stored this.
