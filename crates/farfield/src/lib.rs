@@ -83,7 +83,7 @@
 //! | [`local_session_with`] | The same, with settings of your own for each node. |
 //! | [`toolkit`] | Parts for objects of your own: opening, memory, releases, work for the service thread. |
 //! | [`objects`] | The modules of the objects, with their memory images and costs. |
-//! | [`locks`], [`transactions`], [`collectives`] | The systems above the objects, each a crate of its own. |
+//! | [`locks`], [`transactions`], [`collectives`], [`swarm`] | The systems above the objects, each a crate of its own. |
 //! | [`mod@mutants`], [`mutants!`] | Seeded bugs, for tests of the checker; and the macro that declares those of your objects. |
 //! | [`history`] | Checks recorded histories for linearizability. |
 //! | [`fabric`] | The layer below: operations, fences, regions, and the fabrics. |
@@ -144,6 +144,7 @@
 //! | `locks` | yes | `ALock`, the other locks of asymmetric memory, and tables of any of them |
 //! | `transactions` | yes | `Transactions` |
 //! | `collectives` | yes | `Collectives` |
+//! | `swarm` | yes | `SwarmArray`, `SwarmRegister` |
 //! | `serde` | no | `Encoded`: values of any type that serde can encode |
 //! | `prometheus` | no | `Metrics::to_prometheus`, and `Node::serve_metrics` over HTTP |
 //! | `sim` | no | the simulated session of the fabric; `farfield-check` enables it |
@@ -174,6 +175,12 @@ pub use farfield_locks::{
     ALock, ALockArray, ALockGuard, ALockOptions, LockArray, LockGuard, LockKind, LockOptions, LockTable, McsGuard,
     McsLockArray, SpinGuard, SpinLockArray, TableGuard,
 };
+/// Replicated memory.
+#[cfg(feature = "swarm")]
+#[doc(inline)]
+pub use farfield_swarm as swarm;
+#[cfg(feature = "swarm")]
+pub use farfield_swarm::{SwarmArray, SwarmOptions, SwarmRegister};
 /// Transactions under locks.
 #[cfg(feature = "transactions")]
 #[doc(inline)]

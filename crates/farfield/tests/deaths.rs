@@ -9,7 +9,7 @@ use farfield::fabric::{ErrorKind as FabricError, GroupKey, NodeId};
 use farfield::{
     Barrier, Endpoint, Error, ErrorKind, KvOptions, KvStore, LockArray, LockGuard, LockKind, LockOptions, LockTable,
     MemberStatus, Mutex, Node, OwnedVar, Placement, Queue, QueueOptions, Result, RingBuffer, RingOptions, SharedVar,
-    TransactionOptions, Transactions,
+    SwarmArray, SwarmOptions, TransactionOptions, Transactions,
 };
 
 use session::{STEP_MAX, Session, begun};
@@ -164,6 +164,12 @@ fn reopening_does_not_wait_for_a_node_that_leaves() {
     session.end([0, 1]);
 }
 
+/// A node with a copy of every register dies: no call fails, and no value is lost.
+#[test]
+fn replicated_registers_go_on_without_a_memory_node() {
+    killed("swarm");
+}
+
 // ---- the children ---------------------------------------------------------------------------------------------------
 
 /// Not a test: the role of a child process.
@@ -190,6 +196,7 @@ fn node_process() {
         "epochs" => epochs(node, endpoint),
         "opened-after" => opened_after(node, endpoint),
         "reopens" => reopens(node, endpoint),
+        "swarm" => swarm(node, endpoint),
         "reopens-alone" => reopens_alone(node, endpoint),
         role => panic!("no role {role}"),
     });
@@ -246,6 +253,35 @@ fn barrier(node: &Node, endpoint: &Endpoint) -> Result<()> {
     // Each node counts the changes that its service thread has learned of.
     let counted = endpoint.wait_until(endpoint.deadline(), || (node.epoch() == 1).then_some(()));
     endpoint.block_on(counted)?;
+    meet_survivors(node, endpoint, "end")
+}
+
+/// The survivors write and read under the death, and for long enough after it that buffers are used again.
+fn swarm(node: &Node, endpoint: &Endpoint) -> Result<()> {
+    let mut options = SwarmOptions::default();
+    options.spare_buffers = 8;
+    let array = SwarmArray::<[u64; 8]>::open(node, "array", 16, options)?;
+    let client = array.client(endpoint)?;
+    begun();
+    if node.id() == VICTIM {
+        client.write_blocking(15, [7; 8])?;
+        wait_to_be_killed();
+    }
+    let (me, mut last, mut after) = (node.id().index(), 0, 0);
+    for round in 1u64.. {
+        let register = 2 * (round as usize % 7) + me;
+        client.write_blocking(register, [round; 8])?;
+        assert_eq!(client.read_blocking(register)?, [round; 8]);
+        let theirs = client.read_blocking(1 - me)?;
+        assert!(theirs == [theirs[0]; 8] && theirs[0] >= last, "{theirs:?} after {last}");
+        last = theirs[0];
+        after += u64::from(node.status_of(VICTIM) == MemberStatus::Evicted);
+        if after == 1000 {
+            break;
+        }
+    }
+    assert_eq!(client.read_blocking(15)?, [7; 8], "what the dead has written");
+    drop(client);
     meet_survivors(node, endpoint, "end")
 }
 

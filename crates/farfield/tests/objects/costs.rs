@@ -7,7 +7,7 @@ use farfield::fabric::{Counts, GroupKey};
 use farfield::{
     ALock, ALockOptions, AtomicVar, Barrier, Collectives, CollectivesOptions, Endpoint, ErrorKind, KvOptions, KvStore,
     LockArray, LockGuard, McsLockArray, Mutex, OwnedVar, Placement, Queue, QueueOptions, RingBuffer, RingOptions,
-    SharedVar, SpinLockArray, TearCheck,
+    SharedVar, SpinLockArray, SwarmArray, SwarmOptions, TearCheck,
 };
 
 use crate::harness::{Over, Scene, alone, eventually, is_on_verbs, poll_times, refused, session};
@@ -192,6 +192,23 @@ fn collectives_cost_what_they_say() {
     assert_eq!(costs[0][..3], [4, 4, 4], "two puts to each of two members");
     assert_eq!(costs[1], costs[2]);
     assert_eq!(costs, [[4, 4, 4, 4, 0, 2, 16, 18, 20], [4, 4, 4, 1, 2, 2, 2, 18, 20], [4, 4, 4, 1, 2, 2, 2, 18, 20]]);
+}
+
+#[test]
+fn replicated_registers_cost_what_they_say() {
+    let _alone = alone("costs of replicated registers");
+    let scene = scene();
+    let arrays = scene.open(|node| SwarmArray::<[u64; 4]>::open(node, "array", 3, SwarmOptions::default()));
+    let (ep, other) = (scene.endpoint(0), scene.endpoint(1));
+    let (client, reader) = (arrays[0].client(&ep).unwrap(), arrays[1].client(&other).unwrap());
+    // Two of three memory nodes are asked: registers begin with different ones.
+    for register in 0..3 {
+        costs(&ep, client.read(register), [0, 2, 0, 1]);
+        // In the background, the value in place, and that its timestamp is fresh.
+        costs(&ep, client.write(register, [7; 4]), [3, 2, 4, 1]);
+        assert_eq!(costs(&ep, client.read(register), [0, 2, 0, 1]), [7; 4]);
+        assert_eq!(costs(&other, reader.read(register), [0, 2, 0, 1]), [7; 4]);
+    }
 }
 
 #[test]

@@ -22,5 +22,6 @@ mod queue;
 mod queue_close;
 mod refused;
 mod ring;
+mod swarm;
 mod transactions;
 mod vars;

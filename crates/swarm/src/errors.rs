@@ -1,0 +1,61 @@
+//! The errors that only replicated memory has.
+
+use core::fmt;
+use std::error::Error as StdError;
+
+use farfield_fabric::{Error, NodeId};
+
+/// Too few memory nodes answered a call ([`Error::custom_ref`](farfield_core::Error::custom_ref)). A read may be
+/// repeated. A write may have happened or not, and the writer's next write of that register ends it first: a write that is
+/// repeated happens twice then.
+///
+/// ```
+/// # use farfield::swarm::{NoMajority, SwarmOptions, SwarmRegister};
+/// # let nodes = farfield::local_session(3)?;
+/// # let registers = farfield::on_each(&nodes, |node| SwarmRegister::<u64>::open(node, "r", SwarmOptions::default()))?;
+/// # let ep = nodes[0].endpoint()?;
+/// # let register = registers[0].client(&ep)?;
+/// match register.read_blocking() {
+///     Ok(value) => println!("{value}"),
+///     Err(error) => match error.custom_ref::<NoMajority>() {
+///         Some(missing) => eprintln!("{} of {} memory nodes do not answer", missing.failed.len(), missing.of),
+///         None => return Err(error),
+///     },
+/// }
+/// # Ok::<(), farfield::Error>(())
+/// ```
+#[derive(Clone, PartialEq, Debug)]
+pub struct NoMajority {
+    /// The memory nodes of the array.
+    pub of: usize,
+    /// How many have to answer.
+    pub needed: usize,
+    /// Those that did not, each with the reason.
+    pub failed: Vec<(NodeId, Error)>,
+}
+
+impl fmt::Display for NoMajority {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let NoMajority { of, needed, failed } = self;
+        let causes: Vec<String> = failed.iter().map(|(_, error)| error.to_string()).collect();
+        let causes = causes.join("; ");
+        write!(
+            f,
+            "{} of {of} memory nodes do not answer, and {needed} have to: {causes}; repeat the call when they are back",
+            failed.len()
+        )
+    }
+}
+
+/// The first one: the error is a gone node's, a fenced one's or a timeout as that is.
+impl StdError for NoMajority {
+    fn source(&self) -> Option<&(dyn StdError + 'static)> {
+        self.failed.first().map(|(_, error)| error as _)
+    }
+}
+
+/// The clock of a writer has reached the end of the 40 bits of a timestamp
+/// ([`Error::custom_ref`](farfield_core::Error::custom_ref)), twelve days after the array was opened. Nothing was written.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("the timestamps of the array are used up: open another one, and copy the values to it")]
+pub struct TimestampsUsedUp;

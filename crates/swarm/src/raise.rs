@@ -1,0 +1,73 @@
+//! A word that only rises, by compare-and-swaps (paper, Algorithm 7).
+
+use core::future::Future;
+use core::pin::Pin;
+use core::task::{Context, Poll, ready};
+
+use farfield_fabric::{self as fabric, Endpoint, Op, Posted, RemotePtr};
+
+/// Raises a word to `new`, unless what it holds is enough. The result is what the word holds after that: `new`, or what
+/// is enough.
+///
+/// Each attempt that fails has found a higher word than the one before, so there are as many as the word rises meanwhile.
+pub(crate) struct Raise<'e> {
+    endpoint: &'e Endpoint,
+    word: RemotePtr<u64>,
+    expected: u64,
+    new: u64,
+    /// Whether a word that was found is as good as the new one.
+    is_enough: fn(u64, u64) -> bool,
+    attempt: Attempt<'e>,
+}
+
+enum Attempt<'e> {
+    /// With the puts before it.
+    First(Posted<'e, u64>),
+    Further(Op<'e, u64>),
+}
+
+impl<'e> Raise<'e> {
+    /// `first` is a compare-and-swap from `expected` to `new`, behind puts.
+    pub(crate) fn after(
+        endpoint: &'e Endpoint,
+        word: RemotePtr<u64>,
+        [expected, new]: [u64; 2],
+        is_enough: fn(u64, u64) -> bool,
+        first: Posted<'e, u64>,
+    ) -> Raise<'e> {
+        Raise { endpoint, word, expected, new, is_enough, attempt: Attempt::First(first) }
+    }
+
+    /// Without puts before it.
+    pub(crate) fn new(
+        endpoint: &'e Endpoint,
+        word: RemotePtr<u64>,
+        [expected, new]: [u64; 2],
+        is_enough: fn(u64, u64) -> bool,
+    ) -> Raise<'e> {
+        let attempt = Attempt::Further(endpoint.cas(word, expected, new));
+        Raise { endpoint, word, expected, new, is_enough, attempt }
+    }
+}
+
+impl Future for Raise<'_> {
+    type Output = fabric::Result<u64>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<fabric::Result<u64>> {
+        let raise = &mut *self;
+        loop {
+            let found = match &mut raise.attempt {
+                Attempt::First(posted) => ready!(Pin::new(posted).poll(cx))?,
+                Attempt::Further(op) => ready!(Pin::new(op).poll(cx))?,
+            };
+            if found == raise.expected {
+                return Poll::Ready(Ok(raise.new));
+            }
+            if (raise.is_enough)(found, raise.new) {
+                return Poll::Ready(Ok(found));
+            }
+            raise.expected = found;
+            raise.attempt = Attempt::Further(raise.endpoint.cas(raise.word, found, raise.new));
+        }
+    }
+}

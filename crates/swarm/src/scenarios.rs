@@ -1,0 +1,367 @@
+//! Scenarios for the model checker. What the clients have seen has to be linearizable.
+
+mod faults;
+mod parts;
+
+use std::rc::Rc;
+
+use farfield_check::scenarios::{with_at_once, with_slow};
+use farfield_check::{Cluster, Faults, Scenario};
+use farfield_core::Result;
+use farfield_fabric::Word;
+
+use self::parts::{Opened, open, register};
+use crate::SwarmOptions;
+use crate::timestamp_lock::Mode;
+use crate::version::Version;
+
+/// All of them.
+///
+/// ```
+/// let scenarios = farfield_swarm::scenarios::all();
+/// assert!(scenarios.iter().any(|scenario| scenario.name() == "swarm/write-read"));
+/// ```
+pub fn all() -> Vec<Scenario> {
+    let own = [
+        write_read(),
+        two_reads(),
+        stale(),
+        lock(),
+        in_place(),
+        reuse(),
+        reuse_late(),
+        dropped(),
+        dropped_late(),
+        random(),
+        one_word(),
+        one_word_behind(),
+        window(),
+        next_client(),
+    ];
+    with_at_once(with_slow(own.into_iter().chain(faults::scenarios())), AT_ONCE)
+}
+
+/// Those that are also searched with operations that complete at once.
+const AT_ONCE: &[&str] = &["swarm/write-read", "swarm/stale", "swarm/reuse", "swarm/random"];
+
+/// A write, and a read beside it and after it.
+fn write_read() -> Scenario {
+    Scenario::new("swarm/write-read", "a read beside a write finds it or what was there", 3, |cluster| {
+        let Opened { clients, history } = open(cluster, 1, SwarmOptions::default())?;
+        register(cluster, 0, &clients, &history, |client| client.write(7));
+        register(cluster, 1, &clients, &history, |client| {
+            client.read()?;
+            client.read()
+        });
+        Ok(())
+    })
+    .kills(&["swarm-word-first"])
+}
+
+/// A read that finds a write under way is followed by another one, which asks another majority.
+fn two_reads() -> Scenario {
+    Scenario::new("swarm/two-reads", "a read does not find less than one before it", 3, |cluster| {
+        let Opened { clients, history } = open(cluster, 1, SwarmOptions::default())?;
+        let slow = cluster.draw(3);
+        register(cluster, 0, &clients, &history, |client| client.write(7));
+        for node in 1..3 {
+            register(cluster, node, &clients, &history, move |client| {
+                client.set_slow((slow + node) % 3);
+                client.read()
+            });
+        }
+        Ok(())
+    })
+    .kills(&["swarm-no-write-back"])
+}
+
+/// One clock is behind: its guess may be stale, or overtaken.
+fn stale() -> Scenario {
+    Scenario::new("swarm/stale", "a write with a stale guess happens once, after those before it", 3, |cluster| {
+        let Opened { clients, history } = open(cluster, 1, SwarmOptions::default())?;
+        let slow = [0; 3].map(|_| cluster.draw(3));
+        register(cluster, 0, &clients, &history, move |client| {
+            client.set_ahead(50);
+            client.set_slow(slow[0]);
+            client.write(1)
+        });
+        register(cluster, 1, &clients, &history, move |client| {
+            client.set_slow(slow[1]);
+            client.write(2)?;
+            client.read()
+        });
+        register(cluster, 2, &clients, &history, move |client| {
+            client.set_slow(slow[2]);
+            client.read()?;
+            client.read()?;
+            client.read()
+        });
+        Ok(())
+    })
+    .kills(&[
+        "swarm-one-look",
+        "swarm-verified-early",
+        "swarm-stale-kept",
+        "swarm-read-unlocked",
+        "swarm-write-unlocked",
+    ])
+}
+
+/// True exclusion (appendix B): the two sides never both have a timestamp. True safety: who is alone has it.
+fn lock() -> Scenario {
+    Scenario::new("swarm/lock", "a timestamp is locked by readers or by its writer", 3, |cluster| {
+        let Opened { clients, .. } = open(cluster, 1, SwarmOptions::default())?;
+        let alone = cluster.draw(2) == 1;
+        let taken = cluster.log();
+        for (node, mode) in [(0, Mode::Write), (1, Mode::Read), (2, Mode::Read)] {
+            if alone && mode == Mode::Write {
+                continue;
+            }
+            let (array, taken) = (Rc::clone(&clients[node]), taken.clone());
+            cluster.thread(node, "locks", move |ep| {
+                let client = array.client(ep)?;
+                let version = Version::guessed(5, 0, 0).expect("it is far from the end");
+                if ep.block_on(client.core.try_lock(0, version, mode))? {
+                    taken.push(mode == Mode::Write);
+                }
+                Ok(())
+            });
+        }
+        cluster.at_end(move || {
+            let taken = taken.take();
+            assert!(taken.windows(2).all(|pair| pair[0] == pair[1]), "both sides have it: {taken:?}");
+            assert!(!alone || taken.len() == 2, "nobody else wanted it, and {} have it", taken.len());
+            Ok(())
+        });
+        Ok(())
+    })
+    .kills(&["swarm-lock-modeless"])
+}
+
+/// Two writers, whose values in place may mix or come late.
+fn in_place() -> Scenario {
+    Scenario::new("swarm/in-place", "what lies in place is taken with its own version only", 3, |cluster| {
+        let Opened { clients, history } = open(cluster, 1, SwarmOptions::default())?;
+        for node in 0..2 {
+            register(cluster, node, &clients, &history, move |client| client.write(node as u64 + 1));
+        }
+        register(cluster, 2, &clients, &history, |client| {
+            client.read()?;
+            client.read()
+        });
+        Ok(())
+    })
+    .kills(&["swarm-hash-of-value", "swarm-hash-ignored"])
+}
+
+/// As few buffers as there can be, so that the fifth write uses the first one's again.
+fn reuse() -> Scenario {
+    Scenario::new("swarm/reuse", "a read finds no value that was written after it", 3, |cluster| {
+        let mut options = SwarmOptions::default();
+        options.spare_buffers = 2;
+        let Opened { clients, history } = open(cluster, 2, options)?;
+        register(cluster, 0, &clients, &history, |client| {
+            (1..=5).try_for_each(|value| client.write_at(value as usize % 2, value))
+        });
+        register(cluster, 1, &clients, &history, |client| {
+            client.read_at(0)?;
+            client.read_at(1)
+        });
+        Ok(())
+    })
+    .kills(&["swarm-reused-at-once", "swarm-answered-at-once"])
+}
+
+/// A read copies to memory node 1 what that has missed, and is dropped. The copy must not land in a buffer that the writer
+/// uses again for its last value, which it then reads from there.
+fn reuse_late() -> Scenario {
+    Scenario::new("swarm/reuse-late", "a late copy of a reader hits no buffer that is used again", 3, |cluster| {
+        let mut options = SwarmOptions::default();
+        options.spare_buffers = 2;
+        let Opened { clients, history } = open(cluster, 1, options)?;
+        let turn = Rc::new(Word::new(0));
+        let now = Rc::clone(&turn);
+        register(cluster, 0, &clients, &history, move |client| {
+            client.set_slow(1);
+            client.write(1)?;
+            now.store(1);
+            client.wait_for(&now, 2)?;
+            client.set_slow(2);
+            (2..=4).try_for_each(|value| client.write(value))?;
+            client.set_slow(0);
+            client.read()
+        });
+        register(cluster, 1, &clients, &history, move |client| {
+            client.wait_for(&turn, 1)?;
+            client.set_slow(0);
+            client.read_or_drop()?;
+            turn.store(2);
+            Ok(())
+        });
+        Ok(())
+    })
+    .faults(Faults::new().stalls(1).of([1]))
+    .kills(&["swarm-section-unflushed"])
+}
+
+/// A write is dropped at some moment, and its writer writes again.
+fn dropped() -> Scenario {
+    Scenario::new("swarm/dropped", "a dropped write happens once or not at all", 3, |cluster| {
+        let Opened { clients, history } = open(cluster, 1, SwarmOptions::default())?;
+        register(cluster, 0, &clients, &history, |client| {
+            client.write_or_drop(1)?;
+            client.write(2)
+        });
+        register(cluster, 1, &clients, &history, |client| {
+            client.set_ahead(50);
+            client.write(3)
+        });
+        register(cluster, 2, &clients, &history, |client| {
+            client.read()?;
+            client.read()
+        });
+        Ok(())
+    })
+}
+
+/// The same, with a stale guess, so that it may be dropped while it is written again. Another write comes before its end.
+fn dropped_late() -> Scenario {
+    Scenario::new("swarm/dropped-late", "a write that is dropped in its slow path happens once", 3, |cluster| {
+        let Opened { clients, history } = open(cluster, 1, SwarmOptions::default())?;
+        let turns = Rc::new(Word::new(0));
+        let turn = Rc::clone(&turns);
+        register(cluster, 0, &clients, &history, move |client| {
+            client.set_ahead(50);
+            client.write(1)?;
+            turn.store(1);
+            client.wait_for(&turn, 2)?;
+            client.read()?;
+            client.write(2)?;
+            turn.store(3);
+            Ok(())
+        });
+        let turn = Rc::clone(&turns);
+        register(cluster, 1, &clients, &history, move |client| {
+            client.wait_for(&turn, 1)?;
+            client.write_or_drop(3)?;
+            turn.store(2);
+            client.wait_for(&turn, 3)?;
+            client.write(4)
+        });
+        register(cluster, 2, &clients, &history, move |client| {
+            client.wait_for(&turns, 3)?;
+            (0..3).try_for_each(|_| client.read())
+        });
+        Ok(())
+    })
+    .kills(&["swarm-written-thrice"])
+}
+
+/// Reads and writes of two registers, with clocks that differ.
+fn random() -> Scenario {
+    Scenario::new("swarm/random", "random calls of three clients are linearizable", 3, |cluster| {
+        random_calls(cluster, SwarmOptions::default())
+    })
+}
+
+/// The same with one metadata word for all writers.
+fn one_word() -> Scenario {
+    Scenario::new("swarm/one-word", "writers that share a metadata word are linearizable", 3, |cluster| {
+        let mut options = SwarmOptions::default();
+        options.metadata_words = 1;
+        random_calls(cluster, options)
+    })
+}
+
+/// A writer that knows another one's later version in the word that they share, and whose own versions are earlier.
+fn one_word_behind() -> Scenario {
+    let about = "a metadata word that writers share does not fall";
+    Scenario::new("swarm/one-word-behind", about, 3, |cluster| {
+        let mut options = SwarmOptions::default();
+        options.metadata_words = 1;
+        let Opened { clients, history } = open(cluster, 1, options)?;
+        let slow = [0; 3].map(|_| cluster.draw(3));
+        register(cluster, 0, &clients, &history, move |client| {
+            client.set_ahead(50);
+            client.set_slow(slow[0]);
+            client.write(1)?;
+            client.set_ahead(100);
+            client.write(2)
+        });
+        register(cluster, 1, &clients, &history, move |client| {
+            client.set_slow(slow[1]);
+            client.write_or_drop(3)?;
+            client.write(4)
+        });
+        register(cluster, 2, &clients, &history, move |client| {
+            client.set_slow(slow[2]);
+            client.read()?;
+            client.read()?;
+            client.read()
+        });
+        Ok(())
+    })
+    .kills(&["swarm-word-falls"])
+}
+
+/// More writes at a time than there are spare buffers.
+fn window() -> Scenario {
+    Scenario::new("swarm/window", "several calls of a client at a time are linearizable", 3, |cluster| {
+        let mut options = SwarmOptions::default();
+        options.spare_buffers = 2;
+        let Opened { clients, history } = open(cluster, 3, options)?;
+        register(cluster, 0, &clients, &history, |client| {
+            client.write_window(&[(0, 1), (1, 2), (2, 3)])?;
+            client.write_window(&[(0, 4), (1, 5), (2, 6), (0, 7)])
+        });
+        register(cluster, 1, &clients, &history, |client| {
+            client.set_ahead(20);
+            client.write_at(0, 8)?;
+            client.read_at(0)?;
+            client.read_at(2)
+        });
+        Ok(())
+    })
+}
+
+/// A client in the place of one whose write was dropped.
+fn next_client() -> Scenario {
+    Scenario::new("swarm/next-client", "a client goes on where the one before it has ended", 3, |cluster| {
+        let mut options = SwarmOptions::default();
+        options.spare_buffers = 2;
+        let Opened { clients, history } = open(cluster, 1, options)?;
+        register(cluster, 0, &clients, &history, |client| {
+            client.write(1)?;
+            client.write_or_drop(2)
+        });
+        register(cluster, 0, &clients, &history, |client| {
+            client.write(3)?;
+            client.write(4)
+        });
+        register(cluster, 1, &clients, &history, |client| {
+            client.set_ahead(20);
+            client.write(5)?;
+            client.read()?;
+            client.read()
+        });
+        Ok(())
+    })
+}
+
+fn random_calls(cluster: &Cluster, mut options: SwarmOptions) -> Result<()> {
+    options.spare_buffers = 2;
+    let Opened { clients, history } = open(cluster, 2, options)?;
+    for node in 0..3 {
+        let (ahead, slow) = (20 * cluster.draw(3) as u64, cluster.draw(3));
+        let calls: Vec<(usize, bool)> = (0..3).map(|_| (cluster.draw(2), cluster.draw(2) == 0)).collect();
+        register(cluster, node, &clients, &history, move |client| {
+            client.set_ahead(ahead);
+            client.set_slow(slow);
+            calls.iter().enumerate().try_for_each(|(call, (at, is_write))| match is_write {
+                true => client.write_at(*at, (10 * node + call + 1) as u64),
+                false => client.read_at(*at),
+            })
+        });
+    }
+    Ok(())
+}

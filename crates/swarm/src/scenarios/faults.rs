@@ -1,0 +1,131 @@
+//! Memory nodes and clients that die or are cut off.
+
+use farfield_check::{Cluster, Faults, Scenario};
+use farfield_core::Result;
+use farfield_fabric::{DeathRule, NodeId};
+
+use super::parts::{Opened, Recorded, open, register, register_unfailing};
+use crate::SwarmOptions;
+
+pub(super) fn scenarios() -> Vec<Scenario> {
+    vec![client_dies(), memory_dies(), memory_is_cut_off(), client_is_cut_off(), two_of_five(), two_writers_die()]
+}
+
+/// Of four nodes, the last has no memory.
+fn options() -> SwarmOptions {
+    let mut options = SwarmOptions::default();
+    options.spare_buffers = 2;
+    options
+}
+
+/// The writer dies in the middle, and the readers agree what it has written.
+fn client_dies() -> Scenario {
+    Scenario::new("swarm/client-dies", "readers settle what a dead client has left", 4, |cluster| {
+        let Opened { clients, history } = open(cluster, 1, options())?;
+        register(cluster, 3, &clients, &history, |client| {
+            client.write(1)?;
+            client.write(2)
+        });
+        for node in 0..2 {
+            register(cluster, node, &clients, &history, |client| {
+                client.read()?;
+                client.read()
+            });
+        }
+        Ok(())
+    })
+    .faults(Faults::new().crashes(1).of([3]))
+}
+
+/// A memory node dies, and no call fails.
+fn memory_dies() -> Scenario {
+    Scenario::new("swarm/memory-dies", "no call fails when a memory node dies", 4, |cluster| {
+        calls(cluster, &[0, 3], &[])
+    })
+    .faults(Faults::new().crashes(1).of([2]))
+    .kills(&["swarm-minority"])
+}
+
+/// A memory node is cut off, and may come back or be evicted. (It may also have others evicted, so calls may fail.)
+fn memory_is_cut_off() -> Scenario {
+    let about = "a memory node that is cut off is done without";
+    Scenario::new("swarm/memory-cut", about, 4, |cluster| calls(cluster, &[], &[0, 3]))
+        .rule(DeathRule::Majority)
+        .faults(Faults::new().cuts(1).side([2]))
+}
+
+/// A client is cut off: nothing of it lands after its eviction, and its buffers' readers are not waited for.
+fn client_is_cut_off() -> Scenario {
+    let about = "a client that is cut off holds up nobody";
+    Scenario::new("swarm/client-cut", about, 4, |cluster| calls(cluster, &[], &[0, 1, 3]))
+        .rule(DeathRule::Majority)
+        .faults(Faults::new().cuts(1).side([3]))
+}
+
+/// Two of five memory nodes die.
+fn two_of_five() -> Scenario {
+    Scenario::new("swarm/two-of-five", "no call fails when two of five memory nodes die", 5, |cluster| {
+        let mut options = options();
+        options.memory = (0..5).map(NodeId).collect();
+        let Opened { clients, history } = open(cluster, 1, options)?;
+        register_unfailing(cluster, 0, &clients, &history, |client| {
+            client.write(1)?;
+            client.write(2)
+        });
+        register_unfailing(cluster, 1, &clients, &history, |client| {
+            client.read()?;
+            client.write(3)?;
+            client.read()
+        });
+        Ok(())
+    })
+    .faults(Faults::new().crashes(2).of([3, 4]))
+}
+
+/// A writer dies whose value has reached one memory node, and another one whose guess was stale because of that. Readers that
+/// ask the other memory nodes settle both.
+fn two_writers_die() -> Scenario {
+    Scenario::new("swarm/writers-die", "readers settle what two dead writers have left", 5, |cluster| {
+        let Opened { clients, history } = open(cluster, 1, options())?;
+        let slow = [0; 4].map(|_| cluster.draw(3));
+        register(cluster, 3, &clients, &history, move |client| {
+            client.set_ahead(50);
+            client.set_slow(slow[0]);
+            client.write(1)
+        });
+        register(cluster, 4, &clients, &history, move |client| {
+            client.set_slow(slow[1]);
+            client.write(2)
+        });
+        for node in 0..2 {
+            register_unfailing(cluster, node, &clients, &history, move |client| {
+                client.set_slow(slow[2 + node]);
+                client.read()?;
+                client.read()
+            });
+        }
+        Ok(())
+    })
+    .faults(Faults::new().crashes(2).of([3, 4]))
+}
+
+/// These nodes write and read a register that begins with memory node 2, often enough that buffers are used again. The calls
+/// of the first ones all end well.
+fn calls(cluster: &Cluster, unfailing: &[usize], others: &[usize]) -> Result<()> {
+    let Opened { clients, history } = open(cluster, 3, options())?;
+    for node in unfailing.iter().chain(others).copied() {
+        let body = move |client: &Recorded<'_, '_>| {
+            let value = 10 * node as u64;
+            client.write_at(2, value + 1)?;
+            client.read_at(2)?;
+            (2..=6).try_for_each(|more| client.write_at(2, value + more))?;
+            client.read_at(2)
+        };
+        if others.contains(&node) {
+            register(cluster, node, &clients, &history, body);
+        } else {
+            register_unfailing(cluster, node, &clients, &history, body);
+        }
+    }
+    Ok(())
+}

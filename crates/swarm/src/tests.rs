@@ -1,0 +1,258 @@
+//! Arguments, options, round trips, and calls that are given up.
+
+use std::time::Duration;
+
+use farfield_core::{ErrorKind, local_session, on_each};
+
+use super::*;
+
+type Pair = [u64; 2];
+
+fn open(nodes: &[Node], options: &SwarmOptions) -> Result<Vec<SwarmArray<Pair>>> {
+    on_each(nodes, |node| SwarmArray::open(node, "array", 4, options.clone()))
+}
+
+#[test]
+fn invalid_options_are_errors() -> Result<()> {
+    let node = local_session(1)?.remove(0);
+    let with = |change: fn(&mut SwarmOptions)| {
+        let mut options = SwarmOptions::default();
+        change(&mut options);
+        options
+    };
+    let invalid = [
+        (0, SwarmOptions::default()),
+        (65_536, SwarmOptions::default()),
+        (usize::MAX, SwarmOptions::default()),
+        (4, with(|options| options.clients_per_node = 0)),
+        (4, with(|options| options.clients_per_node = 129)),
+        (4, with(|options| options.clients_per_node = usize::MAX)),
+        (4, with(|options| options.spare_buffers = 1)),
+        (4, with(|options| options.spare_buffers = usize::MAX)),
+        (4, with(|options| options.metadata_words = 2)),
+        (4, with(|options| options.first_timestamp = 0)),
+        (4, with(|options| options.first_timestamp = u64::MAX)),
+        (4, with(|options| options.memory = vec![NodeId(0), NodeId(0), NodeId(0)])),
+        (4, with(|options| options.memory = vec![NodeId(7)])),
+        (4, with(|options| options.memory = vec![NodeId(0), NodeId(1)])),
+    ];
+    for (registers, options) in invalid {
+        let error = SwarmArray::<u64>::open(&node, "invalid", registers, options.clone()).err();
+        let error = error.unwrap_or_else(|| panic!("{registers} registers, {options:?} are valid"));
+        assert!(matches!(error.kind(), ErrorKind::Config { .. }), "{error}");
+        assert_eq!(error.object(), Some("invalid"));
+    }
+    assert_eq!(node.metrics().memory_bytes, 0);
+    Ok(())
+}
+
+#[test]
+fn nodes_that_disagree_are_told() -> Result<()> {
+    let nodes = local_session(2)?;
+    let opened = on_each(&nodes, |node| {
+        let mut options = SwarmOptions::default();
+        options.spare_buffers += node.id().index();
+        Ok(SwarmArray::<u64>::open(node, "array", 4, options).err())
+    })?;
+    for error in opened {
+        let error = error.expect("the other node has other options");
+        assert!(matches!(error.kind(), ErrorKind::Mismatch { .. }), "{error}");
+    }
+    Ok(())
+}
+
+#[test]
+fn a_read_finds_the_last_write_of_any_client() -> Result<()> {
+    for replicas in [1, 3, 5, 7] {
+        let nodes = local_session(replicas.max(2))?;
+        let mut options = SwarmOptions::default();
+        options.memory = (0..replicas as u16).map(NodeId).collect();
+        let arrays = open(&nodes, &options)?;
+        let (ep, far) = (nodes[0].endpoint()?, nodes[1].endpoint()?);
+        let clients = [arrays[0].client(&ep)?, arrays[1].client(&far)?];
+        assert_eq!(clients[1].read_blocking(3)?, [0; 2]);
+        for value in 1..200u64 {
+            let register = (value % 4) as usize;
+            clients[(value % 2) as usize].write_blocking(register, [value, !value])?;
+            for client in &clients {
+                assert_eq!(client.read_blocking(register)?, [value, !value]);
+            }
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn a_read_and_a_write_take_one_round_trip() -> Result<()> {
+    let nodes = local_session(3)?;
+    let arrays = open(&nodes, &SwarmOptions::default())?;
+    let ep = nodes[0].endpoint()?;
+    let client = arrays[0].client(&ep)?;
+    for value in 0..100 {
+        let (written, counts) = ep.block_on(ep.counted(client.write(1, [value; 2])));
+        written?;
+        assert_eq!(counts.round_trips, 1, "of write {value}");
+        let (read, counts) = ep.block_on(ep.counted(client.read(1)));
+        assert_eq!(read?, [value; 2]);
+        assert_eq!(counts.round_trips, 1, "of read {value}");
+    }
+    Ok(())
+}
+
+#[test]
+fn a_client_whose_clock_is_behind_is_set_right() -> Result<()> {
+    let nodes = local_session(3)?;
+    let arrays = open(&nodes, &SwarmOptions::default())?;
+    let (ep, far) = (nodes[0].endpoint()?, nodes[1].endpoint()?);
+    let (ahead, behind) = (arrays[0].client(&ep)?, arrays[1].client(&far)?);
+    ahead.core.ahead.set(1_000_000_000);
+    ahead.write_blocking(0, [1; 2])?;
+    let (written, counts) = far.block_on(far.counted(behind.write(0, [2; 2])));
+    written?;
+    assert_eq!(counts.round_trips, 3, "of the first write: the guess, the lock, the value");
+    assert_eq!(ahead.read_blocking(0)?, [2; 2]);
+    let (written, counts) = far.block_on(far.counted(behind.write(1, [3; 2])));
+    written?;
+    assert_eq!(counts.round_trips, 1, "of the next");
+    Ok(())
+}
+
+#[test]
+fn timestamps_end_with_an_error_and_nothing_is_written() -> Result<()> {
+    let nodes = local_session(3)?;
+    let mut options = SwarmOptions::default();
+    options.first_timestamp = version::TIMESTAMP_MAX - 1_000_000;
+    let arrays = open(&nodes, &options)?;
+    let ep = nodes[0].endpoint()?;
+    let client = arrays[0].client(&ep)?;
+    client.write_blocking(0, [7; 2])?;
+    client.core.ahead.set(2_000_000);
+    let error = client.write_blocking(0, [8; 2]).unwrap_err();
+    assert_eq!(error.custom_ref(), Some(&TimestampsUsedUp), "{error}");
+    assert_eq!(client.read_blocking(0)?, [7; 2]);
+    client.core.ahead.set(0);
+    for value in 0..200 {
+        client.write_blocking(1, [value; 2])?; // no buffer was lost
+    }
+    Ok(())
+}
+
+#[test]
+fn buffers_are_used_again() -> Result<()> {
+    let nodes = local_session(3)?;
+    let mut options = SwarmOptions::default();
+    options.spare_buffers = 2;
+    let arrays = open(&nodes, &options)?;
+    let ep = nodes[1].endpoint()?;
+    let client = arrays[1].client(&ep)?;
+    for value in 0..1000u64 {
+        client.write_blocking((value % 4) as usize, [value; 2])?;
+    }
+    assert_eq!(client.read_blocking(3)?, [999; 2]);
+    Ok(())
+}
+
+/// More writes at a time than there are spare buffers, to registers that all have one.
+#[test]
+fn windows_of_writes_wait_for_buffers_and_keep_clocks_together() -> Result<()> {
+    let nodes = local_session(3)?;
+    let mut options = SwarmOptions::default();
+    options.spare_buffers = 2;
+    let open = |node: &Node| SwarmArray::<Pair>::open(node, "array", 8, options.clone());
+    let arrays = on_each(&nodes, open)?;
+    let start = std::time::Instant::now();
+    std::thread::scope(|scope| {
+        for (array, node) in arrays.iter().zip(&nodes) {
+            scope.spawn(move || {
+                let ep = node.endpoint().unwrap();
+                let client = array.client(&ep).unwrap();
+                for round in 0..50 {
+                    ep.run_window(8, (0..8).map(|register| client.write(register, [round; 2])), |written| {
+                        written.unwrap();
+                    });
+                }
+                for register in 0..8 {
+                    let [a, b] = client.read_blocking(register).unwrap();
+                    assert_eq!(a, b);
+                }
+                // They started at the same time, so no clock is far ahead.
+                let ahead = Duration::from_micros(client.core.ahead.get());
+                assert!(ahead < start.elapsed() + Duration::from_secs(1), "{ahead:?} ahead");
+            });
+        }
+    });
+    Ok(())
+}
+
+#[test]
+fn a_node_that_is_closed_answers_all_requests() -> Result<()> {
+    let nodes = local_session(3)?;
+    let mut options = SwarmOptions::default();
+    options.spare_buffers = 2;
+    let mut arrays = open(&nodes, &options)?;
+    drop(arrays.pop());
+    let ep = nodes[1].endpoint()?;
+    let client = arrays[1].client(&ep)?;
+    for value in 0..100u64 {
+        client.write_blocking(0, [value; 2])?;
+    }
+    Ok(())
+}
+
+#[test]
+fn registers_and_clients_beyond_the_last_are_errors() -> Result<()> {
+    let nodes = local_session(1)?;
+    let array = open(&nodes, &SwarmOptions::default())?.remove(0);
+    let ep = nodes[0].endpoint()?;
+    let client = array.client(&ep)?;
+    for error in [client.read_blocking(4).unwrap_err(), client.write_blocking(usize::MAX, [0; 2]).unwrap_err()] {
+        assert!(matches!(error.kind(), ErrorKind::Config { .. }), "{error}");
+    }
+    let error = array.client(&ep).err().expect("there is one client for each node");
+    assert!(matches!(error.kind(), ErrorKind::InUse { max: 1, .. }), "{error}");
+    client.write_blocking(0, [5; 2])?;
+    drop(client);
+    assert_eq!(array.client(&ep)?.read_blocking(0)?, [5; 2]);
+    Ok(())
+}
+
+#[test]
+fn values_of_no_bytes_and_of_many_work() -> Result<()> {
+    let node = local_session(1)?.remove(0);
+    let ep = node.endpoint()?;
+    let nothing = SwarmRegister::<()>::open(&node, "nothing", SwarmOptions::default())?;
+    let client = nothing.client(&ep)?;
+    client.write_blocking(())?;
+    client.read_blocking()?;
+    let long = SwarmRegister::<[u8; 8001]>::open(&node, "long", SwarmOptions::default())?;
+    let client = long.client(&ep)?;
+    client.write_blocking([7; 8001])?;
+    assert_eq!(client.read_blocking()?, [7; 8001]);
+    Ok(())
+}
+
+#[test]
+fn a_majority_that_is_gone_is_named_in_time() -> Result<()> {
+    let mut nodes = local_session(3)?;
+    let arrays = open(&nodes, &SwarmOptions::default())?;
+    let ep = nodes[0].endpoint()?;
+    let client = arrays[0].client(&ep)?;
+    client.write_blocking(0, [1; 2])?;
+    let gone = nodes.pop().expect("there are three");
+    let mut arrays = arrays.into_iter();
+    let (_first, second, third) = (arrays.next(), arrays.next(), arrays.next());
+    drop(third);
+    gone.leave();
+    assert_eq!(client.read_blocking(0)?, [1; 2]);
+    client.write_blocking(0, [2; 2])?;
+    drop(second);
+    nodes.pop().expect("there were two").leave();
+    let start = std::time::Instant::now();
+    for error in [client.read_blocking(0).map(drop).unwrap_err(), client.write_blocking(0, [3; 2]).unwrap_err()] {
+        let missing = error.custom_ref::<NoMajority>().unwrap_or_else(|| panic!("{error}"));
+        assert_eq!((missing.of, missing.needed, missing.failed.len()), (3, 2, 2));
+        assert!(error.is_unreachable(), "{error}");
+    }
+    assert!(start.elapsed() < Duration::from_secs(5));
+    Ok(())
+}
