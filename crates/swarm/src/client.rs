@@ -37,7 +37,7 @@ pub(crate) struct Shared {
     /// When the array was opened, on this node's clock: all nodes open it at about the same time.
     pub(crate) opened: Instant,
     /// The clients that are not in use.
-    pub(crate) places: LocalMutex<Vec<Box<Place>>>,
+    pub(crate) places: LocalMutex<Vec<Place>>,
 }
 
 /// The memory of an array on one memory node.
@@ -118,7 +118,7 @@ pub(crate) struct Core<'e> {
     pub(crate) shared: Arc<Shared>,
     client: usize,
     /// None when it is dropped.
-    place: RefCell<Option<Box<Place>>>,
+    place: RefCell<Option<Place>>,
     /// How far its clock is set forward, in microseconds.
     pub(crate) ahead: Cell<u64>,
     /// Calls so far, and memory nodes that were slow.

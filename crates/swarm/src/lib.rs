@@ -234,7 +234,7 @@ impl<T: Plain> SwarmArray<T> {
         let answers_at = answers_at.collect::<Result<Vec<RemotePtr<u64>>>>()?;
         let sections = Arc::new(Sections::new(clients));
         node.add_poller(Box::new(Answers::new(Arc::clone(&sections), requests, answers_at, object.hold())));
-        let place = |client| Box::new(Place::new(client, rank * clients + client, &layout, memory.len(), nodes));
+        let place = |client| Place::new(client, rank * clients + client, &layout, memory.len(), nodes);
         let places = (0..clients).rev().map(place).collect();
         let closes = Arc::new(Closes(Arc::clone(&sections)));
         let shared = Arc::new(Shared {

@@ -157,8 +157,7 @@ fn in_place() -> Scenario {
 /// As few buffers as there can be, so that the fifth write uses the first one's again.
 fn reuse() -> Scenario {
     Scenario::new("swarm/reuse", "a read finds no value that was written after it", 3, |cluster| {
-        let mut options = SwarmOptions::default();
-        options.spare_buffers = 2;
+        let options = SwarmOptions { spare_buffers: 2, ..SwarmOptions::default() };
         let Opened { clients, history } = open(cluster, 2, options)?;
         register(cluster, 0, &clients, &history, |client| {
             (1..=5).try_for_each(|value| client.write_at(value as usize % 2, value))
@@ -176,8 +175,7 @@ fn reuse() -> Scenario {
 /// uses again for its last value, which it then reads from there.
 fn reuse_late() -> Scenario {
     Scenario::new("swarm/reuse-late", "a late copy of a reader hits no buffer that is used again", 3, |cluster| {
-        let mut options = SwarmOptions::default();
-        options.spare_buffers = 2;
+        let options = SwarmOptions { spare_buffers: 2, ..SwarmOptions::default() };
         let Opened { clients, history } = open(cluster, 1, options)?;
         let turn = Rc::new(Word::new(0));
         let now = Rc::clone(&turn);
@@ -267,8 +265,7 @@ fn random() -> Scenario {
 /// The same with one metadata word for all writers.
 fn one_word() -> Scenario {
     Scenario::new("swarm/one-word", "writers that share a metadata word are linearizable", 3, |cluster| {
-        let mut options = SwarmOptions::default();
-        options.metadata_words = 1;
+        let options = SwarmOptions { metadata_words: 1, ..SwarmOptions::default() };
         random_calls(cluster, options)
     })
 }
@@ -277,8 +274,7 @@ fn one_word() -> Scenario {
 fn one_word_behind() -> Scenario {
     let about = "a metadata word that writers share does not fall";
     Scenario::new("swarm/one-word-behind", about, 3, |cluster| {
-        let mut options = SwarmOptions::default();
-        options.metadata_words = 1;
+        let options = SwarmOptions { metadata_words: 1, ..SwarmOptions::default() };
         let Opened { clients, history } = open(cluster, 1, options)?;
         let slow = [0; 3].map(|_| cluster.draw(3));
         register(cluster, 0, &clients, &history, move |client| {
@@ -307,8 +303,7 @@ fn one_word_behind() -> Scenario {
 /// More writes at a time than there are spare buffers.
 fn window() -> Scenario {
     Scenario::new("swarm/window", "several calls of a client at a time are linearizable", 3, |cluster| {
-        let mut options = SwarmOptions::default();
-        options.spare_buffers = 2;
+        let options = SwarmOptions { spare_buffers: 2, ..SwarmOptions::default() };
         let Opened { clients, history } = open(cluster, 3, options)?;
         register(cluster, 0, &clients, &history, |client| {
             client.write_window(&[(0, 1), (1, 2), (2, 3)])?;
@@ -327,8 +322,7 @@ fn window() -> Scenario {
 /// A client in the place of one whose write was dropped.
 fn next_client() -> Scenario {
     Scenario::new("swarm/next-client", "a client goes on where the one before it has ended", 3, |cluster| {
-        let mut options = SwarmOptions::default();
-        options.spare_buffers = 2;
+        let options = SwarmOptions { spare_buffers: 2, ..SwarmOptions::default() };
         let Opened { clients, history } = open(cluster, 1, options)?;
         register(cluster, 0, &clients, &history, |client| {
             client.write(1)?;

@@ -65,8 +65,7 @@ fn nodes_that_disagree_are_told() -> Result<()> {
 fn a_read_finds_the_last_write_of_any_client() -> Result<()> {
     for replicas in [1, 3, 5, 7] {
         let nodes = local_session(replicas.max(2))?;
-        let mut options = SwarmOptions::default();
-        options.memory = (0..replicas as u16).map(NodeId).collect();
+        let options = SwarmOptions { memory: (0..replicas as u16).map(NodeId).collect(), ..SwarmOptions::default() };
         let arrays = open(&nodes, &options)?;
         let (ep, far) = (nodes[0].endpoint()?, nodes[1].endpoint()?);
         let clients = [arrays[0].client(&ep)?, arrays[1].client(&far)?];
@@ -120,8 +119,7 @@ fn a_client_whose_clock_is_behind_is_set_right() -> Result<()> {
 #[test]
 fn timestamps_end_with_an_error_and_nothing_is_written() -> Result<()> {
     let nodes = local_session(3)?;
-    let mut options = SwarmOptions::default();
-    options.first_timestamp = version::TIMESTAMP_MAX - 1_000_000;
+    let options = SwarmOptions { first_timestamp: version::TIMESTAMP_MAX - 1_000_000, ..SwarmOptions::default() };
     let arrays = open(&nodes, &options)?;
     let ep = nodes[0].endpoint()?;
     let client = arrays[0].client(&ep)?;
@@ -140,8 +138,7 @@ fn timestamps_end_with_an_error_and_nothing_is_written() -> Result<()> {
 #[test]
 fn buffers_are_used_again() -> Result<()> {
     let nodes = local_session(3)?;
-    let mut options = SwarmOptions::default();
-    options.spare_buffers = 2;
+    let options = SwarmOptions { spare_buffers: 2, ..SwarmOptions::default() };
     let arrays = open(&nodes, &options)?;
     let ep = nodes[1].endpoint()?;
     let client = arrays[1].client(&ep)?;
@@ -156,8 +153,7 @@ fn buffers_are_used_again() -> Result<()> {
 #[test]
 fn windows_of_writes_wait_for_buffers_and_keep_clocks_together() -> Result<()> {
     let nodes = local_session(3)?;
-    let mut options = SwarmOptions::default();
-    options.spare_buffers = 2;
+    let options = SwarmOptions { spare_buffers: 2, ..SwarmOptions::default() };
     let open = |node: &Node| SwarmArray::<Pair>::open(node, "array", 8, options.clone());
     let arrays = on_each(&nodes, open)?;
     let start = std::time::Instant::now();
@@ -187,8 +183,7 @@ fn windows_of_writes_wait_for_buffers_and_keep_clocks_together() -> Result<()> {
 #[test]
 fn a_node_that_is_closed_answers_all_requests() -> Result<()> {
     let nodes = local_session(3)?;
-    let mut options = SwarmOptions::default();
-    options.spare_buffers = 2;
+    let options = SwarmOptions { spare_buffers: 2, ..SwarmOptions::default() };
     let mut arrays = open(&nodes, &options)?;
     drop(arrays.pop());
     let ep = nodes[1].endpoint()?;

@@ -39,6 +39,8 @@ impl Model for Register {
     }
 }
 
+type Call = Event<Option<u64>, u64>;
+
 fn calls_are_linearizable(scene: &Scene) {
     for (round, metadata_words) in [0, 1].into_iter().enumerate() {
         let mut options = SwarmOptions::default();
@@ -48,9 +50,8 @@ fn calls_are_linearizable(scene: &Scene) {
         let path = format!("array-{round}");
         let arrays = scene.open(|node| SwarmArray::<Value>::open(node, &path, REGISTERS, options.clone()));
         let clock = AtomicU64::new(0);
-        let history: Mutex<Vec<Vec<Event<Option<u64>, u64>>>> = Mutex::new(vec![Vec::new(); REGISTERS]);
-        // Histories of more overlapping calls take the checker long.
-        let drops = 50;
+        let history: Mutex<Vec<Vec<Call>>> = Mutex::new(vec![Vec::new(); REGISTERS]);
+        // Histories of more overlapping calls, or of more dropped ones, take the checker long.
         let calls = scene.rounds(300, 3000) / scene.all_threads();
         scene.run(|node, thread, ep| {
             let client = arrays[node].client(ep).unwrap();
@@ -59,7 +60,7 @@ fn calls_are_linearizable(scene: &Scene) {
             for call in 1..=calls as u64 {
                 let register = rng.next() as usize % REGISTERS;
                 let input = rng.next().is_multiple_of(2).then_some((thread as u64) << 32 | call);
-                let is_dropped = rng.next().is_multiple_of(drops);
+                let is_dropped = rng.next().is_multiple_of(200);
                 let called = clock.fetch_add(1, Ordering::SeqCst);
                 let output = match input {
                     Some(written) if is_dropped => {

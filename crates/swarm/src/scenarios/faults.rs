@@ -13,9 +13,7 @@ pub(super) fn scenarios() -> Vec<Scenario> {
 
 /// Of four nodes, the last has no memory.
 fn options() -> SwarmOptions {
-    let mut options = SwarmOptions::default();
-    options.spare_buffers = 2;
-    options
+    SwarmOptions { spare_buffers: 2, ..SwarmOptions::default() }
 }
 
 /// The writer dies in the middle, and the readers agree what it has written.
