@@ -168,6 +168,7 @@ fn what_nobody_reads_is_141() {
         ("check barrier/meeting --executions 10", 141),
         ("check barrier/meeting --executions 10 --json -", 141),
         ("check --replay barrier/visible#e:", 141),
+        ("check barrier/visible --executions 20000 --mutant barrier-no-fence", 1),
         ("check barrier/visible --executions 20000 --jobs 2 --mutant barrier-no-fence --json %/report.json", 1),
         ("chaos --nodes 2 --seconds 0.3 --faults kill --seed 1", 141),
         ("completions bash", 141),

@@ -78,6 +78,7 @@ pub fn run(node: &Node) -> Result<(Counts, Vec<ByteString>)> {
                 };
                 jobs.enqueue(&ep, &Encoded::new(&job)?).await?;
             }
+            assert!(jobs.len(&ep).await? <= TEXTS.len()); // the others may have begun
             jobs.close(&ep).await?; // what is in it is still taken
         }
         let mut own = Counts::default();
@@ -134,6 +135,12 @@ pub fn run(node: &Node) -> Result<(Counts, Vec<ByteString>)> {
             assert!(results.expire_after(&ep, &done, Duration::from_millis(1)).await?);
         }
         assert_eq!(results.wait_change(&ep, &done, Some(&marked), ep.deadline()).await?, None);
+        // One that stays for an hour, unless it is removed before.
+        if me == LEADER {
+            let kept = ByteString::from("kept");
+            assert!(results.insert_for(&ep, &kept, &all, Duration::from_secs(3600)).await?);
+            assert!(results.delete_if(&ep, &kept, |counts| counts.letters == all.letters).await?);
+        }
         // No node leaves while another still waits for the removal.
         everyone.all_reduce(&ep, &mut firsts, |a, b| a + b).await?;
         Ok((all, reported))

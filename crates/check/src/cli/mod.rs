@@ -222,9 +222,14 @@ impl Program {
         if let Some(path) = timeline_at {
             write_page(path, &timeline)?;
         }
-        print(&timeline.to_text())?;
+        let mut text = timeline.to_text();
         if let Some(path) = timeline_at {
-            print(&format!("The timeline is in {}\n", path.display()))?;
+            text += &format!("The timeline is in {}\n", path.display());
+        }
+        match print(&text) {
+            // A failure is the result, whether anyone reads it or not.
+            Err(error) if outcome.failure.is_some() && exit::is_unread(&error) => {}
+            printed => printed?,
         }
         if let Some(why) = misfit {
             let _ = writeln!(io::stderr(), "This execution fails, but {why}");

@@ -434,8 +434,10 @@ impl<'a> Search<'a> {
                 let _ = write!(io::stderr(), "{text}");
                 return Ok(());
             }
+            // A failure is the result, whether anyone reads it or not.
+            let is_kept = self.plan.is_kept || self.courses.iter().any(|course| course.tally.failing.is_some());
             match super::print(text) {
-                Err(error) if self.plan.is_kept && exit::is_unread(&error) => Ok(()),
+                Err(error) if is_kept && exit::is_unread(&error) => Ok(()),
                 printed => printed,
             }
         })

@@ -341,7 +341,8 @@ impl<P: Future + Unpin, M: Future<Output = P::Output> + Unpin> Future for Either
 
 impl Object {
     /// Whether a call may begin at once: the object was not reopened, and its calls are not measured. It is one comparison,
-    /// as [`Object::check_current`] is. Otherwise the call begins with that check, and then is measured.
+    /// as [`Object::check_current`] is. Otherwise the call is measured, and that check is its beginning: so a refused one counts
+    /// as failed.
     ///
     /// ```
     /// # use farfield::{Endpoint, Result, fabric::RemotePtr, toolkit::Object};
@@ -351,8 +352,11 @@ impl Object {
     ///     if object.is_plain() {
     ///         return get().await;
     ///     }
-    ///     object.check_current()?;
-    ///     object.meter().measure(ep, GET, get()).await
+    ///     let checked = async {
+    ///         object.check_current()?;
+    ///         get().await
+    ///     };
+    ///     object.meter().measure(ep, GET, checked).await
     /// }
     /// ```
     #[inline]

@@ -312,21 +312,23 @@ fn leaves() -> Scenario {
             let insert = |(key, time)| ep.block_on(first.insert_for(&ep, &key, &[1; 2], time)).map(drop);
             if node.id().0 == 0 { times.try_for_each(insert) } else { Ok(()) }
         })?;
-        let leaving = cluster.node(0);
-        cluster.thread(0, "leaves", move |ep| {
+        let (leaving, mut clients) = (cluster.node(0), clients.into_iter());
+        let (first, second) = (clients.next().expect("of node 0"), clients.next().expect("of node 1"));
+        cluster.thread_that_drops(0, "leaves", move |ep| {
             (0..choose(3)).for_each(|_| ep.block_on(a_moment(ep)));
-            leaving.clone().leave();
+            // As programs do whose handles go with their scope, or with the store still open.
+            if choose(2) == 0 {
+                drop(first);
+            }
+            leaving.leave();
             Ok(())
         });
         let stays = cluster.node(1);
         cluster.at_end(move || {
             let ep = stays.endpoint()?;
             for key in keys {
-                assert!(
-                    ep.block_on(clients[1].kv.insert(&ep, &key, &[2; 2]))?,
-                    "its value was lost, or it was removed"
-                );
-                assert_eq!(ep.block_on(clients[1].kv.get(&ep, &key))?, Some([2; 2]));
+                assert!(ep.block_on(second.kv.insert(&ep, &key, &[2; 2]))?, "its value was lost, or it was removed");
+                assert_eq!(ep.block_on(second.kv.get(&ep, &key))?, Some([2; 2]));
             }
             Ok(())
         });

@@ -18,8 +18,8 @@
 //! The lock may be one that a dead node held. The removal needs no repair of the other keys, only that the dead are settled:
 //! then the key's entry is the same in all indexes, and nothing of the dead can land. The mark stays for the next holder.
 //!
-//! A removal ends unfinished where the store's handle is dropped. Nodes close a store at about the same time, and one that has
-//! closed it acknowledges nothing.
+//! Where the store's handle is dropped, a removal ends with the release of the lock. Nodes close a store at about the same time,
+//! and one that has closed it acknowledges nothing.
 //!
 //! A slot has one time, so that there is always room for it: the next use replaces it, or finds it useless. If the home dies, the value is lost, and so
 //! is its time.
@@ -80,9 +80,16 @@ impl<K: Key> Expiries<K> {
         Expiries { node, table: LocalMutex::new(table) }
     }
 
-    /// Gives it the poller, which it passes to the service thread with the first key.
+    /// Gives it the poller, which it passes to the service thread with the first key. Others may have announced one while
+    /// this node was still opening the store.
     pub(super) fn has_poller(&self, poller: Expirer<K>) {
-        self.table.lock().poller = Some(Box::new(poller));
+        let mut table = self.table.lock();
+        if table.timed.is_empty() {
+            table.poller = Some(Box::new(poller));
+            return;
+        }
+        drop(table);
+        self.node.add_poller(Box::new(poller));
     }
 
     /// Notes when the time of a key is up, in place of an earlier note. [`Instant::NEVER`]: it has no time.
@@ -253,8 +260,8 @@ impl<K: Key> Poller for Expirer<K> {
         if self.node.fabric().is_fenced() || self.node.is_leaving() {
             return Progress::Done;
         }
-        let now = endpoint.now();
-        for attempts in 0..TURN {
+        let (now, mut has_removed) = (endpoint.now(), false);
+        for _ in 0..TURN {
             let progress = match open.expiries.next() {
                 None => Progress::Idle,
                 Some((next, _)) if next > now => Progress::Until(next),
@@ -262,12 +269,14 @@ impl<K: Key> Poller for Expirer<K> {
                 Some((_, timed)) => {
                     let is_last = self.expire(endpoint, &open, &timed);
                     open.expiries.end_attempt(&timed, (!is_last).then(|| now + PAUSE));
+                    has_removed |= is_last;
                     continue;
                 }
             };
             // What is left of a removal is for a poller that the thread has not taken yet.
-            return if attempts > 0 { Progress::Busy } else { progress };
+            return if has_removed { Progress::Busy } else { progress };
         }
-        Progress::Busy
+        // Keys whose locks are held, or a store that was reopened, do not keep the thread busy.
+        if has_removed { Progress::Busy } else { Progress::Until(now + PAUSE) }
     }
 }

@@ -255,7 +255,9 @@ impl<K: Key, V: Value> KvStore<K, V> {
         // One lock on each node for each row of stripes: any may have to replace any other.
         let stripes = Stripes { count: options.locks, nodes: count };
         let (locks, homes) = (options.locks.next_multiple_of(count), object.participants());
-        let locks = Arc::new(MutexArray::open_unmarked(node, &format!("{path}/locks"), homes, locks)?);
+        // The service thread may drop the last handle, which must not take the node with it.
+        let service = node.for_service();
+        let locks = Arc::new(MutexArray::open_unmarked(&service, &format!("{path}/locks"), homes, locks)?);
         let slots = Arc::new(Slots::new(layout, participants.clone(), node.id(), options.placement, bases));
         let index = Arc::new(Index::new(options.slots_per_node.saturating_mul(count).min(INDEX_KEYS_MAX)));
         let expiries = Arc::new(Expiries::new(node.for_service()));
@@ -327,13 +329,14 @@ impl<K: Key, V: Value> KvStore<K, V> {
         let endpoint = node.endpoint()?;
         // A valid pair here is in this node's index: its inserter, dead or not, had all nodes' acknowledgements.
         let here = old.index.entries(|_| true).into_iter().filter(|(_, entry)| entry.slot.node() == node.id());
-        let copy = async |key: K, entry: Entry| match (
-            old.get(&endpoint, &key).await?,
-            old.expiries.left(entry, endpoint.now()),
-        ) {
-            (None, _) | (_, Some(Duration::ZERO)) => Ok(()),
-            (Some(value), None) => store.insert(&endpoint, &key, &value).await.map(drop),
-            (Some(value), Some(left)) => store.insert_for(&endpoint, &key, &value, left).await.map(drop),
+        let copy = async |key: K, entry: Entry| {
+            // Looked at first: when the time is up, the value goes before its note.
+            let left = old.expiries.left(entry, endpoint.now());
+            match (old.get(&endpoint, &key).await?, left) {
+                (None, _) | (_, Some(Duration::ZERO)) => Ok(()),
+                (Some(value), None) => store.insert(&endpoint, &key, &value).await.map(drop),
+                (Some(value), Some(left)) => store.insert_for(&endpoint, &key, &value, left).await.map(drop),
+            }
         };
         let mut copied = Ok(());
         endpoint.run_window(WINDOW, here.map(|(key, entry)| copy(key, entry)), |done: Result<()>| {

@@ -129,8 +129,8 @@ pub(super) struct Unfinished<K> {
 
 /// A removal of a key whose time is up.
 pub(super) struct Unasked {
-    /// It ends with the store's handle: a node that closes the store at the same time acknowledges nothing, and no call waits
-    /// for this one.
+    /// With the store's handle it ends but for the lock: a node that closes the store at the same time acknowledges nothing,
+    /// and no call waits for this one.
     pub(super) store: Weak<MutexArray>,
     /// As long as it lives, it counts here.
     pub(super) _counted: Arc<()>,
@@ -215,7 +215,8 @@ impl<K: Key> Poller for Unfinished<K> {
             return Progress::Done; // the others take the lock from this node, and repair its changes
         }
         if self.is_given_up() {
-            return Progress::Done;
+            // No node applies it any more, and none waits for it; but for the lock.
+            (self.told, self.dropped, self.freed) = (Some(0), true, true);
         }
         let has_advanced = self.step(endpoint);
         if self.lock.is_none() {
@@ -228,6 +229,6 @@ impl<K: Key> Poller for Unfinished<K> {
     }
 
     fn must_finish_before_leave(&self) -> bool {
-        !self.is_given_up()
+        true
     }
 }
