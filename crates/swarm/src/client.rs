@@ -22,7 +22,7 @@ use crate::raise::Raise;
 use crate::sections::{SECTIONS, Sections};
 use crate::version::Version;
 
-/// What all clients of a node share.
+/// The state that all clients of a node share.
 pub(crate) struct Shared {
     pub(crate) object: Object,
     pub(crate) options: SwarmOptions,
@@ -48,7 +48,7 @@ pub(crate) struct Replica {
     pub(crate) locks: RemotePtr<u64>,
 }
 
-/// What a writer knows, and passes on to the next client in its place.
+/// The state of a writer, which the next client in its place takes over.
 pub(crate) struct Place {
     /// The number of the client on its node, and among all.
     client: usize,
@@ -486,7 +486,7 @@ impl Section<'_, '_> {
     }
 }
 
-/// A read that is dropped in the middle waits until what it has put has landed: its client may not call again for long, and
+/// A read that is dropped in the middle waits until its puts have landed: its client may not call again for long, and
 /// others need the buffers.
 impl Drop for Section<'_, '_> {
     fn drop(&mut self) {

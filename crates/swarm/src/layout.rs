@@ -12,7 +12,8 @@
 //! region `locks`: for each register, a timestamp lock for each client (one word)
 //! ```
 //!
-//! The value in place lies beside the metadata words, so one get reads both. Only one memory node has it at a time.
+//! The value in place lies beside the metadata words, so one get reads both. A write puts it on one
+//! memory node, the first that its client asks.
 
 use farfield_core::Result;
 use farfield_core::toolkit::region_bytes;

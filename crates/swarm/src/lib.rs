@@ -22,7 +22,7 @@
 //!
 //! # Algorithm
 //!
-//! *Safe-Guess* (§3) orders writes by timestamps that the writers guess, from clocks that nobody has to synchronise: a
+//! *Safe-Guess* (§3) orders writes by timestamps that the writers guess, from clocks that need no synchronisation: a
 //! clock that turns out to be behind is set forward. A write puts its value on a majority and reads the register at the
 //! same time. If it finds nothing later, its guess was fresh, and it has ended; the flag V, which says so, follows in the
 //! background. Otherwise the guess may have been stale. The writer takes its *timestamp lock*, so that no reader can use
@@ -56,7 +56,7 @@
 //! | [`SwarmClient::read`], of a value that is being written | 4 or more | a second look, the value, and a compare-and-swap each of the timestamp lock |
 //! | [`SwarmClient::write`], after a stale guess | 3 to 5 | for each a put and two or more compare-and-swaps |
 //!
-//! A writer knows what its metadata word holds. With fewer words than clients it may not, and then takes a round trip more.
+//! A writer knows the content of its metadata word. With fewer words than clients it may not, and then takes a round trip more.
 //!
 //! # When a node dies
 //!
@@ -121,7 +121,7 @@ use self::sections::{Answers, REQUEST_BYTES, Sections};
 /// let (mine, yours) = (arrays[0].client(&ep)?, arrays[1].client(&far)?);
 /// ep.block_on(mine.write(5, [1, 2, 3, 4]))?;
 /// assert_eq!(far.block_on(yours.read(5))?, [1, 2, 3, 4]);
-/// assert_eq!(far.block_on(yours.read(6))?, [0; 4]); // nobody has written it
+/// assert_eq!(far.block_on(yours.read(6))?, [0; 4]); // not written yet
 /// # drop((mine, yours));
 /// # Ok::<(), farfield::Error>(())
 /// ```

@@ -45,7 +45,7 @@ impl Replicas {
     }
 }
 
-/// What the first memory nodes have answered.
+/// The answers of the first memory nodes.
 pub(crate) struct Gathered<T, F> {
     pub(crate) answers: PerReplica<T>,
     /// The operations that have not ended. They continue when this is dropped.

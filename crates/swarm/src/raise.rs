@@ -6,8 +6,8 @@ use core::task::{Context, Poll, ready};
 
 use farfield_fabric::{self as fabric, Endpoint, Op, Posted, RemotePtr};
 
-/// Raises a word to `new`, unless what it holds is enough. The result is what the word holds after that: `new`, or what
-/// is enough.
+/// Raises a word to `new`, unless its value is enough already. The result is its value after that: `new`, or the one that is
+/// enough.
 ///
 /// Each attempt that fails has found a higher word than the one before, so there are as many as the word rises meanwhile.
 pub(crate) struct Raise<'e> {

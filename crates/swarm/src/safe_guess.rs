@@ -393,7 +393,7 @@ impl Drop for Write<'_, '_, '_> {
     }
 }
 
-/// How long a read waits at least until it writes what it has found to other memory nodes than those that have answered.
+/// How long a read waits at least until it writes a value back to other memory nodes than those that have answered.
 const WRITE_BACK_PATIENCE: Duration = Duration::from_millis(10);
 
 /// The highest of some metadata words.

@@ -1,4 +1,4 @@
-//! Scenarios for the model checker. What the clients have seen has to be linearizable.
+//! Scenarios for the model checker. The calls of all clients have to be linearizable.
 
 mod faults;
 mod parts;
@@ -107,7 +107,7 @@ fn stale() -> Scenario {
     ])
 }
 
-/// True exclusion (appendix B): the two sides never both have a timestamp. True safety: who is alone has it.
+/// True exclusion (appendix B): the two sides never both have a timestamp. True safety: a side without a rival has it.
 fn lock() -> Scenario {
     Scenario::new("swarm/lock", "a timestamp is locked by readers or by its writer", 3, |cluster| {
         let Opened { clients, .. } = open(cluster, 1, SwarmOptions::default())?;
@@ -171,7 +171,7 @@ fn reuse() -> Scenario {
     .kills(&["swarm-reused-at-once", "swarm-answered-at-once"])
 }
 
-/// A read copies to memory node 1 what that has missed, and is dropped. The copy must not land in a buffer that the writer
+/// A read copies to memory node 1 a value that this one has missed, and is dropped. The copy must not land in a buffer that the writer
 /// uses again for its last value, which it then reads from there.
 fn reuse_late() -> Scenario {
     Scenario::new("swarm/reuse-late", "a late copy of a reader hits no buffer that is used again", 3, |cluster| {

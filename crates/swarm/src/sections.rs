@@ -1,4 +1,4 @@
-//! When a buffer may be used again (§4.5): when no read can still use what it has found before.
+//! When a buffer may be used again (§4.5): when no read can still use an old version that points to it.
 //!
 //! A write replaces the value of its client's last write of the register: a read that begins later finds a higher version
 //! at a majority. But one that has begun before may still read the old buffer, or copy from it to a memory node that has
@@ -19,7 +19,7 @@ use std::sync::Arc;
 /// Reads that a client may have under way.
 pub(crate) const SECTIONS: usize = 64;
 
-/// What the clients of a node share with its service thread.
+/// The state that the clients of a node share with its service thread.
 pub(crate) struct Sections {
     epoch: Word,
     /// For each client, its sections: the epoch in which a read has begun, or 0.

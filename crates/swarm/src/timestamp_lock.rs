@@ -16,7 +16,7 @@ use crate::client::Core;
 use crate::raise::Raise;
 use crate::version::Version;
 
-/// Who takes the lock.
+/// The side that takes the lock.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Mode {
     /// A reader: the timestamp counts from now on.

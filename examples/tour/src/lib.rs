@@ -15,7 +15,7 @@ use farfield::{
 };
 use serde::{Deserialize, Serialize};
 
-/// What is counted: plain data, which lies in network memory as it is.
+/// The counts: plain data, which lies in network memory as it is.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[zerocopy(crate = "farfield::zerocopy")]
 #[repr(C)]
@@ -43,7 +43,7 @@ const TEXTS: [(&str, &str); 4] = [
 /// The node that hands out the work.
 const LEADER: NodeId = NodeId(0);
 
-/// One node's part. Returns what all have counted together, and on the leader the titles, as they were reported.
+/// One node's part. Returns the counts of all nodes together, and on the leader the titles, as they were reported.
 ///
 /// # Errors
 /// Those of the objects; a node that is missing or has died.

@@ -1,11 +1,12 @@
-//! Replicated registers: what all clients have seen is linearizable, with few buffers, few metadata words, clocks that
-//! differ, and calls that are dropped.
+//! Replicated registers: the calls of all clients are linearizable, with few buffers, few metadata words, and calls that are
+//! dropped.
 
 use std::pin::pin;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use farfield::history::{Budget, Event, Model, check};
+use farfield::history::kv::{KvHistory, KvInput, KvOutput};
+use farfield::history::{Budget, Event};
 use farfield::{SwarmArray, SwarmOptions};
 
 use crate::harness::{Rng, Scene, everywhere, poll_times};
@@ -19,28 +20,6 @@ fn value(writer: u64) -> Value {
     [writer, !writer, writer << 8, writer.rotate_left(32), writer ^ 0x5555]
 }
 
-/// A register: a write has its value, a read has none.
-struct Register;
-
-impl Model for Register {
-    type Input = Option<u64>;
-    type Output = u64;
-    type State = u64;
-
-    fn initial(&self) -> u64 {
-        0
-    }
-
-    fn step(&self, state: &u64, written: &Option<u64>, read: Option<&u64>) -> Option<u64> {
-        match written {
-            Some(value) => Some(*value),
-            None => read.is_none_or(|read| read == state).then_some(*state),
-        }
-    }
-}
-
-type Call = Event<Option<u64>, u64>;
-
 fn calls_are_linearizable(scene: &Scene) {
     for (round, metadata_words) in [0, 1].into_iter().enumerate() {
         let mut options = SwarmOptions::default();
@@ -50,43 +29,40 @@ fn calls_are_linearizable(scene: &Scene) {
         let path = format!("array-{round}");
         let arrays = scene.open(|node| SwarmArray::<Value>::open(node, &path, REGISTERS, options.clone()));
         let clock = AtomicU64::new(0);
-        let history: Mutex<Vec<Vec<Call>>> = Mutex::new(vec![Vec::new(); REGISTERS]);
+        // A register is like the key of a store; zero is no value.
+        let history = Mutex::new(KvHistory::new());
         // Histories of more overlapping calls, or of more dropped ones, take the checker long.
         let calls = scene.rounds(300, 3000) / scene.all_threads();
         scene.run(|node, thread, ep| {
             let client = arrays[node].client(ep).unwrap();
             let mut rng = Rng::new((round as u64) << 32 | thread as u64);
-            let mut seen = Vec::new();
+            let mut seen = KvHistory::new();
             for call in 1..=calls as u64 {
                 let register = rng.next() as usize % REGISTERS;
-                let input = rng.next().is_multiple_of(2).then_some((thread as u64) << 32 | call);
-                let is_dropped = rng.next().is_multiple_of(200);
+                let written = (thread as u64) << 32 | call;
+                let is_write = rng.next().is_multiple_of(2);
+                let polls = rng.next().is_multiple_of(200).then(|| rng.next() as usize % 4);
                 let called = clock.fetch_add(1, Ordering::SeqCst);
-                let output = match input {
-                    Some(written) if is_dropped => {
-                        let write = pin!(client.write(register, value(written)));
-                        poll_times(write, rng.next() as usize % 4).map(|done| done.unwrap()).map(|()| written)
-                    }
-                    Some(written) => {
-                        ep.block_on(client.write(register, value(written))).map(|()| Some(written)).unwrap()
-                    }
-                    None => {
-                        let read = ep.block_on(client.read(register)).unwrap();
-                        assert!(read == value(read[0]) || read == [0; 5], "a torn value: {read:?}");
-                        Some(read[0])
-                    }
+                let (input, output) = if is_write {
+                    let write = pin!(client.write(register, value(written)));
+                    let done = match polls {
+                        Some(polls) => poll_times(write, polls),
+                        None => Some(ep.block_on(write)),
+                    };
+                    (KvInput::Upsert(written), done.map(|done| done.map(|()| KvOutput::Stored).unwrap()))
+                } else {
+                    let read = ep.block_on(client.read(register)).unwrap();
+                    assert!(read == value(read[0]) || read == [0; 5], "a torn value: {read:?}");
+                    (KvInput::Get, Some(KvOutput::Found(Some(read[0]).filter(|writer| *writer != 0))))
                 };
-                let returned = clock.fetch_add(1, Ordering::SeqCst);
-                let event = Event { output, return_ns: Some(returned), ..Event::pending(thread as u32, called, input) };
-                seen.push((register, event));
+                let returned = output.map(|_| clock.fetch_add(1, Ordering::SeqCst));
+                let event = Event { output, return_ns: returned, ..Event::pending(thread as u32, called, input) };
+                seen.record(register as u64, event);
             }
-            let mut history = history.lock().unwrap();
-            seen.into_iter().for_each(|(register, event)| history[register].push(event));
+            history.lock().unwrap().merge(seen);
         });
-        for (register, calls) in history.into_inner().unwrap().iter().enumerate() {
-            let verdict = check(&Register, calls, Budget::default());
-            assert!(verdict.is_linearizable(), "register {register}, {metadata_words} words: {verdict}");
-        }
+        let checked = history.into_inner().unwrap().check_each_key(Budget::default());
+        checked.unwrap_or_else(|failure| panic!("{metadata_words} metadata words: {failure}"));
     }
 }
 

@@ -16,7 +16,7 @@ fn options() -> SwarmOptions {
     SwarmOptions { spare_buffers: 2, ..SwarmOptions::default() }
 }
 
-/// The writer dies in the middle, and the readers agree what it has written.
+/// The writer dies in the middle, and the readers agree on the value that it has written.
 fn client_dies() -> Scenario {
     Scenario::new("swarm/client-dies", "readers settle what a dead client has left", 4, |cluster| {
         let Opened { clients, history } = open(cluster, 1, options())?;

@@ -1,6 +1,6 @@
 //! Clients whose calls are recorded, and the check that they are linearizable.
 
-use core::cell::RefCell;
+use core::cell::{Cell, RefCell};
 use core::future::{Future, poll_fn};
 use core::pin::pin;
 use core::task::Poll;
@@ -8,7 +8,8 @@ use std::rc::Rc;
 
 use farfield_check::parts::{Excuse, unless_faults};
 use farfield_check::{Cluster, choose, was_paused};
-use farfield_core::history::{Budget, Event, Model, check};
+use farfield_core::history::kv::{KvEvent, KvInput, KvModel, KvOutput};
+use farfield_core::history::{Budget, Event, check};
 use farfield_core::{Endpoint, Error, ErrorKind, Result};
 use farfield_fabric::Word;
 
@@ -16,44 +17,34 @@ use crate::errors::NoMajority;
 use crate::majority::Replicas;
 use crate::{SwarmArray, SwarmClient, SwarmOptions};
 
-/// A value, and what makes it wider than a word, so that it can be torn.
+/// Two equal words, so that a torn value shows.
 type Value = [u64; 2];
 
 pub(super) type Array = Rc<SwarmArray<Value>>;
 
-/// A register: a write has its value, a read has none.
-struct Register;
-
-impl Model for Register {
-    type Input = Option<u64>;
-    type Output = u64;
-    type State = u64;
-
-    fn initial(&self) -> u64 {
-        0
-    }
-
-    fn step(&self, state: &u64, written: &Option<u64>, read: Option<&u64>) -> Option<u64> {
-        match written {
-            Some(value) => Some(*value),
-            None => read.is_none_or(|read| read == state).then_some(*state),
-        }
-    }
-}
-
-type Call = Event<Option<u64>, u64>;
-
-/// The calls on each register. Its clock counts the events of the execution.
+/// The calls on each register, as those on a key of a store: zero is no value. Its clock counts the events of the execution.
 #[derive(Clone)]
 pub(super) struct History {
-    calls: Rc<RefCell<Vec<Vec<Call>>>>,
-    clock: Rc<RefCell<u64>>,
+    calls: Rc<RefCell<Vec<Vec<KvEvent>>>>,
+    clock: Rc<Cell<u64>>,
 }
 
 impl History {
     fn tick(&self) -> u64 {
-        *self.clock.borrow_mut() += 1;
-        *self.clock.borrow()
+        self.clock.set(self.clock.get() + 1);
+        self.clock.get()
+    }
+
+    /// Records a call that begins: until it has an answer, it may happen at any moment. Returns its place.
+    fn begin(&self, node: usize, register: usize, input: KvInput) -> (usize, usize) {
+        let calls = &mut self.calls.borrow_mut()[register];
+        calls.push(Event::pending(node as u32, self.tick(), input));
+        (register, calls.len() - 1)
+    }
+
+    fn end(&self, (register, at): (usize, usize), output: KvOutput) {
+        let call = &mut self.calls.borrow_mut()[register][at];
+        (call.return_ns, call.output) = (Some(self.tick()), Some(output));
     }
 }
 
@@ -62,7 +53,7 @@ pub(super) struct Opened {
     pub(super) history: History,
 }
 
-/// Opens an array on all nodes, and checks at the end what its clients have seen.
+/// Opens an array on all nodes, and checks the calls of its clients at the end.
 pub(super) fn open(cluster: &Cluster, registers: usize, options: SwarmOptions) -> Result<Opened> {
     let open = move |node: &_| Ok(Rc::new(SwarmArray::open(node, "array", registers, options.clone())?));
     let clients = cluster.on_each(open)?;
@@ -72,7 +63,7 @@ pub(super) fn open(cluster: &Cluster, registers: usize, options: SwarmOptions) -
     cluster.at_end(move || {
         drop(kept);
         for (register, calls) in seen.calls.borrow().iter().enumerate() {
-            let verdict = check(&Register, calls, Budget::default());
+            let verdict = check(&KvModel, calls, Budget::default());
             assert!(verdict.is_linearizable(), "register {register}: {verdict}");
         }
         Ok(())
@@ -88,8 +79,7 @@ pub(super) fn register(
     history: &History,
     body: impl Fn(&Recorded<'_, '_>) -> Result<()> + 'static,
 ) {
-    let (array, history) = (Rc::clone(&clients[node]), history.clone());
-    cluster.thread(node, "client", move |ep| unless_no_majority(run(&array, ep, node, &history, &body)).map(drop));
+    spawn(cluster, node, clients, history, || true, body);
 }
 
 /// A thread with a client whose calls all end well, whatever happens to others. (Where threads stand still, its node may be
@@ -101,11 +91,20 @@ pub(super) fn register_unfailing(
     history: &History,
     body: impl Fn(&Recorded<'_, '_>) -> Result<()> + 'static,
 ) {
+    spawn(cluster, node, clients, history, was_paused, body);
+}
+
+fn spawn(
+    cluster: &Cluster,
+    node: usize,
+    clients: &[Array],
+    history: &History,
+    may_fail: fn() -> bool,
+    body: impl Fn(&Recorded<'_, '_>) -> Result<()> + 'static,
+) {
     let (array, history) = (Rc::clone(&clients[node]), history.clone());
     cluster.thread(node, "client", move |ep| match run(&array, ep, node, &history, &body) {
-        Err(error) if was_paused() || error.is_timeout() && Excuse::now().is_given() => {
-            unless_no_majority(Err(error)).map(|_: Option<()>| ())
-        }
+        Err(error) if may_fail() => unless_no_majority(Err(error)).map(|_: Option<()>| ()),
         ended => ended,
     });
 }
@@ -166,51 +165,40 @@ impl Recorded<'_, '_> {
     }
 
     pub(super) fn write_at(&self, register: usize, value: u64) -> Result<()> {
-        self.record(register, Some(value), || {
-            // A timeout is one of waiting for a buffer, before anything is written: until a node is evicted, say. Where a
-            // majority decides, time may pass at any moment.
-            let mut tries = 0..4;
-            loop {
-                let excuse = Excuse::now();
-                match self.client.write_blocking(register, [value; 2]) {
-                    Err(error) if error.is_timeout() && excuse.is_given() && tries.next().is_some() => {}
-                    written => return written.map(|()| Some(value)),
+        let call = self.history.begin(self.node, register, KvInput::Upsert(value));
+        // A timeout is one of waiting for a buffer, before anything is written: until a node is evicted, say. Where a
+        // majority decides, time may pass at any moment.
+        let mut tries = 0..4;
+        loop {
+            let excuse = Excuse::now();
+            match self.client.write_blocking(register, [value; 2]) {
+                Err(error) if error.is_timeout() && excuse.is_given() && tries.next().is_some() => {}
+                written => {
+                    written?;
+                    self.history.end(call, KvOutput::Stored);
+                    return Ok(());
                 }
             }
-        })
+        }
     }
 
     pub(super) fn read_at(&self, register: usize) -> Result<()> {
-        self.record(register, None, || {
-            let value = self.client.read_blocking(register)?;
-            assert_eq!(value[0], value[1], "a torn value");
-            Ok(Some(value[0]))
-        })
+        let call = self.history.begin(self.node, register, KvInput::Get);
+        self.history.end(call, found(self.client.read_blocking(register)?));
+        Ok(())
     }
 
     /// Writes these values to these registers, all at a time.
     pub(super) fn write_window(&self, writes: &[(usize, u64)]) -> Result<()> {
-        let called = self.history.tick();
-        let begin = |(register, value): &(usize, u64)| {
-            let mut calls = self.history.calls.borrow_mut();
-            calls[*register].push(Event::pending(self.node as u32, called, Some(*value)));
-            (*register, calls[*register].len() - 1, *value)
-        };
-        let begun: Vec<(usize, usize, u64)> = writes.iter().map(begin).collect();
-        let calls = begun.iter().map(async |(register, at, value)| {
+        let writes = writes.iter().map(async |(register, value)| {
+            let call = self.history.begin(self.node, *register, KvInput::Upsert(*value));
             self.client.write(*register, [*value; 2]).await?;
-            let returned = Some(self.history.tick());
-            let event = &mut self.history.calls.borrow_mut()[*register][*at];
-            (event.return_ns, event.output) = (returned, Some(*value));
+            self.history.end(call, KvOutput::Stored);
             Ok(())
         });
-        let mut failed = None;
-        self.ep.run_window(writes.len(), calls, |written: Result<()>| {
-            if let Err(error) = written {
-                failed.get_or_insert(error);
-            }
-        });
-        failed.map_or(Ok(()), Err)
+        let mut ended = Ok(());
+        self.ep.run_window(writes.len(), writes, |written: Result<()>| ended = ended.clone().and(written));
+        ended
     }
 
     /// Waits until another thread has stored this.
@@ -221,15 +209,20 @@ impl Recorded<'_, '_> {
 
     /// A write that may be dropped at some moment.
     pub(super) fn write_or_drop(&self, value: u64) -> Result<()> {
-        self.record(0, Some(value), || {
-            let written = self.or_drop(self.client.write(0, [value; 2]));
-            Ok(written.transpose()?.map(|()| value))
-        })
+        let call = self.history.begin(self.node, 0, KvInput::Upsert(value));
+        if self.or_drop(self.client.write(0, [value; 2])).transpose()?.is_some() {
+            self.history.end(call, KvOutput::Stored);
+        }
+        Ok(())
     }
 
     /// A read that may be dropped at some moment.
     pub(super) fn read_or_drop(&self) -> Result<()> {
-        self.record(0, None, || Ok(self.or_drop(self.client.read(0)).transpose()?.map(|value| value[0])))
+        let call = self.history.begin(self.node, 0, KvInput::Get);
+        if let Some(value) = self.or_drop(self.client.read(0)).transpose()? {
+            self.history.end(call, found(value));
+        }
+        Ok(())
     }
 
     /// Polls a future a few times, and drops it.
@@ -245,21 +238,10 @@ impl Recorded<'_, '_> {
             }
         }))
     }
+}
 
-    /// Records a call: with the result of a read, and as one that may happen later if it has ended without an answer.
-    fn record(&self, register: usize, input: Option<u64>, call: impl FnOnce() -> Result<Option<u64>>) -> Result<()> {
-        let called = self.history.tick();
-        let at = {
-            let mut calls = self.history.calls.borrow_mut();
-            calls[register].push(Event::pending(self.node as u32, called, input));
-            calls[register].len() - 1
-        };
-        let output = call()?;
-        if output.is_some() {
-            let returned = self.history.tick();
-            let event = Event { output, return_ns: Some(returned), ..Event::pending(self.node as u32, called, input) };
-            self.history.calls.borrow_mut()[register][at] = event;
-        }
-        Ok::<(), Error>(())
-    }
+/// The answer of a read.
+fn found(value: Value) -> KvOutput {
+    assert_eq!(value[0], value[1], "a torn value");
+    KvOutput::Found(Some(value[0]).filter(|value| *value != 0))
 }

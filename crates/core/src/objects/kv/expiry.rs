@@ -13,7 +13,7 @@
 //!    its holder may wait for this thread's acknowledgement;
 //! 2. looks again, under the lock: the key may have been removed meanwhile, or have another time;
 //! 3. clears the valid bit, which is in its own memory: the linearization point, as of a delete;
-//! 4. leaves the rest, and the lock, to what completes a delete that was cut short ([`unfinished`](super::unfinished)).
+//! 4. leaves the rest, and the lock, to the poller that completes a delete that was cut short ([`unfinished`](super::unfinished)).
 //!
 //! The lock may be one that a dead node held. The removal needs no repair of the other keys, only that the dead are settled:
 //! then the key's entry is the same in all indexes, and nothing of the dead can land. The mark stays for the next holder.
