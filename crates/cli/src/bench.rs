@@ -13,7 +13,9 @@ pub(crate) mod measurement;
 pub(crate) mod memory;
 mod options;
 mod peer;
+mod plot;
 mod queue;
+mod swarm;
 mod threads;
 mod transfers;
 mod worker;
@@ -44,6 +46,8 @@ enum Command {
     Collectives(collectives::CollectivesArgs),
     /// Enqueue and dequeue words, with all threads of several processes
     Queue(queue::QueueArgs),
+    /// Compare the replicated store with other ways to keep values on memory nodes, and kill one of these
+    Swarm(swarm::SwarmArgs),
     /// Wait for long for an object of another process
     Idle(idle::IdleArgs),
     /// Time waited-for 8-byte put, get, cas and faa to another process
@@ -59,6 +63,7 @@ pub(crate) fn main(args: BenchArgs) -> Result<()> {
         Command::Broadcast(args) => broadcast::main(&args),
         Command::Collectives(args) => collectives::main(&args),
         Command::Queue(args) => queue::main(&args),
+        Command::Swarm(args) => swarm::main(&args),
         Command::Idle(args) => idle::main(&args),
         Command::Fabric(args) => fabric::main(&args),
     }

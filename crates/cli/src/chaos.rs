@@ -42,10 +42,10 @@ use crate::output;
 use crate::parts;
 
 const HELP: &str = "\
-Each node is a process. Its threads use a key-value store, queues, locks (of another kind in each generation), rings,
-barriers and variables, which all nodes share, and log every call. Some threads have several calls in flight. The seed
-determines the plan: which nodes are killed, stopped and restarted, and when. The interleaving of the processes is up to
-the machine, so the same plan may end differently.
+Each node is a process. Its threads use key-value stores, one of them replicated, queues, locks (of another kind in each
+generation), rings, barriers and variables, which all nodes share, and log every call. Some threads have several calls in
+flight. The seed determines the plan: which nodes are killed, stopped and restarted, and when. The interleaving of the
+processes is up to the machine, so the same plan may end differently.
 
 A plan consists of generations of a few seconds. In each one the live nodes open new objects and use them while the
 plan's faults are injected. A killed node may be restarted at once: it joins the session as a new member, and all nodes

@@ -28,6 +28,7 @@ mod chaos;
 mod doctor;
 mod launch;
 mod litmus;
+mod memory;
 mod output;
 mod parts;
 mod report;
@@ -66,6 +67,8 @@ enum Command {
     Chaos(chaos::ChaosArgs),
     /// Enumerate the outcomes of litmus tests under the memory models, or run the tests and count
     Litmus(litmus::LitmusArgs),
+    /// Lend memory to replicated registers and stores of other processes
+    Memory(memory::MemoryArgs),
     /// Report what this machine supports, what it lacks, and how to fix it
     Doctor(doctor::DoctorArgs),
     /// Print the script by which a shell completes this command line
@@ -105,6 +108,7 @@ pub fn main(parts: Parts) -> ExitCode {
             output::unless_unread(parts::checked().run(args, &format!("{} check", parts::program())))
         }
         Command::Litmus(args) => output::unless_unread(litmus::main(&args)),
+        Command::Memory(args) => output::unless_unread(output::log().and_then(|()| memory::main(&args))),
         Command::Doctor(args) => output::unless_unread(doctor::main(&args)),
         Command::Chaos(args) => output::unless_unread(chaos::main(&args)),
         Command::Completions(args) => output::unless_unread(shell::completions_main(&args, Cli::command())),

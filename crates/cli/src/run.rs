@@ -18,6 +18,7 @@ use std::collections::hash_map::RandomState;
 use std::ffi::{OsStr, OsString};
 use std::hash::{BuildHasher, Hasher};
 use std::io::{IsTerminal, PipeReader, PipeWriter, Read, Write};
+use std::net::SocketAddr;
 use std::os::fd::AsFd;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
@@ -111,6 +112,11 @@ pub(crate) struct RunArgs {
     /// The program and its arguments
     #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true, value_name = "COMMAND")]
     command: Vec<OsString>,
+}
+
+/// The places of a file of hosts: the address of each, and the device if it is named.
+pub(crate) fn seats(file: &Path) -> anyhow::Result<Vec<(SocketAddr, Option<String>)>> {
+    Ok(hosts::read(file)?.into_iter().map(|seat| (seat.address, seat.device)).collect())
 }
 
 /// The arguments of the hidden `farfield __child`.
@@ -531,7 +537,7 @@ fn look_up(program: &OsStr) -> Result<(), (u8, String)> {
     }
 }
 
-fn parse_session(name: &str) -> Result<String, String> {
+pub(crate) fn parse_session(name: &str) -> Result<String, String> {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
     if name.is_empty() || name.len() > 64 || name.starts_with('.') || !name.bytes().all(plain) {
         return Err("1 to 64 letters, digits, '-', '_' and '.', and no '.' at the start".into());

@@ -1,4 +1,4 @@
-//! `farfield bench barrier`, `broadcast`, `collectives`, `queue` and `idle`, end to end: real processes, small runs.
+//! `farfield bench barrier`, `broadcast`, `collectives`, `queue`, `swarm` and `idle`, end to end: real processes, small runs.
 
 use std::collections::BTreeMap;
 use std::process::{Command, Output, Stdio};
@@ -105,6 +105,54 @@ fn values_come_out_once_and_in_order() {
     assert!(table.contains("all values came out once, and in order"), "{table}");
 }
 
+#[test]
+fn replicated_calls_are_counted_beside_those_of_other_systems() {
+    let sizes = ["--keys", "100", "--clients", "2", "--workload", "a", "--seconds", "0.1"];
+    let (lines, table) = measured(&[&["swarm", "--system", "swarm,dm-abd,fusee,raw"][..], &sizes].concat());
+    each_is_whole(&lines, "swarm");
+    let figure = |line: &Value, name: &str| number(&line["figures"][name]);
+    let medians = lines.iter().map(|line| (line["case"].as_str().unwrap_or_default(), figure(line, "trips_p50")));
+    let expected = [
+        ("a swarm get", 1.0),
+        ("a swarm update", 1.0),
+        ("a dm-abd get", 2.0),
+        ("a dm-abd update", 2.0),
+        ("a fusee get", 1.0),
+        ("a fusee update", 4.0),
+        ("a raw get", 1.0),
+        ("a raw update", 1.0),
+    ];
+    assert_eq!(medians.collect::<Vec<_>>(), expected);
+    // More of each value lies on memory nodes than with one copy.
+    assert!(figure(&lines[0], "memory_per_key") > 3.0 * figure(&lines[6], "memory_per_key"));
+    assert!(table.contains("one trip %") && table.contains("replicas 3"), "{table}");
+}
+
+#[test]
+fn the_latest_keys_are_read_while_others_come_and_go() {
+    let sizes = ["--keys", "400", "--clients", "2", "--workload", "d", "--seconds", "0.3"];
+    let (lines, table) = measured(&[&["swarm", "--system", "swarm,raw"][..], &sizes].concat());
+    each_is_whole(&lines, "swarm");
+    let cases: Vec<&str> = lines.iter().map(|line| line["case"].as_str().unwrap_or_default()).collect();
+    assert_eq!(cases, ["d swarm get", "d swarm insert", "d swarm delete", "d raw get", "d raw insert"]);
+    let operations = |line: &Value| number(&line["operations"]);
+    let (inserts, deletes) = (operations(&lines[1]), operations(&lines[2]));
+    assert!(inserts > 0.0 && deletes - inserts <= 2.0 && deletes >= inserts, "{inserts} and {deletes}: {table}");
+    assert!(number(&lines[0]["figures"]["client_memory_per_key"]) > 0.0, "{table}");
+}
+
+#[test]
+fn a_memory_node_is_killed_and_no_call_fails() {
+    let picture = tempfile::NamedTempFile::new().expect("a file");
+    let file = picture.path().to_str().expect("text");
+    let sizes = ["--keys", "50", "--clients", "2", "--workload", "a", "--seconds", "1"];
+    let (lines, table) = measured(&[&["swarm", "--kill", "--svg", file][..], &sizes].concat());
+    assert_eq!(lines.len(), 2);
+    assert!(table.contains("a memory node was killed after 0.") && table.contains("none failed"), "{table}");
+    let picture = std::fs::read_to_string(file).expect("the picture");
+    assert!(picture.contains("workload a") && picture.contains("seconds"), "{picture}");
+}
+
 /// The nodes that a benchmark has started, in their order.
 fn nodes(id: u32) -> Vec<String> {
     let list = std::fs::read_to_string(format!("/proc/{id}/task/{id}/children")).unwrap_or_default();
@@ -134,6 +182,7 @@ fn a_node_that_dies_ends_the_run_and_is_named() {
         "kv --keys 500",
         "kv --keys 500 --batch",
         "queue",
+        "swarm --clients 1 --keys 100",
         "transfers",
     ] {
         let mut command = Command::new(env!("CARGO_BIN_EXE_farfield"));
@@ -175,6 +224,11 @@ fn values_that_make_no_sense_are_refused() {
         (&["collectives", "--size", "12"], "--size"),
         (&["collectives", "--nodes", "1"], "--nodes"),
         (&["barrier", "--fence", "some"], "--fence"),
+        (&["swarm", "--replicas", "4"], "1, 3, 5 or 7"),
+        (&["swarm", "--kill", "--system", "raw"], "--kill"),
+        (&["swarm", "--peer", "mpi"], "--system"),
+        (&["swarm", "--system", "fusee", "--window", "2"], "--window"),
+        (&["swarm", "--clients", "128"], "--clients"),
         (&["queue", "--capacity", "0"], "--capacity"),
         (&["queue", "--seconds", "0"], "between 0 and a day"),
         (&["queue", "--pin", "often"], "--pin"),

@@ -15,6 +15,8 @@
 //! | [`Participants`], [`Node::members_for`](crate::Node::members_for) | Ranks of nodes, for layouts with a part for each node; and the default participants of a path. |
 //! | [`SharedVar::open_among`](crate::SharedVar::open_among), [`OwnedVar::open_among`](crate::OwnedVar::open_among), [`MutexArray::open_among`](crate::MutexArray::open_among), [`Sst::open_among`](crate::Sst::open_among), [`KvStore::open_among`](crate::KvStore::open_among), [`Queue::open_among`](crate::Queue::open_among), [`Barrier::open_among`](crate::Barrier::open_among) | Objects as parts of another, among its participants. All locks of `farfield-locks` and `Transactions` have one, too. |
 //! | [`ObjectDescriptor`] | A peer's announcement, for callbacks of an opening. |
+//! | [`ObjectBuilder::homes`] | The object lies on some nodes, and any others open it whenever they like. |
+//! | [`Node::on_call`](crate::Node::on_call) → [`Call`] | Opens an object because another node has opened it, to lend it memory. |
 //! | [`Hold`] | Keeps the object open for work that outlives its handles. |
 //!
 //! *Reopening*
@@ -85,7 +87,7 @@
 
 pub use crate::error::{CustomError, ErrorContext, Missed};
 pub use crate::node::{
-    Either, Hold, Meter, Object, ObjectBuilder, ObjectDescriptor, Poller, Progress, RefusedPause, Regions, Timed,
+    Call, Either, Hold, Meter, Object, ObjectBuilder, ObjectDescriptor, Poller, Progress, RefusedPause, Regions, Timed,
     Timing,
 };
 pub use crate::objects::holding::Holding;

@@ -143,9 +143,20 @@ impl<'e, T> Op<'e, T> {
         Op::of_state(endpoint, depth, State::Word(ticket))
     }
 
-    /// Whether the operation is already known to have failed. A refusal at posting is known at once.
+    /// Whether the operation is already known to have failed. A refusal at posting is known at once: what must not happen without
+    /// this operation is posted only then.
+    ///
+    /// ```
+    /// # use farfield_fabric::{Endpoint, RemotePtr, Result};
+    /// # fn f(ep: &Endpoint, value: RemotePtr<u64>, count: RemotePtr<u64>) -> Result<()> {
+    /// let added = ep.faa(count, 1);
+    /// if !added.has_failed() {
+    ///     ep.put_value(value, 42).detach()?;
+    /// }
+    /// # Ok(()) }
+    /// ```
     #[inline(always)]
-    pub(crate) fn has_failed(&self) -> bool {
+    pub fn has_failed(&self) -> bool {
         self.failure().is_some()
     }
 

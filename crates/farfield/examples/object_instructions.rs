@@ -8,10 +8,12 @@ use std::hint::black_box;
 use std::pin::pin;
 use std::task::Poll;
 
+use farfield::swarm::SwarmStoreClient;
 use farfield::{
     ALockArray, ALockOptions, Barrier, BarrierThread, Endpoint, KvOptions, KvStore, LockArray, LockGuard, LockKind,
     LockOptions, McsLockArray, MutexArray, NodeId, Queue, QueueOptions, Result, RingBuffer, RingOptions, RingReceiver,
-    RingSender, SpinLockArray, TransactionOptions, Transactions, local_session_with, on_each,
+    RingSender, SpinLockArray, SwarmStore, SwarmStoreOptions, TransactionOptions, Transactions, local_session_with,
+    on_each,
 };
 use stats_alloc::{INSTRUMENTED_SYSTEM, Region, StatsAlloc};
 
@@ -152,6 +154,29 @@ fn loop_barrier(endpoints: [&Endpoint; 2], threads: &mut [BarrierThread; 2]) -> 
     })
 }
 
+type Wide = [u64; 8];
+
+#[inline(never)]
+fn loop_swarm_get(endpoint: &Endpoint, client: &SwarmStoreClient<'_, u64, Wide>) -> Result<u64> {
+    endpoint.block_on(async {
+        let mut sum = 0;
+        for key in 0..LOOPS {
+            sum += client.get(black_box(&(key % KEYS))).await?.unwrap_or_default()[7];
+        }
+        Ok(sum)
+    })
+}
+
+#[inline(never)]
+fn loop_swarm_update(endpoint: &Endpoint, client: &SwarmStoreClient<'_, u64, Wide>) -> Result<()> {
+    endpoint.block_on(async {
+        for key in 0..LOOPS {
+            assert!(client.update(black_box(&(key % KEYS)), &[key; 8]).await?);
+        }
+        Ok(())
+    })
+}
+
 /// Runs the loop of a row, and prints how much it has allocated.
 fn row<T>(name: &str, run: impl FnOnce() -> Result<T>) -> Result<()> {
     let region = Region::new(ALLOCATOR);
@@ -201,5 +226,17 @@ fn main() -> Result<()> {
 
     let barriers = on_each(&nodes, |node| Barrier::open(node, "barrier", 1))?;
     let mut threads = [barriers[0].thread()?, barriers[1].thread()?];
-    row("barrier", || loop_barrier([ep, &endpoints[1]], &mut threads))
+    row("barrier", || loop_barrier([ep, &endpoints[1]], &mut threads))?;
+
+    // Three memory nodes, and a client on a fourth node.
+    let nodes = local_session_with(4, |builder| builder.memory_bytes_max(64 << 20))?;
+    let ep = nodes[3].endpoint()?;
+    let options = SwarmStoreOptions::default();
+    let stores = on_each(&nodes, |node| SwarmStore::<u64, Wide>::open(node, "swarm", options.clone()))?;
+    let client = stores[3].client(&ep)?;
+    for key in 0..KEYS {
+        client.insert_blocking(&key, &[key; 8])?;
+    }
+    row("swarm_get", || loop_swarm_get(&ep, &client))?;
+    row("swarm_update", || loop_swarm_update(&ep, &client))
 }

@@ -144,7 +144,7 @@
 //! | `locks` | yes | `ALock`, the other locks of asymmetric memory, and tables of any of them |
 //! | `transactions` | yes | `Transactions` |
 //! | `collectives` | yes | `Collectives` |
-//! | `swarm` | yes | `SwarmArray`, `SwarmRegister` |
+//! | `swarm` | yes | `SwarmArray`, `SwarmRegister`, `SwarmStore` |
 //! | `serde` | no | `Encoded`: values of any type that serde can encode |
 //! | `prometheus` | no | `Metrics::to_prometheus`, and `Node::serve_metrics` over HTTP |
 //! | `sim` | no | the simulated session of the fabric; `farfield-check` enables it |
@@ -180,7 +180,7 @@ pub use farfield_locks::{
 #[doc(inline)]
 pub use farfield_swarm as swarm;
 #[cfg(feature = "swarm")]
-pub use farfield_swarm::{SwarmArray, SwarmOptions, SwarmRegister};
+pub use farfield_swarm::{SwarmArray, SwarmOptions, SwarmRegister, SwarmStore, SwarmStoreOptions};
 /// Transactions under locks.
 #[cfg(feature = "transactions")]
 #[doc(inline)]

@@ -9,7 +9,7 @@ use farfield::fabric::{ErrorKind as FabricError, GroupKey, NodeId};
 use farfield::{
     Barrier, Endpoint, Error, ErrorKind, KvOptions, KvStore, LockArray, LockGuard, LockKind, LockOptions, LockTable,
     MemberStatus, Mutex, Node, OwnedVar, Placement, Queue, QueueOptions, Result, RingBuffer, RingOptions, SharedVar,
-    SwarmArray, SwarmOptions, TransactionOptions, Transactions,
+    SwarmArray, SwarmOptions, SwarmStore, SwarmStoreOptions, TransactionOptions, Transactions,
 };
 
 use session::{STEP_MAX, Session, begun};
@@ -170,6 +170,11 @@ fn replicated_registers_go_on_without_a_memory_node() {
     killed("swarm");
 }
 
+#[test]
+fn a_replicated_store_goes_on_without_a_memory_node() {
+    killed("swarm-store");
+}
+
 // ---- the children ---------------------------------------------------------------------------------------------------
 
 /// Not a test: the role of a child process.
@@ -197,6 +202,7 @@ fn node_process() {
         "opened-after" => opened_after(node, endpoint),
         "reopens" => reopens(node, endpoint),
         "swarm" => swarm(node, endpoint),
+        "swarm-store" => swarm_store(node, endpoint),
         "reopens-alone" => reopens_alone(node, endpoint),
         role => panic!("no role {role}"),
     });
@@ -276,11 +282,54 @@ fn swarm(node: &Node, endpoint: &Endpoint) -> Result<()> {
         assert!(theirs == [theirs[0]; 8] && theirs[0] >= last, "{theirs:?} after {last}");
         last = theirs[0];
         after += u64::from(node.status_of(VICTIM) == MemberStatus::Evicted);
-        if after == 1000 {
+        if after == 300 {
             break;
         }
     }
     assert_eq!(client.read_blocking(15)?, [7; 8], "what the dead has written");
+    drop(client);
+    meet_survivors(node, endpoint, "end")
+}
+
+/// The survivors insert, update, read and delete under the death, and for long enough after it that registers are used again.
+fn swarm_store(node: &Node, endpoint: &Endpoint) -> Result<()> {
+    let mut options = SwarmStoreOptions::default();
+    options.keys = 64;
+    options.replicas.spare_buffers = 8;
+    let store = SwarmStore::<u64, [u64; 8]>::open(node, "store", options)?;
+    let client = store.client(endpoint)?;
+    begun();
+    if node.id() == VICTIM {
+        assert!(client.insert_blocking(&100, &[7; 8])?);
+        for key in 101.. {
+            // It dies in one of them.
+            client.upsert_blocking(&(101 + key % 3), &[key; 8])?;
+            client.delete_blocking(&(101 + key % 3))?;
+            if key == 116 {
+                println!("ready");
+            }
+        }
+    }
+    let (me, mut after) = (node.id().index() as u64, 0);
+    let counter = 10 + me;
+    assert!(client.insert_blocking(&counter, &[0; 8])?);
+    let mut last = 0;
+    for round in 1u64.. {
+        let key = 20 * (me + 1) + round % 7;
+        assert!(client.insert_blocking(&key, &[round; 8])?, "round {round}");
+        assert_eq!(client.get_blocking(&key)?, Some([round; 8]));
+        assert!(client.update_blocking(&counter, &[round; 8])?);
+        let theirs = client.get_blocking(&(11 - me))?.map_or(0, |theirs| theirs[0]);
+        assert!(theirs >= last, "{theirs} after {last}");
+        last = theirs;
+        client.delete_blocking(&key)?;
+        assert_eq!(client.get_blocking(&key)?, None);
+        after += u64::from(node.status_of(VICTIM) == MemberStatus::Evicted);
+        if after == 15 {
+            break;
+        }
+    }
+    assert_eq!(client.get_blocking(&100)?, Some([7; 8]), "what the dead has inserted");
     drop(client);
     meet_survivors(node, endpoint, "end")
 }

@@ -9,8 +9,8 @@ use farfield::toolkit::ObjectBuilder;
 use farfield::{
     ALockArray, ALockOptions, AtomicVar, Barrier, Builder, CallCounts, Endpoint, ErrorKind, KvOptions, KvStore,
     LockArray, LockGuard, LockKind, LockOptions, McsLockArray, Metrics, Mutex, MutexArray, Node, NodeId, OwnedVar,
-    Queue, QueueOptions, Result, RingBuffer, RingOptions, SharedVar, SpinLockArray, TransactionOptions, Transactions,
-    local_session, local_session_with, on_each,
+    Queue, QueueOptions, Result, RingBuffer, RingOptions, SharedVar, SpinLockArray, SwarmArray, SwarmOptions,
+    SwarmStore, SwarmStoreOptions, TransactionOptions, Transactions, local_session, local_session_with, on_each,
 };
 use stats_alloc::{INSTRUMENTED_SYSTEM, Region, StatsAlloc};
 
@@ -209,6 +209,32 @@ fn locks_of_all_kinds_and_transactions_are_measured() {
     })
     .unwrap();
     assert_eq!(calls(&nodes[0].metrics(), "cells"), "begin: 3, 1, 0; commit: 1, 0, 0");
+}
+
+#[test]
+fn replicated_calls_are_measured() {
+    let nodes = measured(3);
+    let ep = nodes[0].endpoint().unwrap();
+    let mut options = SwarmStoreOptions::default();
+    options.keys = 100;
+    let stores = on_each(&nodes, |node| SwarmStore::<u64, u64>::open(node, "store", options.clone())).unwrap();
+    let client = stores[0].client(&ep).unwrap();
+    assert!(client.insert_blocking(&1, &7).unwrap());
+    client.upsert_blocking(&2, &7).unwrap();
+    client.update_blocking(&2, &8).unwrap();
+    assert_eq!(client.get_many_blocking(&[1, 2, 3]).unwrap(), [Some(7), Some(8), None]);
+    assert_eq!(client.get_blocking(&3).unwrap(), None);
+    client.delete_blocking(&1).unwrap();
+    assert_eq!(ep.block_on(client.scan(0)).unwrap().0.len() + ep.block_on(client.scan(64)).unwrap().0.len(), 1);
+    let expected = ["get", "get_many", "insert", "update", "upsert", "delete"].map(|name| format!("{name}: 1, 0, 0"));
+    assert_eq!(calls(&nodes[0].metrics(), "store"), expected.join("; ") + "; scan: 2, 0, 0");
+
+    let arrays = on_each(&nodes, |node| SwarmArray::<u64>::open(node, "array", 2, SwarmOptions::default())).unwrap();
+    let client = arrays[0].client(&ep).unwrap();
+    client.write_blocking(1, 7).unwrap();
+    assert_eq!(client.read_blocking(1).unwrap(), 7);
+    assert!(client.read_blocking(2).is_err());
+    assert_eq!(calls(&nodes[0].metrics(), "array"), "read: 2, 1, 0; write: 1, 0, 0");
 }
 
 /// As by default: nothing is counted, and no room for it is there.

@@ -54,8 +54,27 @@ impl StdError for NoMajority {
     }
 }
 
+/// A memory node has other memory than it had ([`Error::custom_ref`](farfield_core::Error::custom_ref)): the values there are lost.
+/// The other memory nodes go on with the clients that have come before.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[error(
+    "{node} has lost its memory of it, and lends other memory now: keep it out until all clients have closed it everywhere"
+)]
+pub struct MemoryLost {
+    /// The memory node.
+    pub node: NodeId,
+}
+
 /// The clock of a writer has reached the end of the 40 bits of a timestamp
 /// ([`Error::custom_ref`](farfield_core::Error::custom_ref)), twelve days after the array was opened. Nothing was written.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("the timestamps of the array are used up: open another one, and copy the values to it")]
 pub struct TimestampsUsedUp;
+
+/// All registers of a store are in use ([`Error::custom_ref`](farfield_core::Error::custom_ref)). Nothing was inserted.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("the store has room for {keys} keys, and all of it is used: delete keys, or open it with more `keys`")]
+pub struct StoreFull {
+    /// The keys for which the store has room.
+    pub keys: usize,
+}

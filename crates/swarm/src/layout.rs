@@ -2,14 +2,17 @@
 //!
 //! ```text
 //! region `registers`: for each register
-//!   +0          ┌───────────────┬─────┬───────────────┬────────┬─────────────────┐
-//!               │ metadata word │  …  │ metadata word │ hash   │ value, in place │
-//!               └───────────────┴─────┴───────────────┴────────┴─────────────────┘
+//!   +0          ┌──────────┬───────────────┬─────┬───────────────┬────────┬─────────────────┐
+//!               │ instance │ metadata word │  …  │ metadata word │ hash   │ value, in place │
+//!               └──────────┴───────────────┴─────┴───────────────┴────────┴─────────────────┘
 //! region `buffers`: for each client, each of its buffers
 //!   +0          ┌────────┬─────────────────────┐
 //!               │ hash   │ value, out of place │
 //!               └────────┴─────────────────────┘
-//! region `locks`: for each register, a timestamp lock for each client (one word)
+//! region `locks`: for each register
+//!   +0          ┌────────────────┬─────┬────────────────┬───────┐
+//!               │ timestamp lock │  …  │ timestamp lock │ limit │   one lock for each client; only a store has limits (`moving`)
+//!               └────────────────┴─────┴────────────────┴───────┘
 //! ```
 //!
 //! The value in place lies beside the metadata words, so one get reads both. A write puts it on one
@@ -18,8 +21,67 @@
 use farfield_core::Result;
 use farfield_core::toolkit::region_bytes;
 
+use crate::cell::{CELL_WORDS, ENTRIES, RECORD_WORDS};
+
 /// The most memory nodes of an array.
 pub(crate) const REPLICAS_MAX: usize = 7;
+
+/// The index of a store.
+///
+/// ```text
+/// region `index`: for each cell
+///   +0          ┌──────┬──────────────────┐
+///               │ word │ record, in place │
+///               └──────┴──────────────────┘
+/// region `records`: for each client, each of its records (`cell`)
+/// ```
+///
+/// The first cells are *buckets*: each key has one, by its hash. The others say which client has which group of registers.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct IndexLayout {
+    pub(crate) buckets: usize,
+    /// Registers that a client takes at a time, and how many such groups there are.
+    pub(crate) group: usize,
+    pub(crate) groups: usize,
+    /// Of each writer. There is no record 0.
+    pub(crate) records: usize,
+}
+
+impl IndexLayout {
+    /// Records of a client beside one for each cell: for proposals that are under way, and that are given back.
+    pub(crate) const SPARE_RECORDS: usize = 64;
+
+    pub(crate) fn new(keys: usize, writers: usize) -> IndexLayout {
+        let group = (keys / writers / 16).clamp(1, 32);
+        // So many registers without a key may be with a client that makes no more calls: some are free, some come back, and some
+        // have come back.
+        let groups = keys.div_ceil(group) + 8 * writers;
+        let mut layout = IndexLayout { buckets: keys, group, groups, records: 0 };
+        layout.records = 1 + layout.cells() + Self::SPARE_RECORDS;
+        layout
+    }
+
+    /// The cells that say which client has which group.
+    pub(crate) fn group_cells(&self) -> usize {
+        self.groups.div_ceil(ENTRIES)
+    }
+
+    pub(crate) fn cells(&self) -> usize {
+        self.buckets + self.group_cells()
+    }
+
+    pub(crate) fn registers(&self) -> usize {
+        self.groups * self.group
+    }
+
+    pub(crate) fn cells_bytes(&self) -> Result<usize> {
+        region_bytes(self.cells(), CELL_WORDS, "the keys")
+    }
+
+    pub(crate) fn records_bytes(&self, writers: usize) -> Result<usize> {
+        region_bytes(self.records.saturating_mul(writers), RECORD_WORDS, "the keys or the clients")
+    }
+}
 
 /// The sizes, in words.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -30,6 +92,8 @@ pub(crate) struct Layout {
     pub(crate) metadata_words: usize,
     /// Of each writer.
     pub(crate) buffers: usize,
+    /// Of each register.
+    pub(crate) lock_words: usize,
 }
 
 impl Layout {
@@ -39,8 +103,10 @@ impl Layout {
         writers: usize,
         metadata_words: usize,
         buffers: usize,
+        has_limits: bool,
     ) -> Result<Layout> {
-        let layout = Layout { registers, value_words, writers, metadata_words, buffers };
+        let lock_words = writers + usize::from(has_limits);
+        let layout = Layout { registers, value_words, writers, metadata_words, buffers, lock_words };
         layout.registers_bytes()?;
         layout.buffers_bytes()?;
         layout.locks_bytes()?;
@@ -53,12 +119,17 @@ impl Layout {
     }
 
     pub(crate) fn register_words(&self) -> usize {
-        self.metadata_words + self.image_words()
+        self.head_words() + self.image_words()
+    }
+
+    /// The instance and the metadata words of a register.
+    pub(crate) fn head_words(&self) -> usize {
+        1 + self.metadata_words
     }
 
     /// The metadata word of a writer, in a register.
     pub(crate) fn metadata_word(&self, writer: usize) -> usize {
-        writer % self.metadata_words
+        1 + writer % self.metadata_words
     }
 
     pub(crate) fn register(&self, register: usize) -> usize {
@@ -70,7 +141,12 @@ impl Layout {
     }
 
     pub(crate) fn lock(&self, register: usize, writer: usize) -> usize {
-        register * self.writers + writer
+        register * self.lock_words + writer
+    }
+
+    /// The limit of a register of a store.
+    pub(crate) fn limit(&self, register: usize) -> usize {
+        self.lock(register, self.writers)
     }
 
     pub(crate) fn registers_bytes(&self) -> Result<usize> {
@@ -83,6 +159,6 @@ impl Layout {
     }
 
     pub(crate) fn locks_bytes(&self) -> Result<usize> {
-        region_bytes(self.registers, self.writers, "the registers or the clients")
+        region_bytes(self.registers, self.lock_words, "the registers or the clients")
     }
 }

@@ -1,18 +1,18 @@
-//! SWARM: registers whose copies lie on several memory nodes, of which any minority may die. A read or a write takes one
-//! round trip, is linearizable, and ends in a bounded number of steps whatever the other clients do. (A write that has no
-//! free buffer waits for answers, see below.)
+//! SWARM: registers whose copies lie on several memory nodes, of which any minority may die, and a key-value store made of them. A read
+//! or a write takes one round trip, is linearizable, and ends in a bounded number of steps whatever the other clients do. (A write
+//! that has no free buffer waits for answers, see below.)
 //!
 //! A memory node lends memory, and computes nothing for it. Each of them has, for every register:
 //!
 //! ```text
 //! region `registers`
-//!   +0          ┌───────────────┬─────┬───────────────┬────────┬─────────────────┐
-//!               │ metadata word │  …  │ metadata word │ hash   │ value, in place │
-//!               └───────────────┴─────┴───────────────┴────────┴─────────────────┘
+//!   +0    ┌──────────┬───────────────┬─────┬───────────────┬────────┬─────────────────┐
+//!         │ instance │ metadata word │  …  │ metadata word │ hash   │ value, in place │
+//!         └──────────┴───────────────┴─────┴───────────────┴────────┴─────────────────┘
 //! region `buffers`, for each client                   region `locks`
-//!   +0          ┌────────┬─────────────────────┐        +0 ┌────────────────┬───
-//!               │ hash   │ value, out of place │ …         │ timestamp lock │ … one for each client
-//!               └────────┴─────────────────────┘           └────────────────┴───
+//!   +0    ┌────────┬─────────────────────┐            +0 ┌────────────────┬───
+//!         │ hash   │ value, out of place │ …             │ timestamp lock │ … one for each client
+//!         └────────┴─────────────────────┘               └────────────────┴───
 //! a metadata word
 //! 63                          24 23        17  16 15           0
 //! ┌─────────────────────────────┬────────────┬───┬──────────────┐
@@ -44,6 +44,9 @@
 //! argument. A node that does not answer keeps buffers out of use until the members evict it, and writes that have used up the
 //! spare ones wait for that, as long as the endpoint's timeout.
 //!
+//! *The store* ([`SwarmStore`]) has an index of cells, on which the memory nodes agree by compare-and-swaps (the module
+//! `agreement`), and registers that are used again (`registers`): hence their instances. A key that is deleted has its register sealed.
+//!
 //! # Costs
 //!
 //! With M metadata words (one for each client), R memory nodes and no other call on the register:
@@ -61,27 +64,60 @@
 //! # When a node dies
 //!
 //! A client may die at any time: its last write has happened or not, and readers settle which. A minority of the memory
-//! nodes may die: no call fails. Restarted nodes cannot join yet, and a memory node that is dead stays out: `Node::reopen`
-//! opens an array anew.
+//! nodes may die: no call fails. A node that is started at the place of a dead client takes over its buffers and unfinished writes (the
+//! module `succession`). A memory node that is dead stays out: `Node::reopen` opens an array anew.
 //!
 //! A call that is dropped, or that found no majority, may have happened or not. A write is ended by the client's next write
 //! of the register.
 //!
 //! Source: Murat, Burgelin, Xygkis, Zablotchi, Aguilera and Guerraoui, *SWARM: Replicating Shared Disaggregated-Memory Data in
-//! No Time*, SOSP 2024, §§3–4, appendices A–C. Of recycling (§4.5) the paper has the idea; the protocol is ours.
+//! No Time*, SOSP 2024, §§3–5, appendices A–C. Of recycling (§4.5, §5.4) the paper has the idea; the protocols are ours.
 
 #![forbid(unsafe_code)]
 
+/// Counts and times a call where its node does that: makes it again, in a future that takes the time.
+macro_rules! measured {
+    ($core:expr, $call:expr, $again:expr) => {
+        let (meter, endpoint) = ($core.shared.object.meter(), $core.endpoint);
+        if meter.is_on() && meter.measures(endpoint, $call) {
+            return meter.again(endpoint, $call, $again).await;
+        }
+    };
+}
+
+#[cfg(any(not(seeded), clippy, doc, rust_analyzer))]
+mod agreement;
+#[cfg(any(not(seeded), clippy, doc, rust_analyzer))]
+mod buffers;
+mod cell;
+#[cfg(any(not(seeded), clippy, doc, rust_analyzer))]
+mod census;
+#[cfg(any(not(seeded), clippy, doc, rust_analyzer))]
+mod chores;
 #[cfg(any(not(seeded), clippy, doc, rust_analyzer))]
 mod client;
 mod errors;
 mod layout;
+mod lender;
 #[cfg(any(not(seeded), clippy, doc, rust_analyzer))]
 mod majority;
+#[cfg(any(not(seeded), clippy, doc, rust_analyzer))]
+mod mapping;
+#[cfg(any(not(seeded), clippy, doc, rust_analyzer))]
+mod max_register;
+#[cfg(any(not(seeded), clippy, doc, rust_analyzer))]
+mod moving;
 pub mod mutants;
+mod open;
 mod options;
+mod patience;
 #[cfg(any(not(seeded), clippy, doc, rust_analyzer))]
 mod raise;
+#[cfg(any(not(seeded), clippy, doc, rust_analyzer))]
+mod records;
+#[cfg(any(not(seeded), clippy, doc, rust_analyzer))]
+mod registers;
+mod replicas;
 #[cfg(any(not(seeded), clippy, doc, rust_analyzer))]
 mod safe_guess;
 // The unit tests run none of them, and are built sooner without.
@@ -89,8 +125,14 @@ mod safe_guess;
 pub mod scenarios;
 #[cfg(any(not(seeded), clippy, doc, rust_analyzer))]
 mod sections;
+mod stale;
+#[cfg(any(not(seeded), clippy, doc, rust_analyzer))]
+mod store;
+#[cfg(any(not(seeded), clippy, doc, rust_analyzer))]
+mod succession;
 #[cfg(any(not(seeded), clippy, doc, rust_analyzer))]
 mod timestamp_lock;
+mod together;
 mod version;
 
 // Where the seeded bugs are on, copies of the modules that have a `cfg(any(not(seeded), …))` (`mutants`).
@@ -100,16 +142,22 @@ include!(concat!(env!("OUT_DIR"), "/seeded.rs"));
 use core::marker::PhantomData;
 use std::sync::Arc;
 
-use farfield_core::toolkit::{ErrorContext, ObjectBuilder, Participants, Regions};
 use farfield_core::{Node, Result};
-use farfield_fabric::{Endpoint, GroupKey, LocalMutex, NodeId, Plain, RemotePtr};
+use farfield_fabric::{Endpoint, NodeId, Plain};
 use smallvec::SmallVec;
 use zerocopy::IntoBytes;
 
-use self::client::{Core, Place, Replica, Shared};
-pub use self::errors::{NoMajority, TimestampsUsedUp};
-pub use self::options::SwarmOptions;
-use self::sections::{Answers, REQUEST_BYTES, Sections};
+use self::client::{Core, Home};
+pub use self::errors::{MemoryLost, NoMajority, StoreFull, TimestampsUsedUp};
+pub use self::lender::{Lent, MemoryNode};
+use self::open::{Closes, Opened, Shape};
+pub use self::options::{SwarmOptions, SwarmStoreOptions};
+pub use self::store::{SwarmStore, SwarmStoreClient};
+
+/// The calls of an array, as they are counted.
+const CALLS: [&str; 2] = ["read", "write"];
+const READ: usize = 0;
+const WRITE: usize = 1;
 
 /// Registers with values of any plain type, each with a copy on every memory node. See the [crate] for the algorithm.
 ///
@@ -126,25 +174,15 @@ use self::sections::{Answers, REQUEST_BYTES, Sections};
 /// # Ok::<(), farfield::Error>(())
 /// ```
 pub struct SwarmArray<T> {
-    shared: Arc<Shared>,
-    closes: Arc<Closes>,
+    opened: Opened,
     _values: PhantomData<T>,
-}
-
-/// Tells the service thread that the array is closed on this node.
-struct Closes(Arc<Sections>);
-
-impl Drop for Closes {
-    fn drop(&mut self) {
-        self.0.close();
-    }
 }
 
 impl<T: Plain> SwarmArray<T> {
     /// Words of a value.
     const WORDS: usize = if size_of::<T>() == 0 { 1 } else { size_of::<T>().div_ceil(8) };
 
-    /// Opens an array of `registers` registers at `path`, and waits for all members. All registers are zero.
+    /// Opens an array of `registers` registers at `path`, and waits for the memory nodes. If they have just opened it, all registers are zero.
     ///
     /// ```
     /// # use farfield::swarm::{SwarmArray, SwarmOptions};
@@ -157,7 +195,7 @@ impl<T: Plain> SwarmArray<T> {
     /// # Errors
     /// A node is missing, unreachable, or opens it differently; the options are invalid; or no memory is left.
     pub fn open(node: &Node, path: &str, registers: usize, options: SwarmOptions) -> Result<SwarmArray<T>> {
-        SwarmArray::open_among(node, path, &node.members_for(path), registers, options)
+        SwarmArray::open_among(node, path, &open::default_participants(node, path), registers, options)
     }
 
     /// [`SwarmArray::open`] among these participants.
@@ -178,78 +216,16 @@ impl<T: Plain> SwarmArray<T> {
         registers: usize,
         options: SwarmOptions,
     ) -> Result<SwarmArray<T>> {
-        let participants = Participants::new(participants);
-        let rank = participants.require(node.id()).of(path)?;
-        let (memory, layout) = options.layout(registers, Self::WORDS, &participants).of(path)?;
-        let (clients, nodes) = (options.clients_per_node, participants.count());
-        let (answers_bytes, requests_bytes) = (clients * nodes * 8, layout.writers * REQUEST_BYTES);
-        let registers_bytes = layout.registers_bytes().of(path)?;
-        let (buffers_bytes, locks_bytes) = (layout.buffers_bytes().of(path)?, layout.locks_bytes().of(path)?);
-
-        let mut regions = Regions::new(node);
-        if memory.contains(&node.id()) {
-            regions.alloc("registers", GroupKey::DATA, registers_bytes).of(path)?;
-            regions.alloc("buffers", GroupKey::DATA, buffers_bytes).of(path)?;
-            regions.alloc("locks", GroupKey::DATA, locks_bytes).of(path)?;
-        }
-        let requests = regions.alloc("requests", GroupKey::SERVICE, requests_bytes).of(path)?;
-        let answers = regions.alloc("answers", GroupKey::SIGNAL, answers_bytes).of(path)?;
-        let expect_of = memory.clone();
-        let expect = move |peer: NodeId| {
-            let mut all = vec![("requests".into(), requests_bytes as u64), ("answers".into(), answers_bytes as u64)];
-            if expect_of.contains(&peer) {
-                all.push(("registers".into(), registers_bytes as u64));
-                all.push(("buffers".into(), buffers_bytes as u64));
-                all.push(("locks".into(), locks_bytes as u64));
-            }
-            all
+        let shape = Shape {
+            kind: open::ARRAY,
+            described: format!("{registers} registers of {} bytes", size_of::<T>()),
+            options: &options,
+            size: registers,
+            value_words: Self::WORDS,
+            is_store: false,
+            calls: &CALLS,
         };
-        let described = format!(
-            "{registers} registers of {} bytes, memory={memory:?}, clients_per_node={clients}, metadata_words={}, \
-             buffers={}, first_timestamp={}",
-            size_of::<T>(),
-            layout.metadata_words,
-            layout.buffers,
-            options.first_timestamp
-        );
-        let opening = ObjectBuilder::new(node, path, "SwarmArray").layout(&described).participants(participants.iter());
-        let object = opening.regions(regions).require_regions(expect).open()?;
-
-        let replica = |node: &NodeId| {
-            Ok(Replica {
-                node: *node,
-                registers: object.remote(*node, "registers")?,
-                buffers: object.remote(*node, "buffers")?,
-                locks: object.remote(*node, "locks")?,
-            })
-        };
-        let replicas = memory.iter().map(replica).collect::<Result<Vec<Replica>>>()?;
-        let requests_at = participants.iter().map(|peer| object.remote(peer, "requests"));
-        let requests_at = requests_at.collect::<Result<Vec<RemotePtr<u64>>>>()?;
-        // The word of this node among the answers to each client.
-        let answers_at = (0..layout.writers).map(|writer| {
-            let words: RemotePtr<u64> = object.remote(participants.at(writer / clients), "answers")?;
-            Ok(words.at(writer % clients * nodes + rank))
-        });
-        let answers_at = answers_at.collect::<Result<Vec<RemotePtr<u64>>>>()?;
-        let sections = Arc::new(Sections::new(clients));
-        node.add_poller(Box::new(Answers::new(Arc::clone(&sections), requests, answers_at, object.hold())));
-        let place = |client| Place::new(client, rank * clients + client, &layout, memory.len(), nodes);
-        let places = (0..clients).rev().map(place).collect();
-        let closes = Arc::new(Closes(Arc::clone(&sections)));
-        let shared = Arc::new(Shared {
-            opened: node.now(),
-            object,
-            options,
-            layout,
-            replicas,
-            participants,
-            requests: requests_at,
-            answers,
-            sections,
-            places: LocalMutex::new(places),
-        });
-        Ok(SwarmArray { shared, closes, _values: PhantomData })
+        Ok(SwarmArray { opened: Opened::open(node, path, participants, shape)?, _values: PhantomData })
     }
 
     /// A client, which makes its calls with this endpoint. A thread takes one and keeps it.
@@ -268,8 +244,8 @@ impl<T: Plain> SwarmArray<T> {
     /// # Errors
     /// The node has [`SwarmOptions::clients_per_node`] clients already.
     pub fn client<'e>(&self, endpoint: &'e Endpoint) -> Result<SwarmClient<'e, T>> {
-        let core = Core::new(&self.shared, endpoint)?;
-        Ok(SwarmClient { core, _closes: Arc::clone(&self.closes), _values: PhantomData })
+        let core = Core::new(&self.opened.shared, endpoint)?;
+        Ok(SwarmClient { core, _closes: Arc::clone(&self.opened.closes), _values: PhantomData })
     }
 
     /// How many registers there are.
@@ -283,7 +259,7 @@ impl<T: Plain> SwarmArray<T> {
     /// ```
     #[expect(clippy::len_without_is_empty, reason = "there is at least one")]
     pub fn len(&self) -> usize {
-        self.shared.layout.registers
+        self.opened.shared.layout.registers
     }
 }
 
@@ -327,8 +303,10 @@ impl<T: Plain> SwarmClient<'_, T> {
     /// # Errors
     /// [`NoMajority`]; more than 64 reads at a time; or a timeout, if memory nodes with the latest value come and go.
     pub async fn read(&self, register: usize) -> Result<T> {
+        measured!(self.core, READ, self.read(register));
+        let at = self.core.register(register)?;
         let mut words: ValueWords = SmallVec::from_elem(0, SwarmArray::<T>::WORDS);
-        self.core.read(register, &mut words).await?;
+        self.core.read(at, &mut words).await?;
         let mut value = T::new_zeroed();
         value.as_mut_bytes().copy_from_slice(&words.as_bytes()[..size_of::<T>()]);
         Ok(value)
@@ -350,11 +328,15 @@ impl<T: Plain> SwarmClient<'_, T> {
     ///
     /// # Errors
     /// [`NoMajority`] and a timeout: it has happened, or not, or will have before this client's next write of the
-    /// register. [`TimestampsUsedUp`]: it has not.
+    /// register. [`TimestampsUsedUp`], and more than 64 calls at a time: it has not.
     pub async fn write(&self, register: usize, value: T) -> Result<()> {
+        measured!(self.core, WRITE, self.write(register, value));
+        let at = self.core.register(register)?;
         let mut words: ValueWords = SmallVec::from_elem(0, SwarmArray::<T>::WORDS);
         words.as_mut_bytes()[..size_of::<T>()].copy_from_slice(value.as_bytes());
-        self.core.write(register, &words).await
+        let (_, _writing, section) = self.core.write_in_section(Home::array(at), &words).await?;
+        section.end();
+        Ok(())
     }
 
     /// [`SwarmClient::read`], which it waits for on this thread.
@@ -413,7 +395,7 @@ impl<T: Plain> SwarmClient<'_, T> {
 pub struct SwarmRegister<T>(SwarmArray<T>);
 
 impl<T: Plain> SwarmRegister<T> {
-    /// Opens a register at `path`, and waits for all members. Its value is zero.
+    /// Opens a register at `path`, and waits for the memory nodes. If they have just opened it, its value is zero.
     ///
     /// ```
     /// # use farfield::swarm::{SwarmOptions, SwarmRegister};

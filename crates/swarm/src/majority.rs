@@ -7,49 +7,25 @@ use std::time::Duration;
 
 use farfield_core::{Error, Result};
 use farfield_fabric::{self as fabric, ErrorKind, Instant, NodeId};
-use smallvec::SmallVec;
 
-use crate::client::Core;
+use crate::client::{Core, Replica};
 use crate::errors::NoMajority;
-use crate::layout::REPLICAS_MAX;
-
-/// One thing for each memory node, at most.
-pub(crate) type PerReplica<T> = SmallVec<[(usize, T); REPLICAS_MAX]>;
-
-/// The memory nodes in the order in which they are asked.
-pub(crate) type Order = SmallVec<[usize; REPLICAS_MAX]>;
-
-/// A set of memory nodes.
-#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
-pub(crate) struct Replicas(u8);
-
-impl Replicas {
-    pub(crate) fn add(&mut self, replica: usize) {
-        self.0 |= 1 << replica;
-    }
-
-    pub(crate) fn remove(&mut self, replica: usize) {
-        self.0 &= !(1 << replica);
-    }
-
-    pub(crate) fn contains(self, replica: usize) -> bool {
-        self.0 & 1 << replica != 0
-    }
-
-    pub(crate) fn count(self) -> usize {
-        self.0.count_ones() as usize
-    }
-
-    pub(crate) fn iter(self) -> impl Iterator<Item = usize> {
-        (0..REPLICAS_MAX).filter(move |replica| self.contains(*replica))
-    }
-}
+use crate::patience;
+use crate::replicas::{Order, PerReplica, Replicas};
 
 /// The answers of the first memory nodes.
 pub(crate) struct Gathered<T, F> {
     pub(crate) answers: PerReplica<T>,
     /// The operations that have not ended. They continue when this is dropped.
     pub(crate) pending: PerReplica<F>,
+}
+
+/// A wait for the memory nodes that were asked.
+struct Wait {
+    since: Instant,
+    /// When others are asked, too.
+    until: Instant,
+    is_measured: bool,
 }
 
 /// Why a look at the operations has ended.
@@ -71,17 +47,45 @@ impl Core<'_> {
             self.slow.set(Replicas::default());
         }
         let slow = self.slow.get();
-        let mut order: Order = (0..count).map(|at| (register + at) % count).collect();
+        let first = register % count;
+        let mut order: Order = (first..count).chain(0..first).collect();
         if slow != Replicas::default() {
-            order.sort_by_key(|replica| slow.contains(*replica));
+            order.put_last(|replica| slow.contains(replica));
         }
         order
     }
 
     /// Posts an operation to the first `needed` memory nodes of the order, and waits until so many have ended well. The
     /// others are asked when one of them fails, or when the client's patience ends.
-    pub(crate) async fn gather<T, F>(
+    pub(crate) fn gather<T, F>(
         &self,
+        order: Order,
+        needed: usize,
+        post: impl FnMut(usize) -> fabric::Result<F>,
+    ) -> impl Future<Output = Result<Gathered<T, F>>>
+    where
+        F: Future<Output = fabric::Result<T>> + Unpin,
+    {
+        self.gather_within(self.shared.options.patience, false, order, needed, post)
+    }
+
+    /// How long a client waits before it asks others: what the memory nodes have taken lately, and `at_least` so long.
+    pub(crate) fn patience(&self, at_least: Duration) -> Duration {
+        self.answer_times.patience().min(self.endpoint.timeout() / 8).max(at_least)
+    }
+
+    /// Waits until a moment.
+    pub(crate) async fn pause(&self, until: Instant) {
+        while self.endpoint.now() < until {
+            self.endpoint.wait_for_change(until).await;
+        }
+    }
+
+    /// [`Core::gather`] with a patience of `at_least`. If it `gives_up`, it ends when its patience does and all have been asked.
+    pub(crate) async fn gather_within<T, F>(
+        &self,
+        at_least: Duration,
+        gives_up: bool,
         order: Order,
         needed: usize,
         post: impl FnMut(usize) -> fabric::Result<F>,
@@ -89,22 +93,42 @@ impl Core<'_> {
     where
         F: Future<Output = fabric::Result<T>> + Unpin,
     {
-        self.gather_within(self.shared.options.patience, false, order, needed, post).await
+        let (ended, gathered, failed) = self.ask(at_least, gives_up, order, needed, post).await;
+        match ended {
+            Ended::Enough => Ok(gathered),
+            Ended::Impossible | Ended::Impatient => Err(self.no_majority(failed)),
+        }
     }
 
-    /// [`Core::gather`] with another patience. If it `gives_up`, it ends when its patience does and nobody is left to ask.
-    pub(crate) async fn gather_within<T, F>(
+    /// Posts an operation to all memory nodes of the order. The answers of those that answer soon, if none of them fails. If there is
+    /// no majority without them, it waits until they do.
+    pub(crate) async fn gather_all<T, F>(
         &self,
-        patience: Duration,
+        order: Order,
+        post: impl FnMut(usize) -> fabric::Result<F>,
+    ) -> PerReplica<T>
+    where
+        F: Future<Output = fabric::Result<T>> + Unpin,
+    {
+        let needed = order.len();
+        let gives_up = needed > self.majority() || self.live(0).len() > self.majority();
+        // It may be several round trips.
+        let at_least = patience::ATTEMPT.max(2 * self.patience(Duration::ZERO));
+        self.ask(at_least, gives_up, order, needed, post).await.1.answers
+    }
+
+    async fn ask<T, F>(
+        &self,
+        at_least: Duration,
         gives_up: bool,
         order: Order,
         needed: usize,
         mut post: impl FnMut(usize) -> fabric::Result<F>,
-    ) -> Result<Gathered<T, F>>
+    ) -> (Ended, Gathered<T, F>, Vec<(usize, fabric::Error)>)
     where
         F: Future<Output = fabric::Result<T>> + Unpin,
     {
-        let mut next = order.iter().copied();
+        let mut next = order.iter();
         let mut gathered: Gathered<T, F> = Gathered { answers: PerReplica::new(), pending: PerReplica::new() };
         let mut failed: Vec<(usize, fabric::Error)> = Vec::new();
         let Gathered { answers, pending } = &mut gathered;
@@ -147,12 +171,19 @@ impl Core<'_> {
         };
         let wait = |until| self.endpoint.wait_for_change(until);
         let mut timer = pin!(not_yet(&wait));
-        let mut until = None;
+        let mut waits: Option<Wait> = None;
         let mut ended = poll_fn(|cx| {
             if let Some(ended) = look(cx, answers, pending, &mut failed, &mut next, true) {
                 return Poll::Ready(ended);
             }
-            let until = *until.get_or_insert_with(|| self.endpoint.now() + patience);
+            let until = match &waits {
+                Some(wait) => wait.until,
+                None => {
+                    let since = self.endpoint.now();
+                    let until = since + self.patience(at_least);
+                    waits.insert(Wait { since, until, is_measured: self.answer_times.is_measured() }).until
+                }
+            };
             loop {
                 let is_over = match timer.as_mut().as_pin_mut() {
                     None => true,
@@ -168,7 +199,8 @@ impl Core<'_> {
             }
         })
         .await;
-        if matches!(ended, Ended::Impatient) {
+        let was_patient = !matches!(ended, Ended::Impatient);
+        if !was_patient {
             // They come last from now on. The clock is not looked at again: every operation ends.
             let mut slow = self.slow.get();
             pending.iter().for_each(|(replica, _)| slow.add(*replica));
@@ -187,15 +219,30 @@ impl Core<'_> {
             gathered.answers.iter().for_each(|(replica, _)| slow.remove(*replica));
             self.slow.set(slow);
         }
+        if let Some(Wait { since, until, is_measured }) = waits
+            && matches!(ended, Ended::Enough)
+            && (is_measured || !was_patient)
+        {
+            let is_first = |(replica, _): &(usize, T)| order.iter().take(needed).any(|first| first == *replica);
+            let asked = if gathered.answers.iter().all(is_first) { since } else { until };
+            self.answer_times.add(self.endpoint.now().since(asked));
+        }
         if !failed.is_empty() {
             let mut slow = self.slow.get();
             failed.iter().for_each(|(replica, _)| slow.add(*replica));
             self.slow.set(slow);
         }
-        match ended {
-            Ended::Enough => Ok(gathered),
-            Ended::Impossible | Ended::Impatient => Err(self.no_majority(failed)),
-        }
+        (ended, gathered, failed)
+    }
+
+    /// Fails if so many memory nodes have gone that no call can succeed any more.
+    pub(crate) fn check_majority(&self) -> Result<()> {
+        let gone = |(number, replica): (usize, &Replica)| {
+            self.endpoint.check_alive(replica.node).err().map(|error| (number, error))
+        };
+        let gone: Vec<_> = self.shared.replicas.iter().enumerate().filter_map(gone).collect();
+        let is_lost = self.shared.replicas.len() - gone.len() < self.majority();
+        if is_lost { Err(self.no_majority(gone)) } else { Ok(()) }
     }
 
     #[cold]

@@ -17,7 +17,10 @@ pub(crate) struct Raise<'e> {
     new: u64,
     /// Whether a word that was found is as good as the new one.
     is_enough: fn(u64, u64) -> bool,
+    is_repeated: bool,
     attempt: Attempt<'e>,
+    /// A second attempt from another value, which was posted beside the first one. It is rare, and all others are moved often.
+    other: Option<Box<(u64, Op<'e, u64>)>>,
 }
 
 enum Attempt<'e> {
@@ -35,7 +38,27 @@ impl<'e> Raise<'e> {
         is_enough: fn(u64, u64) -> bool,
         first: Posted<'e, u64>,
     ) -> Raise<'e> {
-        Raise { endpoint, word, expected, new, is_enough, attempt: Attempt::First(first) }
+        Raise {
+            endpoint,
+            word,
+            expected,
+            new,
+            is_enough,
+            is_repeated: false,
+            attempt: Attempt::First(first),
+            other: None,
+        }
+    }
+
+    /// Attempts it from this value as well, at the same time.
+    pub(crate) fn or_from(mut self, expected: u64) -> Raise<'e> {
+        self.other = Some(Box::new((expected, self.endpoint.cas(self.word, expected, self.new))));
+        self
+    }
+
+    /// Whether there was an attempt after the first answer.
+    pub(crate) fn is_repeated(&self) -> bool {
+        self.is_repeated
     }
 
     /// Without puts before it.
@@ -46,7 +69,7 @@ impl<'e> Raise<'e> {
         is_enough: fn(u64, u64) -> bool,
     ) -> Raise<'e> {
         let attempt = Attempt::Further(endpoint.cas(word, expected, new));
-        Raise { endpoint, word, expected, new, is_enough, attempt }
+        Raise { endpoint, word, expected, new, is_enough, is_repeated: false, attempt, other: None }
     }
 }
 
@@ -66,6 +89,12 @@ impl Future for Raise<'_> {
             if (raise.is_enough)(found, raise.new) {
                 return Poll::Ready(Ok(found));
             }
+            if let Some((expected, other)) = raise.other.take().map(|other| *other) {
+                raise.expected = expected;
+                raise.attempt = Attempt::Further(other);
+                continue;
+            }
+            raise.is_repeated = true;
             raise.expected = found;
             raise.attempt = Attempt::Further(raise.endpoint.cas(raise.word, found, raise.new));
         }

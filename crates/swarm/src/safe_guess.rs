@@ -3,405 +3,539 @@
 use core::cell::Cell;
 use core::future::Future;
 use core::pin::Pin;
-use core::task::{Context, Poll};
-use std::time::Duration;
+use core::task::{Context, Poll, ready};
 
 use farfield_core::{Error, ErrorKind, Result};
-use farfield_fabric::{self as fabric, Buf, BufOp};
+use farfield_fabric::{self as fabric, Buf, BufOp, Endpoint, Op, RemotePtr};
 use smallvec::SmallVec;
 
-use crate::client::{Core, Section, Unfinished, hash};
-use crate::errors::NoMajority;
-use crate::majority::{Order, PerReplica, Replicas};
+use crate::buffers::UnusedBuffer;
+use crate::chores::Chore;
+use crate::client::{Core, Home, Unfinished, Writing};
+use crate::max_register::{Found, Look, newest};
 use crate::raise::Raise;
+use crate::replicas::Replicas;
+use crate::sections::Section;
+use crate::stale::Stale;
 use crate::timestamp_lock::Mode;
-use crate::version::Version;
+use crate::version::{Location, Version};
 
-/// The highest version that a majority has shown.
-struct Found<'e> {
-    version: Version,
-    /// The memory nodes that have it.
-    holders: Replicas,
-    /// Its hash and value, if they were found in place or were fetched.
-    image: Option<Buf<'e, u64>>,
+/// The result of a read.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Read {
+    Value,
+    /// The key was deleted, by this seal or another one.
+    Sealed(Version),
+    /// Its key moves to another register, or it was used again for another key.
+    Moved,
 }
 
-/// A compare-and-swap of a write, and a get of all metadata words beside it.
-struct StoreAndGet<'b> {
-    store: Option<Raise<'b>>,
+/// The result of a write.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Written {
+    Done,
+    /// The key was deleted before: nothing was written.
+    Gone,
+    /// The key moves to another register. Whether this write counts is found out there (`moving`).
+    Moving(Again),
+}
+
+/// The versions of a write: its guess, and its last one, which is another one if the guess was stale. Both are in one buffer.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Again {
+    pub(crate) guess: Version,
+    pub(crate) last: Version,
+}
+
+/// What the end of a register was.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Sealed {
+    Now,
+    /// It had ended before, or others end it at the same time.
+    Before,
+    /// It was used again, for another key.
+    Moved,
+    /// Its key moves to another register: the index decides which comes first.
+    Moving,
+}
+
+/// What a write has found beside its guess.
+enum Guess<'e> {
+    Fresh,
+    Stale(Stale<'e>),
+    Gone,
+    Moving,
+}
+
+/// The latest version, or why there is none.
+enum Latest {
+    At(Version),
+    Sealed,
+    Moved,
+}
+
+/// A compare-and-swap of a write, and a get of the register's instance and metadata words beside it. In a store, the instance word
+/// that it finds is the one after the compare-and-swap (`moving`).
+pub(crate) struct StoreAndGet<'b> {
+    endpoint: &'b Endpoint,
+    at: RemotePtr<u64>,
+    instance: u64,
+    store: Raise<'b>,
+    /// Exchanges the instance word for itself. None in an array.
+    check: Option<Op<'b, u64>>,
     get: Option<BufOp<'b, u64>>,
-    stored: u64,
-    words: Option<Buf<'b, u64>>,
+    head: Option<Buf<'b, u64>>,
+    /// Once the metadata word is stored.
+    stored: Option<u64>,
 }
 
 impl<'b> Future for StoreAndGet<'b> {
+    /// The writer's word, and what the get has found.
     type Output = fabric::Result<(u64, Buf<'b, u64>)>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let both = &mut *self;
-        if let Some(store) = &mut both.store
-            && let Poll::Ready(stored) = Pin::new(store).poll(cx)
-        {
-            both.stored = stored?;
-            both.store = None;
-        }
-        if let Some(get) = &mut both.get
-            && let Poll::Ready(words) = Pin::new(get).poll(cx)
-        {
-            both.words = Some(words?);
+        if let Some(get) = &mut both.get {
+            both.head = Some(ready!(Pin::new(get).poll(cx))?);
             both.get = None;
         }
-        match both.words.take_if(|_| both.store.is_none()) {
-            Some(words) => Poll::Ready(Ok((both.stored, words))),
-            None => Poll::Pending,
+        let instance = both.instance;
+        let head = both.head.as_mut().expect("it was got");
+        // The compare-and-swap is repeated only in the right instance: this client's section keeps it from ending now.
+        if head[0] == instance {
+            if both.stored.is_none() {
+                both.stored = Some(ready!(Pin::new(&mut both.store).poll(cx))?);
+                if both.store.is_repeated() && both.check.is_some() {
+                    both.check = Some(both.endpoint.cas(both.at, instance, instance));
+                }
+            }
+            if let Some(check) = &mut both.check {
+                head[0] = ready!(Pin::new(check).poll(cx))?;
+            }
         }
+        Poll::Ready(Ok((both.stored.unwrap_or(0), both.head.take().expect("it was got"))))
     }
 }
 
 impl<'e> Core<'e> {
     /// Reads a register (Algorithm 10, READ).
-    pub(crate) async fn read(&self, register: usize, into: &mut [u64]) -> Result<()> {
-        self.check(register)?;
+    pub(crate) async fn read(&self, at: Location, into: &mut [u64]) -> Result<Read> {
         let section = self.enter()?;
-        let read = self.read_in(&section, register, into).await;
+        let read = self.read_in(&section, at, into).await;
         section.end();
         read
     }
 
-    async fn read_in(&self, section: &Section<'_, 'e>, register: usize, into: &mut [u64]) -> Result<()> {
+    pub(crate) async fn read_in(&self, section: &Section<'_, 'e>, at: Location, into: &mut [u64]) -> Result<Read> {
         let mut seen: SmallVec<[Found<'e>; 2]> = SmallVec::new();
-        // Each writer is seen twice at most before the read ends (lemma C.4). A memory node that dies with the only copy
-        // that was found costs a look.
-        let looks = 2 * self.shared.layout.writers + 1 + self.shared.replicas.len();
+        // Each writer is seen twice at most before the read ends (lemma C.4), and in a store once more if its guess was stale. A memory
+        // node that dies with the only copy that was found costs a look.
+        let is_store = self.shared.index.is_some();
+        let looks = (2 + usize::from(is_store)) * self.shared.layout.writers + 1 + self.shared.replicas.len();
         for _ in 0..looks {
-            let Some(mut found) = self.max_read(register, section).await? else { continue };
+            let mut found = match self.max_read(at, section).await? {
+                Look::Found(found) => found,
+                Look::Gone => continue,
+                Look::Moved => return Ok(Read::Moved),
+            };
             let version = found.version;
             if version.is_initial() {
                 into.fill(0);
-                return Ok(());
+                return Ok(Read::Value);
+            }
+            if version.is_sealed() {
+                return Ok(Read::Sealed(version));
             }
             if version.is_verified() {
-                if self.value(register, &mut found, into).await? {
-                    return Ok(());
+                if self.value(at, &mut found, into).await? {
+                    return Ok(Read::Value);
                 }
                 continue;
             }
             match seen.iter_mut().find(|earlier| earlier.version.writer() == version.writer()) {
                 // Found twice: its timestamp was fresh when it was written.
                 Some(earlier) if earlier.version.write() == version.write() => {
-                    if self.value(register, &mut found, into).await?
-                        && self.try_lock(register, version, Mode::Read).await?
+                    if self.value(at, &mut found, into).await?
+                        && self.try_lock(at.register, version, Mode::Read).await?
                     {
                         if let Some(image) = &found.image {
-                            self.verify(register, version, found.holders, image);
+                            self.verify(at, version, found.holders, image);
                         }
-                        return Ok(());
+                        return Ok(Read::Value);
                     }
                     *earlier = found;
                 }
+                // It is the same write, whose guess was stale.
+                Some(earlier) if is_store && earlier.version.buffer() == version.buffer() => *earlier = found,
                 // Its writer has begun another write, so this one has ended.
                 Some(earlier) => {
-                    if self.value(register, earlier, into).await? {
-                        return Ok(());
+                    if self.value(at, earlier, into).await? {
+                        return Ok(Read::Value);
                     }
                     *earlier = found;
                 }
                 None => seen.push(found),
             }
         }
-        Err(self.unsettled(register))
-    }
-
-    /// Reads the reliable max register (Algorithm 8, READ): the version is at a majority when this returns. None if the
-    /// memory nodes that had it are gone.
-    async fn max_read(&self, register: usize, section: &Section<'_, 'e>) -> Result<Option<Found<'e>>> {
-        let layout = &self.shared.layout;
-        let order = self.order(register);
-        let in_place = order[0];
-        let post = |replica: usize| {
-            let words = if replica == in_place { layout.register_words() } else { layout.metadata_words };
-            Ok(self.endpoint.get_into(self.metadata(replica, register), self.endpoint.buf(words)?))
-        };
-        let answers = self.gather(order.clone(), self.majority(), post).await?.answers;
-        let version = answers.iter().map(|(_, words)| newest(&words[..layout.metadata_words])).max_by_key(order_of);
-        let version = version.unwrap_or(Version(0));
-        let mut found = Found { version, holders: Replicas::default(), image: None };
-        if version.is_initial() {
-            return Ok(Some(found));
-        }
-        let mut words: PerReplica<u64> = PerReplica::new();
-        for (replica, answer) in answers {
-            let own = answer[layout.metadata_word(version.writer())];
-            if Version(own).write() == version.write() {
-                found.holders.add(replica);
-            } else {
-                words.push((replica, own));
-            }
-            if replica == in_place
-                && hash(version, &answer[layout.metadata_words + 1..]) == answer[layout.metadata_words]
-            {
-                let mut image = self.endpoint.buf(layout.image_words()).map_err(Error::from)?;
-                image.copy_from_slice(&answer[layout.metadata_words..]);
-                found.image = Some(image);
-            }
-        }
-        let is_at_majority =
-            found.holders.count() >= self.majority() || self.write_back(register, &mut found, &words, section).await?;
-        Ok(is_at_majority.then_some(found))
-    }
-
-    /// Writes what was found to more memory nodes, until a majority has it. `words` are those of the writer that others
-    /// have. False if its value is gone.
-    async fn write_back(
-        &self,
-        register: usize,
-        found: &mut Found<'e>,
-        words: &PerReplica<u64>,
-        section: &Section<'_, 'e>,
-    ) -> Result<bool> {
-        if !self.fetch(register, found).await? {
-            return Ok(false);
-        }
-        let (version, holders) = (found.version, found.holders);
-        let image = found.image.as_ref().expect("it was fetched");
-        let mut order: Order = words.iter().map(|(replica, _)| *replica).collect();
-        order.extend(
-            self.order(register)
-                .into_iter()
-                .filter(|replica| !holders.contains(*replica) && words.iter().all(|(answered, _)| answered != replica)),
-        );
-        let needed = self.majority() - holders.count();
-        // Those that have answered a moment ago are waited for: what is still on its way when the read ends keeps its
-        // section, and so the buffers of others.
-        let patience = self.shared.options.patience.max(WRITE_BACK_PATIENCE);
-        let written = self
-            .gather_within(patience, false, order, needed, |replica| {
-                // Until it has landed, its buffer must not be used again.
-                let mut has_put = section.has_put.get();
-                has_put.add(replica);
-                section.has_put.set(has_put);
-                let known = words.iter().find(|(answered, _)| *answered == replica).map_or(0, |(_, word)| *word);
-                Ok(self.store(replica, register, [Version(known), version], image))
-            })
-            .await?;
-        let mut has_put = section.has_put.get();
-        for (replica, word) in &written.answers {
-            has_put.remove(*replica);
-            if Version(*word).write() == version.write() {
-                found.holders.add(*replica);
-            }
-        }
-        section.has_put.set(has_put);
-        Ok(true)
-    }
-
-    /// Copies the value of a version. False if no memory node has it any more.
-    async fn value(&self, register: usize, found: &mut Found<'e>, into: &mut [u64]) -> Result<bool> {
-        let is_there = self.fetch(register, found).await?;
-        if let Some(image) = &found.image {
-            into.copy_from_slice(&image[1..]);
-        }
-        Ok(is_there)
-    }
-
-    /// Gets the value of a version from its buffer, unless it was found in place (Algorithm 6). False if the memory nodes that
-    /// have it do not answer. (If a majority has it, this waits for one of them.)
-    async fn fetch(&self, register: usize, found: &mut Found<'e>) -> Result<bool> {
-        if found.image.is_some() {
-            return Ok(true);
-        }
-        let words = self.shared.layout.image_words();
-        let (holders, version) = (found.holders, found.version);
-        let order = self.order(register).into_iter().filter(|replica| holders.contains(*replica)).collect();
-        let post =
-            |replica: usize| Ok(self.endpoint.get_into(self.buffer_at(replica, version), self.endpoint.buf(words)?));
-        let gives_up = holders.count() < self.majority();
-        match self.gather_within(self.shared.options.patience, gives_up, order, 1, post).await {
-            Ok(mut gathered) => {
-                found.image = gathered.answers.pop().map(|(_, image)| image);
-                Ok(true)
-            }
-            Err(error) => match error.custom_ref::<NoMajority>() {
-                Some(missing) if missing.failed.iter().all(|(_, error)| error.is_unreachable()) => Ok(false),
-                _ => Err(error),
-            },
-        }
+        Err(self.unsettled(at.register))
     }
 
     /// Tells readers that a timestamp is known to be fresh (Algorithm 10, lines 8 and 20), and puts the value where they
     /// find it at once. Nobody waits for it.
-    fn verify(&self, register: usize, version: Version, at: Replicas, image: &Buf<'_, u64>) {
-        let word = self.shared.layout.metadata_word(version.writer());
-        for replica in at.iter() {
-            let word = self.metadata(replica, register).at(word);
-            // If it is refused, the next reader does it.
-            let _ = self.endpoint.cas(word, version.0, version.verified().0).detach();
-        }
-        self.store_in_place(self.order(register)[0], register, image);
+    fn verify(&self, at: Location, version: Version, holders: Replicas, image: &Buf<'_, u64>) {
+        self.set_verified(at, version, holders);
+        self.store_in_place(self.order(at.register).first(), at.register, image);
     }
 
-    /// Writes a register (Algorithm 10, WRITE).
-    pub(crate) async fn write(&self, register: usize, value: &[u64]) -> Result<()> {
-        self.check(register)?;
-        let _writing = self.begin_write(register).await?;
-        self.finish(register).await?;
-        let buffer = self.take_buffer().await?;
-        let begun = self.guess(buffer).and_then(|version| {
-            let image = self.image(version, value).map_err(Error::from)?;
-            Ok((version, image))
-        });
-        let (version, image) = match begun {
-            Ok(begun) => begun,
+    /// The memory nodes for which this was not refused. For the others, the next reader does it.
+    fn set_verified(&self, at: Location, version: Version, holders: Replicas) -> Replicas {
+        let mut told = Replicas::default();
+        for replica in holders.iter() {
+            let word = self.word_at(replica, at.register, version.writer());
+            if self.endpoint.cas(word, version.0, version.verified().0).detach().is_ok() {
+                told.add(replica);
+            }
+        }
+        told
+    }
+
+    /// Writes a register (Algorithm 10, WRITE). The section is that of the write: until it ends, no version that it finds leaves its buffer,
+    /// and the register is not used again.
+    pub(crate) async fn write_in_section<'c>(
+        &'c self,
+        home: Home,
+        value: &[u64],
+    ) -> Result<(Written, Writing<'c, 'e>, Section<'c, 'e>)> {
+        // Buffers come back when sections end: they are waited for outside.
+        let unused = self.take_unused_buffer().await?;
+        let writing = self.begin_write(home.at.register).await?;
+        let section = self.enter()?;
+        match self.write_in(&section, unused, home, value).await {
+            Ok(written) => Ok((written, writing, section)),
             Err(error) => {
-                self.give_back(buffer);
-                return Err(error.of(self.shared.object.path()));
+                section.end();
+                Err(error)
+            }
+        }
+    }
+
+    async fn write_in(
+        &self,
+        section: &Section<'_, 'e>,
+        unused: UnusedBuffer<'_, 'e>,
+        home: Home,
+        value: &[u64],
+    ) -> Result<Written> {
+        if self.finish(section, home.at).await? == Written::Gone {
+            return Ok(Written::Gone);
+        }
+        let clock = self.keep_reserved().await?;
+        let version = self.guess(clock, unused.number)?;
+        let image = self.image(version, value).map_err(|error| Error::from(error).of(self.shared.object.path()))?;
+        unused.keep();
+        let write = Write::new(self, home, version);
+        self.end_write(section, write, &image).await
+    }
+
+    /// Ends this writer's write of the register that was dropped or found no majority. Gone if the register has ended.
+    async fn finish(&self, section: &Section<'_, 'e>, at: Location) -> Result<Written> {
+        let Some(unfinished) = self.take_unfinished(at.register) else {
+            return Ok(Written::Done);
+        };
+        let Unfinished { home, version, is_earlier, is_second, .. } = unfinished;
+        if home.at.instance > at.instance {
+            self.with_place(|place| place.unfinished.push(unfinished));
+            return Ok(Written::Gone);
+        }
+        if home.at != at {
+            // No client reads the earlier instance any more.
+            self.retire_buffer(version.buffer());
+            return Ok(Written::Done);
+        }
+        let written = match self.image(version, &unfinished.value) {
+            Ok(image) => {
+                let mut write = Write::new(self, home, version);
+                (write.is_earlier, write.is_second) = (is_earlier, Cell::new(is_second));
+                self.end_write(section, write, &image).await?
+            }
+            Err(error) => {
+                self.with_place(|place| place.unfinished.push(unfinished));
+                return Err(Error::from(error).of(self.shared.object.path()));
             }
         };
-        self.end_write(register, version, &image).await
-    }
-
-    /// Ends this writer's write of the register that was dropped or found no majority.
-    async fn finish(&self, register: usize) -> Result<()> {
-        let Some(Unfinished { version, value, .. }) = self.take_unfinished(register) else { return Ok(()) };
-        match self.image(version, &value) {
-            Ok(image) => self.end_write(register, version, &image).await,
-            Err(error) => {
-                self.with_place(|place| place.unfinished.push(Unfinished { register, version, value }));
-                Err(Error::from(error).of(self.shared.object.path()))
-            }
+        if let Written::Moving(_) = written {
+            // It is not made again elsewhere.
+            let buffer = version.buffer();
+            self.add_chore(Chore::Leave { cell: home.cell, entry: home.entry, buffer });
+            return Ok(Written::Gone);
         }
+        Ok(written)
     }
 
     /// Ends a write of any register that was dropped or found no majority, for its buffers. False if there is none.
     pub(crate) async fn finish_any(&self) -> Result<bool> {
-        let Some(register) = self.unfinished_register() else { return Ok(false) };
-        let _writing = self.begin_write(register).await?;
-        self.finish(register).await?;
-        Ok(true)
+        let Some(at) = self.unfinished_register() else { return Ok(false) };
+        let _writing = self.begin_write(at.register).await?;
+        let section = self.enter()?;
+        let finished = self.finish(&section, at).await;
+        section.end();
+        finished.map(|_| true)
     }
 
     /// Writes a version, or one that replaces it. If this ends in the middle, the write is on the list of those that are
     /// not finished.
-    async fn end_write(&self, register: usize, version: Version, image: &Buf<'e, u64>) -> Result<()> {
-        let write = Write { core: self, register, version: Cell::new(version), value: Cell::new(Some(&image[1..])) };
+    async fn end_write<'i>(
+        &self,
+        section: &Section<'_, 'e>,
+        write: Write<'_, 'e, 'i>,
+        image: &'i Buf<'e, u64>,
+    ) -> Result<Written> {
+        let (at, version) = (write.home.at, write.version.get());
+        write.value.set(Some(&image[1..]));
+        let mut written = Written::Done;
         if version.is_verified() {
-            self.write_verified(register, version, image).await?;
-        } else if let Some(found) = self.write_guessed(register, version, image).await? {
-            // The guess may have been stale. Either no reader takes it from now on, or one has found that it was fresh.
-            let later = self.later_than(found, version);
-            if self.try_lock(register, version, Mode::Write).await? {
-                // From here on the value is written at this timestamp only: at a third one it would be written twice.
-                write.version.set(later);
-                let image = self.image(later, &image[1..]).map_err(Error::from)?;
-                self.write_verified(register, later, &image).await?;
+            written = match self.settle(section, at).await? {
+                Latest::At(_) => self.write_fresh(at, version, image).await.map(|_| Written::Done)?,
+                Latest::Sealed | Latest::Moved => Written::Gone,
+            };
+        } else {
+            match self.write_guessed(section, at, version, image).await? {
+                Guess::Fresh => {}
+                Guess::Moving => written = Written::Moving(Again { guess: version, last: version }),
+                Guess::Gone => {
+                    // A reader may have taken the guess before the register ended. Then this write has happened, and the delete
+                    // came after it.
+                    if self.try_lock(at.register, version, Mode::Write).await? {
+                        written = Written::Gone;
+                    }
+                }
+                // It has ended before the later one began, or it never has happened.
+                Guess::Stale(_) if write.is_earlier => {}
+                // It is no guess: it was later than all that had ended when the call began.
+                Guess::Stale(stale) if write.is_second.get() => drop(self.set_verified(at, version, stale.posted)),
+                Guess::Stale(stale) => {
+                    let posted = stale.posted;
+                    let mut later = self.later_than(stale.later, version).await?;
+                    if self.shared.index.is_some() {
+                        // It is verified when it has ended (`moving`).
+                        later = later.unverified();
+                    }
+                    // Either no reader takes the guess from now on, or one has found that it was fresh.
+                    if !self.lock_stale(at, version, stale, section).await? {
+                        self.set_verified(at, version, posted);
+                    } else {
+                        // From here on the value is written at this timestamp only: at a third one it would be written twice.
+                        write.version.set(later);
+                        write.is_second.set(true);
+                        let image = self.image(later, &image[1..]).map_err(Error::from)?;
+                        if !self.write_fresh(at, later, &image).await? {
+                            written = Written::Moving(Again { guess: version, last: later });
+                        }
+                    }
+                }
             }
         }
         write.value.set(None);
-        self.hold(register, version.buffer());
-        Ok(())
+        match written {
+            Written::Done => self.hold(at, write.version.get()),
+            Written::Gone => self.retire_buffer(version.buffer()),
+            // It may be the last version that counts: the move needs it.
+            Written::Moving(_) => {}
+        }
+        Ok(written)
     }
 
-    /// Writes a version whose timestamp is a guess, and reads the register at the same time. The result is a later version
-    /// than this, if one was found.
-    async fn write_guessed(&self, register: usize, version: Version, image: &Buf<'e, u64>) -> Result<Option<Version>> {
-        let layout = &self.shared.layout;
+    /// Writes a version whose timestamp is a guess, and reads the register at the same time.
+    async fn write_guessed(
+        &self,
+        section: &Section<'_, 'e>,
+        at: Location,
+        version: Version,
+        image: &Buf<'e, u64>,
+    ) -> Result<Guess<'e>> {
         let mut posted = Replicas::default();
         let post = |replica: usize| {
             posted.add(replica);
-            let words = self.endpoint.buf(layout.metadata_words)?;
-            let store = Some(self.store(replica, register, [self.known(register, replica), version], image));
-            let get = Some(self.endpoint.get_into(self.metadata(replica, register), words));
-            Ok(StoreAndGet { store, get, stored: 0, words: None })
+            self.store_and_get(replica, at, version, Some(image))
         };
         // A weak read (appendix A.2): what it finds need not be at a majority.
-        let gathered = self.gather(self.order(register), self.majority(), post).await?;
-        let (mut found, mut holders) = (Version(0), 0);
-        for (replica, (stored, words)) in &gathered.answers {
-            self.set_known(register, *replica, Version(*stored));
-            let there = [newest(words), Version(*stored)].into_iter().max_by_key(order_of).unwrap_or(found);
-            if there.write() > found.write() {
-                (found, holders) = (there, 0);
-            }
-            holders += usize::from(there.write() == found.write());
+        let gathered = self.gather(self.order(at.register), self.majority(), post).await?;
+        if gathered.answers.iter().any(|(_, (_, head))| head[0] != at.instance) {
+            let is_moving = gathered.answers.iter().any(|(_, (_, head))| head[0] == at.moving());
+            return Ok(if is_moving { Guess::Moving } else { Guess::Gone });
+        }
+        let mut found = version;
+        for (replica, (stored, head)) in &gathered.answers {
+            self.set_known(at, *replica, Version(*stored));
+            let there = [newest(&head[1..]), Version(*stored)].into_iter().max_by_key(|version| version.rank());
+            found = there.filter(|there| there.rank() > found.rank()).unwrap_or(found);
+        }
+        let mut stale = None;
+        if !found.is_sealed() && found.write() > version.write() {
+            stale = self.stale(at, found, posted, &gathered.answers).await?;
         }
         drop(gathered);
-        if found.write() > version.write() && holders < self.majority() {
-            // Readers that do not get the lock go on to a later version (lemma C.4): there has to be one at a majority.
-            found = self.settle(register).await?;
-        }
-        if found.write() > version.write() {
-            return Ok(Some(found));
-        }
-        self.verify(register, version, posted, image);
-        for replica in posted.iter() {
-            if self.known(register, replica) == version {
-                self.set_known(register, replica, version.verified());
+        if found.is_sealed() || found.write() > version.write() && stale.is_none() {
+            match self.settle(section, at).await? {
+                Latest::At(settled) if settled.write() > version.write() => {
+                    stale = Some(Stale { later: settled, behind: None, posted });
+                }
+                Latest::At(_) => {}
+                Latest::Sealed => return Ok(Guess::Gone),
+                Latest::Moved => return Ok(Guess::Moving),
             }
         }
-        Ok(None)
+        if let Some(stale) = stale {
+            return Ok(Guess::Stale(stale));
+        }
+        self.verify_own(at, version, posted, image);
+        Ok(Guess::Fresh)
+    }
+
+    /// [`Core::verify`], by the writer of a version.
+    fn verify_own(&self, at: Location, version: Version, posted: Replicas, image: &Buf<'_, u64>) {
+        let told = self.set_verified(at, version, posted);
+        for replica in told.iter().filter(|replica| self.known(at, *replica) == version) {
+            self.set_known(at, replica, version.verified());
+        }
+        self.store_in_place(self.order(at.register).first(), at.register, image);
+    }
+
+    pub(crate) fn store_and_get<'b>(
+        &'b self,
+        replica: usize,
+        at: Location,
+        version: Version,
+        image: Option<&'b Buf<'_, u64>>,
+    ) -> fabric::Result<StoreAndGet<'b>> {
+        let (endpoint, instance) = (self.endpoint, at.instance);
+        let head = endpoint.buf(self.shared.layout.head_words())?;
+        let store = self.store(replica, at, [self.known(at, replica), version], image);
+        let at = self.register_at(replica, at.register);
+        let check = self.shared.index.is_some().then(|| endpoint.cas(at, instance, instance));
+        let get = Some(endpoint.get_into(at, head));
+        Ok(StoreAndGet { endpoint, at, instance, store, check, get, head: None, stored: None })
+    }
+
+    /// Ends an instance of a register: a majority has a seal when this returns, and no read and no write of the instance
+    /// that begins later succeeds.
+    async fn seal(&self, at: Location, seal: Version) -> Result<Sealed> {
+        let post = |replica: usize| self.store_and_get(replica, at, seal, None);
+        let gathered = self.gather(self.order(at.register), self.majority(), post).await?;
+        let mut sealed = Sealed::Now;
+        for (replica, (stored, head)) in &gathered.answers {
+            if head[0] != at.instance {
+                return Ok(if head[0] == at.moving() { Sealed::Moving } else { Sealed::Moved });
+            }
+            let is_other = |word: u64| Version(word).is_sealed() && Version(word) != seal;
+            if is_other(*stored) || head[1..].iter().any(|word| is_other(*word)) {
+                sealed = Sealed::Before;
+            }
+            self.set_known(at, *replica, Version(*stored));
+        }
+        Ok(sealed)
+    }
+
+    /// Whether an instance of a register was sealed, or has ended.
+    pub(crate) async fn has_ended(&self, section: &Section<'_, 'e>, at: Location) -> Result<bool> {
+        for _ in 0..=self.shared.replicas.len() {
+            match self.max_read(at, section).await? {
+                Look::Found(found) => return Ok(found.version.is_sealed()),
+                Look::Moved => return Ok(true),
+                Look::Gone => {}
+            }
+        }
+        Err(self.unsettled(at.register))
+    }
+
+    /// [`Core::seal`] in a section of its own, and the seal.
+    pub(crate) async fn seal_in_section(&self, at: Location) -> Result<(Sealed, Version)> {
+        let clock = self.keep_reserved().await?;
+        let seal = self.guess_seal(clock)?;
+        let section = self.enter()?;
+        let sealed = self.seal(at, seal).await;
+        section.end();
+        Ok((sealed?, seal))
     }
 
     /// The latest version, which is at a majority when this returns.
-    async fn settle(&self, register: usize) -> Result<Version> {
-        let section = self.enter()?;
-        let mut looks = 0..=self.shared.replicas.len();
-        let found = loop {
-            match self.max_read(register, &section).await {
-                Ok(None) if looks.next().is_some() => {}
-                found => break found,
+    async fn settle(&self, section: &Section<'_, 'e>, at: Location) -> Result<Latest> {
+        for _ in 0..=self.shared.replicas.len() {
+            match self.max_read(at, section).await? {
+                Look::Found(found) if found.version.is_sealed() => return Ok(Latest::Sealed),
+                Look::Found(found) => return Ok(Latest::At(found.version)),
+                Look::Moved => return Ok(Latest::Moved),
+                Look::Gone => {}
             }
-        };
-        section.end();
-        found?.map(|found| found.version).ok_or_else(|| self.unsettled(register))
+        }
+        Err(self.unsettled(at.register))
     }
 
     #[cold]
-    fn unsettled(&self, register: usize) -> Error {
+    pub(crate) fn unsettled(&self, register: usize) -> Error {
         let what = format!("register {register}: the memory nodes with its latest value");
         let memory = self.shared.replicas.iter().map(|replica| replica.node).collect();
-        let timeout = ErrorKind::Timeout { what, waited: self.shared.options.patience, missing: memory };
+        let timeout = ErrorKind::Timeout { what, waited: self.patience(self.shared.options.patience), missing: memory };
         Error::from(timeout).of(self.shared.object.path())
     }
 
-    async fn write_verified(&self, register: usize, version: Version, image: &Buf<'e, u64>) -> Result<()> {
-        let post = |replica: usize| Ok(self.store(replica, register, [self.known(register, replica), version], image));
-        let gathered = self.gather(self.order(register), self.majority(), post).await?;
+    /// Writes a version whose timestamp is known to be fresh. If the register ends meanwhile, this has happened before. False if its key
+    /// moves.
+    async fn write_fresh(&self, at: Location, version: Version, image: &Buf<'e, u64>) -> Result<bool> {
+        if self.shared.index.is_some() {
+            let mut posted = Replicas::default();
+            let post = |replica: usize| {
+                posted.add(replica);
+                self.store_and_get(replica, at, version, Some(image))
+            };
+            let gathered = self.gather(self.order(at.register), self.majority(), post).await?;
+            if !gathered.answers.iter().all(|(_, (_, head))| head[0] == at.instance) {
+                return Ok(false);
+            }
+            for (replica, (stored, _)) in &gathered.answers {
+                self.set_known(at, *replica, Version(*stored));
+            }
+            drop(gathered);
+            self.verify_own(at, version, posted, image);
+            return Ok(true);
+        }
+        let post = |replica: usize| Ok(self.store(replica, at, [self.known(at, replica), version], Some(image)));
+        let gathered = self.gather(self.order(at.register), self.majority(), post).await?;
         for (replica, stored) in &gathered.answers {
-            self.set_known(register, *replica, Version(*stored));
+            self.set_known(at, *replica, Version(*stored));
         }
         drop(gathered);
-        self.store_in_place(self.order(register)[0], register, image);
-        Ok(())
+        self.store_in_place(self.order(at.register).first(), at.register, image);
+        Ok(true)
     }
 }
 
 /// A write that is under way. If it ends in the middle, it goes on to the list of the unfinished ones.
 struct Write<'c, 'e, 'i> {
     core: &'c Core<'e>,
-    register: usize,
+    home: Home,
     version: Cell<Version>,
     /// None when it has ended.
     value: Cell<Option<&'i [u64]>>,
+    /// As those of [`Unfinished`].
+    is_earlier: bool,
+    is_second: Cell<bool>,
+}
+
+impl<'c, 'e> Write<'c, 'e, '_> {
+    fn new(core: &'c Core<'e>, home: Home, version: Version) -> Self {
+        let (version, value, is_second) = (Cell::new(version), Cell::new(None), Cell::new(false));
+        Write { core, home, version, value, is_earlier: false, is_second }
+    }
 }
 
 impl Drop for Write<'_, '_, '_> {
     fn drop(&mut self) {
         if let Some(value) = self.value.get() {
-            let unfinished = Unfinished { register: self.register, version: self.version.get(), value: value.to_vec() };
+            let (home, version, is_earlier) = (self.home, self.version.get(), self.is_earlier);
+            let is_second = self.is_second.get();
+            let unfinished = Unfinished { home, version, value: value.to_vec(), is_earlier, is_second };
             self.core.with_place(|place| place.unfinished.push(unfinished));
         }
     }
-}
-
-/// How long a read waits at least until it writes a value back to other memory nodes than those that have answered.
-const WRITE_BACK_PATIENCE: Duration = Duration::from_millis(10);
-
-/// The highest of some metadata words.
-fn newest(words: &[u64]) -> Version {
-    words.iter().map(|word| Version(*word)).max_by_key(order_of).unwrap_or(Version(0))
-}
-
-/// The place of a version in the order of the max register: a verified one is above the same guessed one.
-fn order_of(version: &Version) -> u64 {
-    version.write() << 1 | u64::from(version.is_verified())
 }

@@ -1,7 +1,14 @@
 //! Scenarios for the model checker. The calls of all clients have to be linearizable.
 
+mod comings;
 mod faults;
 mod parts;
+mod store;
+mod store_comings;
+mod store_faults;
+mod store_moves;
+mod store_parts;
+mod store_registers;
 
 use std::rc::Rc;
 
@@ -32,17 +39,31 @@ pub fn all() -> Vec<Scenario> {
         reuse_late(),
         dropped(),
         dropped_late(),
+        given_up(),
         random(),
         one_word(),
         one_word_behind(),
         window(),
         next_client(),
     ];
-    with_at_once(with_slow(own.into_iter().chain(faults::scenarios())), AT_ONCE)
+    with_at_once(
+        with_slow(
+            own.into_iter()
+                .chain(faults::scenarios())
+                .chain(comings::scenarios())
+                .chain(store::scenarios())
+                .chain(store_comings::scenarios())
+                .chain(store_faults::scenarios())
+                .chain(store_moves::scenarios())
+                .chain(store_registers::scenarios()),
+        ),
+        AT_ONCE,
+    )
 }
 
 /// Those that are also searched with operations that complete at once.
-const AT_ONCE: &[&str] = &["swarm/write-read", "swarm/stale", "swarm/reuse", "swarm/random"];
+const AT_ONCE: &[&str] =
+    &["swarm/write-read", "swarm/stale", "swarm/reuse", "swarm/random", "swarm-kv/inserts", "swarm-kv/delete-get"];
 
 /// A write, and a read beside it and after it.
 fn write_read() -> Scenario {
@@ -168,7 +189,7 @@ fn reuse() -> Scenario {
         });
         Ok(())
     })
-    .kills(&["swarm-reused-at-once", "swarm-answered-at-once"])
+    .kills(&["swarm-reused-at-once"])
 }
 
 /// A read copies to memory node 1 a value that this one has missed, and is dropped. The copy must not land in a buffer that the writer
@@ -253,6 +274,20 @@ fn dropped_late() -> Scenario {
         Ok(())
     })
     .kills(&["swarm-written-thrice"])
+}
+
+/// Two writes have the free buffers, and are dropped while a third one waits for a buffer.
+fn given_up() -> Scenario {
+    Scenario::new("swarm/given-up", "a call gets the buffers of calls that are dropped meanwhile", 3, |cluster| {
+        let options = SwarmOptions { spare_buffers: 2, ..SwarmOptions::default() };
+        let Opened { clients, history } = open(cluster, 3, options)?;
+        register(cluster, 0, &clients, &history, |client| {
+            (0..3).try_for_each(|at| client.write_at(at, 1))?;
+            client.write_as_others_are_dropped([0, 1], 2, 2)?;
+            client.read_at(2)
+        });
+        Ok(())
+    })
 }
 
 /// Reads and writes of two registers, with clocks that differ.

@@ -2,7 +2,7 @@
 //!
 //! A write replaces the value of its client's last write of the register: a read that begins later finds a higher version
 //! at a majority. But one that has begun before may still read the old buffer, or copy from it to a memory node that has
-//! missed it. So the client asks all nodes, by one put each, and uses its old buffers again when all have answered. On
+//! missed it. So the client asks all nodes that have clients (`census`), and uses its old buffers again when all have answered. On
 //! each node the service thread answers when the reads that were under way have ended. Nothing of this is on the path of a
 //! read but two stores: its *section* has the number of the current epoch while it runs.
 //!
@@ -12,9 +12,19 @@
 //! later than that look, and so than the write: they find the new version. This holds whichever epoch the read has
 //! stored: one that is too old is only waited for once more.
 
-use farfield_core::toolkit::{Hold, Poller, Progress};
-use farfield_fabric::{Endpoint, Region, RemotePtr, Word};
+use core::cell::Cell;
+use core::future::Future;
+use core::pin::Pin;
+use core::task::{Context, Poll, Waker};
 use std::sync::Arc;
+
+use farfield_core::toolkit::{Hold, Poller, Progress};
+use farfield_core::{Error, ErrorKind, Result};
+use farfield_fabric::{self as fabric, Endpoint, Op, Region, RemotePtr, Word};
+
+use crate::census::{ANSWERS, FIRST, REQUEST_BYTES, SECOND};
+use crate::client::Core;
+use crate::replicas::Replicas;
 
 /// Reads that a client may have under way.
 pub(crate) const SECTIONS: usize = 64;
@@ -61,66 +71,81 @@ impl Sections {
 /// The requests of one client, on some node.
 #[derive(Clone, Copy, Default)]
 struct Requests {
+    /// Where the answers go, of the incarnation that asks.
+    answers: u64,
     answered: u64,
     /// The request that is being looked at, and the epoch that began with it.
     current: (u64, u64),
 }
 
-/// Answers the requests of all clients, on the service thread.
+/// Answers the requests of all clients, on the service thread. When the object is closed here, that goes on until its memory is freed:
+/// others may have asked by then.
 pub(crate) struct Answers {
     sections: Arc<Sections>,
-    /// A word for each client, with the number of its last request.
+    /// The requests of all clients (`census`).
     asked: Region,
-    /// The words for this node's answers.
-    answers: Vec<RemotePtr<u64>>,
+    /// This node, among those that may have clients.
+    rank: usize,
     requests: Vec<Requests>,
-    /// Until the others know that nothing is read here any more.
-    _open: Hold,
+    /// Until no client is left here.
+    open: Option<Hold>,
 }
 
 impl Answers {
-    pub(crate) fn new(sections: Arc<Sections>, asked: Region, answers: Vec<RemotePtr<u64>>, open: Hold) -> Answers {
-        let requests = vec![Requests::default(); answers.len()];
-        Answers { sections, asked, answers, requests, _open: open }
+    pub(crate) fn new(sections: Arc<Sections>, asked: Region, rank: usize, writers: usize, open: Hold) -> Answers {
+        Answers { sections, asked, rank, requests: vec![Requests::default(); writers], open: Some(open) }
     }
 
     /// Puts an answer; false if that was refused, or the node is out of reach now.
     fn answer(&mut self, endpoint: &Endpoint, writer: usize, answer: u64) -> bool {
-        match endpoint.put_untracked(self.answers[writer], answer).detach() {
-            // The members decide about a node that is out of reach, and until then it may come back. Nobody waits for the
-            // answer on one that is gone, nor for one of a node that is fenced.
-            Err(error) if error.is_refused() || error.is_unreachable() && !error.is_gone() => false,
+        let Requests { answers, answered, .. } = &mut self.requests[writer];
+        match endpoint.put_untracked(RemotePtr::from_packed(*answers).at(self.rank), answer).detach() {
+            // The members decide about a node that is out of reach, and one that has just come may not be connected yet. No client waits
+            // for the answer on one that is gone or has closed the object, nor for one of a node that is fenced.
+            Err(error)
+                if !error.is_gone()
+                    && !matches!(error.kind(), fabric::ErrorKind::Freed { .. } | fabric::ErrorKind::Fenced) =>
+            {
+                false
+            }
             _ => {
-                self.requests[writer].answered = answer;
+                *answered = answer;
                 true
             }
         }
     }
+
+    /// The last request of a client that is not answered yet.
+    fn request(&mut self, writer: usize) -> Option<u64> {
+        let word = |part: usize| self.asked.word(writer * REQUEST_BYTES + 8 * part).load();
+        let (number, answers) = (word(SECOND), word(ANSWERS));
+        let known = &mut self.requests[writer];
+        if number == 0 || answers == known.answers && number <= known.answered {
+            return None;
+        }
+        // Otherwise its next part is on its way.
+        if word(FIRST) != number {
+            return None;
+        }
+        if answers != known.answers {
+            *known = Requests { answers, ..Requests::default() };
+        }
+        Some(number)
+    }
 }
 
-/// Bytes between the request words of two clients, which may be on different nodes.
-pub(crate) const REQUEST_BYTES: usize = 64;
-
 impl Poller for Answers {
-    fn must_finish_before_leave(&self) -> bool {
-        self.sections.closed.load() != 0
-    }
-
     fn poll(&mut self, endpoint: &Endpoint) -> Progress {
         if self.sections.closed.load() != 0 {
-            // No client of this node is left: this answers all requests to come.
-            let writers = 0..self.requests.len();
-            let are_told = writers
-                .map(|writer| self.requests[writer].answered == u64::MAX || self.answer(endpoint, writer, u64::MAX));
-            return if are_told.fold(true, |all, is_told| all & is_told) { Progress::Done } else { Progress::Retry };
+            self.open = None;
+            if endpoint.check_word(self.asked.remote::<u64>(0)).is_err() {
+                return Progress::Done;
+            }
         }
         let (mut is_busy, mut waits) = (false, false);
         for writer in 0..self.requests.len() {
-            let asked = self.asked.word(writer * REQUEST_BYTES).load();
-            let Requests { answered, current } = &mut self.requests[writer];
-            if asked <= *answered {
-                continue;
-            }
+            let Some(asked) = self.request(writer) else { continue };
+            let current = &mut self.requests[writer].current;
             if current.0 != asked {
                 *current = (asked, self.sections.begin_epoch());
             }
@@ -135,6 +160,125 @@ impl Poller for Answers {
             (true, _) => Progress::Busy,
             (false, true) => Progress::Retry,
             (false, false) => Progress::Idle,
+        }
+    }
+}
+
+/// A read that is under way.
+pub(crate) struct Section<'c, 'e> {
+    core: &'c Core<'e>,
+    number: usize,
+    /// Memory nodes to which it has put something that may not have landed.
+    pub(crate) has_put: Cell<Replicas>,
+    /// Whether it ends when these puts have landed.
+    is_late: Cell<bool>,
+}
+
+impl<'e> Core<'e> {
+    /// Begins a read.
+    pub(crate) fn enter<'c>(&'c self) -> Result<Section<'c, 'e>> {
+        self.end_late(None);
+        let number = self.sections.get().trailing_ones() as usize;
+        if number >= SECTIONS {
+            let in_use = ErrorKind::InUse {
+                what: "reads of a client (those count whose copies a memory node has not taken yet)",
+                max: SECTIONS,
+            };
+            return Err(Error::from(in_use).of(self.shared.object.path()));
+        }
+        self.sections.set(self.sections.get() | 1 << number);
+        self.shared.sections.enter(self.client, number);
+        Ok(Section { core: self, number, has_put: Cell::default(), is_late: Cell::new(false) })
+    }
+
+    pub(crate) fn leave(&self, number: usize) {
+        self.shared.sections.leave(self.client, number);
+        self.sections.set(self.sections.get() & !(1 << number));
+    }
+
+    /// A get flushes the puts before it (`NRW → NRR`).
+    fn flush(&self, replica: usize) -> Op<'e, u64> {
+        self.endpoint.get(self.shared.replicas[replica].buffers)
+    }
+
+    /// Waits until the puts to a memory node have landed, or its connection is lost, and they with it.
+    fn wait_for_flush(&self, replica: usize) {
+        while self.flush(replica).wait().is_err_and(|error| error.is_refused()) {
+            self.endpoint.progress();
+        }
+    }
+
+    /// Waits until the atomics to a memory node have been done, or its connection is lost (`NAR` after `NAR`).
+    fn wait_for_atomics(&self, replica: usize) {
+        let nothing = || self.endpoint.cas(self.shared.replicas[replica].clients, 0, 0);
+        while nothing().wait().is_err_and(|error| error.is_refused()) {
+            self.endpoint.progress();
+        }
+    }
+
+    /// Waits until all that this client has posted to the memory nodes has been done.
+    pub(crate) fn wait_for_all_replicas(&self) {
+        for replica in 0..self.shared.replicas.len() {
+            self.wait_for_flush(replica);
+            self.wait_for_atomics(replica);
+        }
+    }
+
+    /// Ends the sections whose puts have landed. With a context, its task is woken when others may have.
+    pub(crate) fn end_late(&self, mut cx: Option<&mut Context<'_>>) {
+        if self.late.borrow().is_empty() {
+            return;
+        }
+        let mut late = self.late.borrow_mut();
+        let mut at = 0;
+        while at < late.len() {
+            let (number, replica, flush) = &mut late[at];
+            let ended = match &mut cx {
+                Some(cx) => Pin::new(&mut *flush).poll(cx),
+                None if flush.is_complete() => Pin::new(&mut *flush).poll(&mut Context::from_waker(Waker::noop())),
+                None => Poll::Pending,
+            };
+            match ended {
+                Poll::Pending => at += 1,
+                Poll::Ready(Err(error)) if error.is_refused() => {
+                    *flush = self.flush(*replica);
+                    at += 1;
+                }
+                Poll::Ready(_) => {
+                    let number = *number;
+                    drop(late.swap_remove(at));
+                    if late.iter().all(|(other, ..)| *other != number) {
+                        self.leave(number);
+                    }
+                }
+            }
+        }
+    }
+}
+
+impl Section<'_, '_> {
+    /// The read has ended, and does not wait for what it has put to memory nodes that do not answer.
+    pub(crate) fn end(self) {
+        let has_put = self.has_put.take();
+        if has_put != Replicas::default() {
+            self.is_late.set(true);
+            let flushes = has_put.iter().map(|replica| (self.number, replica, self.core.flush(replica)));
+            self.core.late.borrow_mut().extend(flushes);
+            // Those of nodes that have failed have ended.
+            self.core.end_late(None);
+        }
+    }
+}
+
+/// A read that is dropped in the middle waits until its puts have landed: its client may not call again for long, and
+/// others need the buffers.
+impl Drop for Section<'_, '_> {
+    fn drop(&mut self) {
+        for replica in self.has_put.get().iter() {
+            self.core.wait_for_flush(replica);
+        }
+        if !self.is_late.get() {
+            self.core.leave(self.number);
         }
     }
 }

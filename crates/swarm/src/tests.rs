@@ -6,6 +6,8 @@ use farfield_core::{ErrorKind, local_session, on_each};
 
 use super::*;
 
+mod store;
+
 type Pair = [u64; 2];
 
 fn open(nodes: &[Node], options: &SwarmOptions) -> Result<Vec<SwarmArray<Pair>>> {
@@ -22,10 +24,10 @@ fn invalid_options_are_errors() -> Result<()> {
     };
     let invalid = [
         (0, SwarmOptions::default()),
-        (65_536, SwarmOptions::default()),
+        (65_535, SwarmOptions::default()),
         (usize::MAX, SwarmOptions::default()),
         (4, with(|options| options.clients_per_node = 0)),
-        (4, with(|options| options.clients_per_node = 129)),
+        (4, with(|options| options.clients_per_node = 128)),
         (4, with(|options| options.clients_per_node = usize::MAX)),
         (4, with(|options| options.spare_buffers = 1)),
         (4, with(|options| options.spare_buffers = usize::MAX)),
@@ -52,12 +54,12 @@ fn nodes_that_disagree_are_told() -> Result<()> {
     let opened = on_each(&nodes, |node| {
         let mut options = SwarmOptions::default();
         options.spare_buffers += node.id().index();
-        Ok(SwarmArray::<u64>::open(node, "array", 4, options).err())
+        Ok(SwarmArray::<u64>::open(node, "array", 4, options))
     })?;
-    for error in opened {
-        let error = error.expect("the other node has other options");
-        assert!(matches!(error.kind(), ErrorKind::Mismatch { .. }), "{error}");
-    }
+    let [home, other] = &opened[..] else { panic!("there are two nodes") };
+    assert!(home.is_ok(), "it needs no other node, and has its own options");
+    let error = other.as_ref().err().expect("the memory node has other options");
+    assert!(matches!(error.kind(), ErrorKind::Mismatch { .. }), "{error}");
     Ok(())
 }
 
@@ -87,6 +89,7 @@ fn a_read_and_a_write_take_one_round_trip() -> Result<()> {
     let arrays = open(&nodes, &SwarmOptions::default())?;
     let ep = nodes[0].endpoint()?;
     let client = arrays[0].client(&ep)?;
+    client.write_blocking(1, [0; 2])?; // it reserves timestamps
     for value in 0..100 {
         let (written, counts) = ep.block_on(ep.counted(client.write(1, [value; 2])));
         written?;
@@ -104,11 +107,12 @@ fn a_client_whose_clock_is_behind_is_set_right() -> Result<()> {
     let arrays = open(&nodes, &SwarmOptions::default())?;
     let (ep, far) = (nodes[0].endpoint()?, nodes[1].endpoint()?);
     let (ahead, behind) = (arrays[0].client(&ep)?, arrays[1].client(&far)?);
-    ahead.core.ahead.set(1_000_000_000);
+    ahead.core.ahead.set(10_000_000);
     ahead.write_blocking(0, [1; 2])?;
+    behind.write_blocking(2, [1; 2])?;
     let (written, counts) = far.block_on(far.counted(behind.write(0, [2; 2])));
     written?;
-    assert_eq!(counts.round_trips, 3, "of the first write: the guess, the lock, the value");
+    assert_eq!(counts.round_trips, 4, "of the first write: the guess, more timestamps, the lock, the value");
     assert_eq!(ahead.read_blocking(0)?, [2; 2]);
     let (written, counts) = far.block_on(far.counted(behind.write(1, [3; 2])));
     written?;
@@ -225,9 +229,13 @@ fn values_of_no_bytes_and_of_many_work() -> Result<()> {
 #[test]
 fn a_majority_that_is_gone_is_named_in_time() -> Result<()> {
     let mut nodes = local_session(3)?;
-    let arrays = open(&nodes, &SwarmOptions::default())?;
+    let few = SwarmOptions { spare_buffers: 2, ..SwarmOptions::default() };
+    let arrays = open(&nodes, &few)?;
     let ep = nodes[0].endpoint()?;
     let client = arrays[0].client(&ep)?;
+    for register in 1..4 {
+        client.write_blocking(register, [1; 2])?;
+    }
     client.write_blocking(0, [1; 2])?;
     let gone = nodes.pop().expect("there are three");
     let mut arrays = arrays.into_iter();
@@ -239,7 +247,10 @@ fn a_majority_that_is_gone_is_named_in_time() -> Result<()> {
     drop(second);
     nodes.pop().expect("there were two").leave();
     let start = ep.now();
-    for error in [client.read_blocking(0).map(drop).unwrap_err(), client.write_blocking(0, [3; 2]).unwrap_err()] {
+    let read = client.read_blocking(0).map(drop).unwrap_err();
+    // Some of these have no free buffer.
+    let writes = (0..4).map(|register| client.write_blocking(register, [3; 2]).unwrap_err());
+    for error in writes.chain([read]) {
         let missing = error.custom_ref::<NoMajority>().unwrap_or_else(|| panic!("{error}"));
         assert_eq!((missing.of, missing.needed, missing.failed.len()), (3, 2, 2));
         assert!(error.is_unreachable(), "{error}");

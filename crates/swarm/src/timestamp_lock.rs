@@ -10,10 +10,16 @@
 //! There is one lock for each register and writer, with a word on each memory node. It is never released, only taken again
 //! at higher timestamps. No word changes its mode at the same timestamp, so a majority cannot have both.
 
+use core::future::Future;
+use core::pin::Pin;
+use core::task::{Context, Poll, Waker};
+
 use farfield_core::Result;
+use farfield_fabric::{Op, RemotePtr};
 
 use crate::client::Core;
 use crate::raise::Raise;
+use crate::replicas::PerReplica;
 use crate::version::Version;
 
 /// The side that takes the lock.
@@ -33,17 +39,51 @@ fn timestamp(word: u64) -> u64 {
     word >> 1
 }
 
-impl Core<'_> {
+impl<'e> Core<'e> {
     /// Takes the lock of a version's writer at its timestamp. False if the other side may have taken it, or somebody a
     /// higher one.
     pub(crate) async fn try_lock(&self, register: usize, version: Version, mode: Mode) -> Result<bool> {
-        let at = self.shared.layout.lock(register, version.writer());
+        self.try_lock_from(register, version, mode, &PerReplica::new()).await
+    }
+
+    /// [`Core::try_lock`], from these words of the lock. One that is right saves a round trip.
+    pub(crate) async fn try_lock_from(
+        &self,
+        register: usize,
+        version: Version,
+        mode: Mode,
+        known: &PerReplica<u64>,
+    ) -> Result<bool> {
         let wanted = word(version, mode);
         let post = |replica: usize| {
-            let lock = self.shared.replicas[replica].locks.at(at);
-            Ok(Raise::new(self.endpoint, lock, [0, wanted], |found, new| timestamp(found) >= timestamp(new)))
+            let lock = self.lock_at(replica, register, version.writer());
+            let known = known.iter().find(|(other, _)| *other == replica).map_or(0, |(_, word)| *word);
+            // It never falls: then nothing is exchanged.
+            let known = if timestamp(known) < timestamp(wanted) { known } else { 0 };
+            Ok(Raise::new(self.endpoint, lock, [known, wanted], |found, new| timestamp(found) >= timestamp(new)))
         };
         let gathered = self.gather(self.order(register), self.majority(), post).await?;
         Ok(gathered.answers.iter().all(|(_, found)| *found == wanted))
     }
+
+    /// Gets of the words of this client's own lock.
+    pub(crate) fn get_locks(&self, register: usize) -> PerReplica<Op<'e, u64>> {
+        let get = |replica: usize| (replica, self.endpoint.get(self.lock_at(replica, register, self.writer)));
+        self.order(register).iter().take(self.majority()).map(get).collect()
+    }
+
+    fn lock_at(&self, replica: usize, register: usize, writer: usize) -> RemotePtr<u64> {
+        self.shared.replicas[replica].locks.at(self.shared.layout.lock(register, writer))
+    }
+}
+
+/// The results of those gets that have ended.
+pub(crate) fn answered(gets: PerReplica<Op<'_, u64>>) -> PerReplica<u64> {
+    let result = |(replica, mut get): (usize, Op<'_, u64>)| match Pin::new(&mut get)
+        .poll(&mut Context::from_waker(Waker::noop()))
+    {
+        Poll::Ready(Ok(word)) => Some((replica, word)),
+        _ => None,
+    };
+    gets.into_iter().filter_map(result).collect()
 }

@@ -10,13 +10,28 @@
 //! Timestamp and writer name a write, and order it. V is set when the timestamp is known to be *fresh*: higher than those
 //! of all writes that had ended when this one began. The buffer is one of the writer's own, with the same number on all
 //! memory nodes. It decides nothing in the order.
+//!
+//! The last buffer number is a *seal*: the key of the register was deleted. It is above all versions. The last writer number marks a
+//! word to which nothing was written yet; the register's instance is in place of the timestamp. So a word of an earlier
+//! instance is no word of this one, and a compare-and-swap that is late exchanges nothing.
+
+use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
+use zerocopy::IntoBytes;
 
 use crate::errors::TimestampsUsedUp;
 
-/// Writers that can be told apart.
-pub(crate) const WRITERS_MAX: usize = 1 << WRITER_BITS;
-/// Buffers of one writer.
-pub(crate) const BUFFERS_MAX: usize = 1 << BUFFER_BITS;
+/// A hash of some words and of what they belong to.
+///
+/// XXH3 combines its seed with short inputs by exclusive or: neighbouring seeds with neighbouring values have the same hash. So the seed is
+/// hashed first.
+pub(crate) fn hash_of(owner: u64, words: &[u64]) -> u64 {
+    xxh3_64_with_seed(words.as_bytes(), xxh3_64(&owner.to_ne_bytes()))
+}
+
+/// Writers that can be told apart. The last number is that of words to which nothing was written.
+pub(crate) const WRITERS_MAX: usize = (1 << WRITER_BITS) - 1;
+/// Buffers of one writer. The last number is the seal.
+pub(crate) const BUFFERS_MAX: usize = (1 << BUFFER_BITS) - 1;
 
 const BUFFER_BITS: u32 = 16;
 const WRITER_BITS: u32 = 7;
@@ -25,6 +40,33 @@ const WRITER_SHIFT: u32 = BUFFER_BITS + 1;
 const TIMESTAMP_SHIFT: u32 = WRITER_SHIFT + WRITER_BITS;
 /// The last timestamp of a guess, in microseconds: twelve days. A version that has to be later than a guess has room beyond.
 pub(crate) const TIMESTAMP_MAX: u64 = (1 << (64 - TIMESTAMP_SHIFT)) - 1 - (1 << 24);
+
+/// A register, and how often it was used again for another key. In an array it is 0.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Location {
+    pub(crate) register: usize,
+    pub(crate) instance: u64,
+}
+
+/// In the instance word of a register: its key moves to another register (`moving`).
+const MOVING: u64 = 1 << 63;
+
+impl Location {
+    /// The instance that an instance word names.
+    pub(crate) fn instance_of(word: u64) -> u64 {
+        word & !MOVING
+    }
+
+    /// The instance word while its key moves.
+    pub(crate) fn moving(self) -> u64 {
+        self.instance | MOVING
+    }
+
+    /// Whether an instance word is that of this instance, whether its key moves or not.
+    pub(crate) fn is_in(self, word: u64) -> bool {
+        word & !MOVING == self.instance
+    }
+}
 
 /// A metadata word.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -40,10 +82,32 @@ impl Version {
         Ok(Version(timestamp << TIMESTAMP_SHIFT | (writer as u64) << WRITER_SHIFT | u64::from(buffer)))
     }
 
+    /// The word of a register to which nothing was written in this instance.
+    pub(crate) fn empty(instance: u64) -> Version {
+        match instance {
+            0 => Version(0),
+            _ => Version(instance << TIMESTAMP_SHIFT | (WRITERS_MAX as u64) << WRITER_SHIFT),
+        }
+    }
+
+    /// The end of an instance of a register.
+    pub(crate) fn seal(timestamp: u64, writer: usize) -> Result<Version, TimestampsUsedUp> {
+        Version::guessed(timestamp, writer, BUFFERS_MAX as u16).map(Version::verified)
+    }
+
+    pub(crate) fn is_sealed(self) -> bool {
+        self.buffer() == BUFFERS_MAX
+    }
+
     /// The same value at another timestamp.
     pub(crate) fn at(self, timestamp: u64) -> Version {
         debug_assert!(timestamp >> (64 - TIMESTAMP_SHIFT) == 0);
         Version(self.0 & ((1 << TIMESTAMP_SHIFT) - 1) | timestamp << TIMESTAMP_SHIFT)
+    }
+
+    /// The same write, as a guess.
+    pub(crate) fn unverified(self) -> Version {
+        Version(self.0 & !VERIFIED)
     }
 
     /// The same write, with a timestamp that is known to be fresh.
@@ -57,7 +121,7 @@ impl Version {
 
     /// Whether nothing was written yet.
     pub(crate) fn is_initial(self) -> bool {
-        self.0 == 0
+        self.0 == 0 || self.writer() == WRITERS_MAX
     }
 
     pub(crate) fn timestamp(self) -> u64 {
@@ -65,16 +129,26 @@ impl Version {
     }
 
     pub(crate) fn writer(self) -> usize {
-        (self.0 >> WRITER_SHIFT) as usize % WRITERS_MAX
+        (self.0 >> WRITER_SHIFT) as usize % (1 << WRITER_BITS)
     }
 
     pub(crate) fn buffer(self) -> usize {
-        self.0 as usize % BUFFERS_MAX
+        self.0 as usize % (1 << BUFFER_BITS)
     }
 
     /// The write itself: verified or not, and wherever its value is.
     pub(crate) fn write(self) -> u64 {
-        self.0 >> WRITER_SHIFT
+        if self.is_initial() { 0 } else { self.0 >> WRITER_SHIFT }
+    }
+
+    /// Its place in the order of the max register. A verified version is above the same guessed one.
+    pub(crate) fn rank(self) -> u64 {
+        if self.is_sealed() { u64::MAX } else { self.write() << 1 | u64::from(self.is_verified()) }
+    }
+
+    /// Whether this is of the same write as another, or of a later one.
+    pub(crate) fn is_as_new(self, other: Version) -> bool {
+        self.is_sealed() || !other.is_sealed() && self.write() >= other.write()
     }
 }
 
@@ -83,20 +157,37 @@ mod tests {
     use super::*;
 
     #[test]
+    fn neighbouring_versions_and_values_have_different_hashes() {
+        let mut hashes = std::collections::HashSet::new();
+        for owner in 6784..6784 + 64 {
+            for value in 0..64 {
+                let image = [value; 12];
+                assert!((1..=12).all(|words| hashes.insert(hash_of(owner, &image[..words]))), "{owner}, {value}");
+            }
+        }
+    }
+
+    #[test]
     fn timestamps_order_first_then_writers_then_the_flag() -> Result<(), TimestampsUsedUp> {
-        let first = Version::guessed(7, 127, 9)?;
+        let first = Version::guessed(7, 126, 9)?;
         let ascending = [
             Version(0),
             first,
             first.verified(),
             Version::guessed(8, 0, 0)?,
-            Version::guessed(8, 1, 65_535)?,
+            Version::guessed(8, 1, 65_534)?,
             Version::guessed(TIMESTAMP_MAX, 0, 0)?,
+            Version::seal(1, 0)?,
         ];
-        assert!(ascending.is_sorted_by_key(|version| version.0 >> BUFFER_BITS));
-        assert_eq!((first.timestamp(), first.writer(), first.buffer()), (7, 127, 9));
+        assert!(ascending.is_sorted_by_key(|version| version.rank()));
+        assert_eq!((first.timestamp(), first.writer(), first.buffer()), (7, 126, 9));
         assert_eq!(first.verified().write(), first.write());
         assert!(Version::guessed(TIMESTAMP_MAX + 1, 0, 0).is_err());
+        for instance in [0, 1, 7] {
+            let empty = Version::empty(instance);
+            assert!(empty.is_initial() && !empty.is_sealed() && first.is_as_new(empty) && empty.rank() == 0);
+            assert_ne!(empty, Version::empty(instance + 1));
+        }
         Ok(())
     }
 }

@@ -195,7 +195,7 @@ fn run(plan: &Plan, common: &Common) -> Result<Measurement> {
 }
 
 /// A choice as it is spelled on the command line.
-fn name(choice: impl ValueEnum) -> String {
+pub(super) fn name(choice: impl ValueEnum) -> String {
     choice.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default()
 }
 

@@ -3,7 +3,6 @@
 
 mod draw;
 mod plan;
-mod plot;
 mod report;
 mod serve;
 mod study;

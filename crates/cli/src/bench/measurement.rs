@@ -19,7 +19,8 @@ pub(crate) const FORMAT: u32 = 1;
 pub(crate) struct Measurement {
     /// [`FORMAT`].
     pub(crate) format: u32,
-    /// The benchmark: `kv`, `locks`, `transfers`, `fabric`, `barrier`, `broadcast`, `collectives` or `queue`.
+    /// The benchmark: `kv`, `locks`, `transfers`, `fabric`, `barrier`, `broadcast`, `collectives`, `queue` or
+    /// `swarm`.
     pub(crate) bench: String,
     /// The measured case: the workload of `kv`, the kind of `locks`, the operation of `fabric`, and so on.
     pub(crate) case: String,
@@ -105,6 +106,14 @@ pub(crate) struct Setup {
     /// Puts of each thread to each other node before a meeting at a barrier, if there are any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) puts: Option<u32>,
+    /// Memory nodes, and processes that call them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) replicas: Option<u32>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) clients: Option<u32>,
+    /// Metadata words of a replicated register, if there is not one for each client.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) metadata_words: Option<u32>,
     /// Time in a critical section.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) work_ns: Option<u64>,

@@ -176,6 +176,59 @@ impl Operations {
     }
 }
 
+/// A step of [`Latest`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum LatestStep {
+    /// Read a key, which is there unless its client is behind, or further on.
+    Read(u64),
+    Insert(u64),
+    Delete(u64),
+}
+
+/// YCSB's workload D for one of several clients: 95 % reads, the newer a key the likelier, and 5 % inserts of new keys. So that it can go on,
+/// a client deletes its oldest key before each insert. It takes others to be as far as itself.
+#[derive(Clone, Debug)]
+pub(crate) struct Latest {
+    zipf: Zipf,
+    rng: SmallRng,
+    client: u64,
+    clients: u64,
+    /// Keys of each client that are there.
+    own: u64,
+    /// The number of its next key, among its own.
+    next: u64,
+    /// Whether its oldest key was deleted for it.
+    has_room: bool,
+}
+
+impl Latest {
+    const INSERT_PERCENT: u64 = 5;
+
+    /// Of one client of so many, with about `keys` keys in all: those from 0 on are there at first.
+    pub(crate) fn new(keys: u64, client: u64, clients: u64, seed: u64) -> Latest {
+        let own = (keys / clients).max(1);
+        let rng = SmallRng::seed_from_u64(seed ^ client.wrapping_add(1).wrapping_mul(GOLDEN_RATIO));
+        let zipf = Zipf::new(own * clients, KeyChooser::THETA);
+        Latest { zipf, rng, client, clients, own, next: own, has_room: false }
+    }
+
+    fn key(&self, number: u64) -> u64 {
+        number * self.clients + self.client
+    }
+
+    pub(crate) fn draw(&mut self) -> LatestStep {
+        if std::mem::take(&mut self.has_room) {
+            self.next += 1;
+            return LatestStep::Insert(self.key(self.next - 1));
+        }
+        if self.rng.next_u64() < u64::MAX / 100 * Self::INSERT_PERCENT {
+            self.has_room = true;
+            return LatestStep::Delete(self.key(self.next - self.own));
+        }
+        LatestStep::Read(self.next * self.clients - self.zipf.draw(&mut self.rng))
+    }
+}
+
 /// The odd number nearest to 2^64 divided by the golden ratio.
 const GOLDEN_RATIO: u64 = 0x9e37_79b9_7f4a_7c15;
 
@@ -391,6 +444,31 @@ mod tests {
             observed[slice(zipf.draw(&mut rng))] += 1;
         }
         assert!(chi_square_deviation(&observed, |i| probability[i] / zeta).abs() < 4.0);
+    }
+
+    #[test]
+    fn the_newest_keys_are_read_most_and_each_client_keeps_as_many() {
+        let (mut latest, mut present, mut reads) = (Latest::new(90, 1, 3, 42), (0..30).collect::<Vec<u64>>(), [0; 90]);
+        let (mut inserts, mut steps) = (0, 0);
+        while inserts < 1_000 {
+            steps += 1;
+            match latest.draw() {
+                LatestStep::Read(key) => {
+                    let newest = 3 * (present[present.len() - 1] + 1) - 1;
+                    reads[(newest - key) as usize] += 1;
+                    assert!(key % 3 != 1 || present.contains(&(key / 3)), "key {key} of {present:?}");
+                }
+                LatestStep::Delete(key) => assert_eq!(key, 3 * present.remove(0) + 1),
+                LatestStep::Insert(key) => {
+                    inserts += 1;
+                    present.push(key / 3);
+                    assert_eq!((key % 3, present.len()), (1, 30));
+                }
+            }
+        }
+        let percent = 100.0 * 1_000.0 / f64::from(steps - 1_000);
+        assert!((4.0..6.0).contains(&percent), "{percent} % inserts");
+        assert!(reads[0] > 5 * reads[9] && reads[9] > reads[89], "{reads:?}");
     }
 
     #[test]

@@ -284,7 +284,7 @@ pub(super) fn open_all(place: &mut Place<'_>, loads: &mut load::Loads) -> Result
         let (members, seed) = (place.members.clone(), place.seed_of(load.name));
         let work = place.open(load.name, |node, path| (load.open)(&Setup { node, path, members: &members, seed }))?;
         let thread = Thread { work, endpoint: place.endpoint()?, name: load.name };
-        loads.push((load.name.into(), Box::new(thread)));
+        loads.push((load.name.into(), load::thread(thread)));
     }
     Ok(())
 }

@@ -10,6 +10,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
+use farfield::swarm::NoMajority;
 use farfield::{Endpoint, ErrorKind};
 use rustix::time::{ClockId, clock_gettime};
 use serde::{Deserialize, Serialize};
@@ -23,6 +24,8 @@ pub(super) enum KvOp {
     Update(u64),
     Upsert(u64),
     Delete,
+    /// A conditional update. It finds the value that it replaces.
+    UpdateIf(u64),
 }
 
 /// A call. Objects that have a home are distinguished by it.
@@ -36,6 +39,11 @@ pub(super) enum Op {
         key: u64,
     },
     Kv {
+        key: u64,
+        op: KvOp,
+    },
+    /// Of the replicated store.
+    Swarm {
         key: u64,
         op: KvOp,
     },
@@ -141,6 +149,9 @@ pub struct Failure {
 impl Failure {
     fn of(error: &farfield::Error) -> Failure {
         let (debug, nodes) = match error.kind() {
+            _ if let Some(missing) = error.custom_ref::<NoMajority>() => {
+                (format!("{missing:?}"), missing.failed.iter().map(|(node, _)| *node).collect())
+            }
             ErrorKind::Fabric(cause) => (format!("{:?}", cause.kind()), cause.node().into_iter().collect()),
             kind @ ErrorKind::Timeout { missing, .. } => (format!("{kind:?}"), missing.clone()),
             ErrorKind::Missed { nodes } => {

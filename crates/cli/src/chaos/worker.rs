@@ -198,12 +198,12 @@ impl Crew {
         for (name, load) in loads {
             let begun = Arc::new(AtomicU64::new(0));
             self.shared.begun().insert(name.clone(), Arc::clone(&begun));
-            let log = Recorder::create(&args.folder, &log_name(opening.generation, node.id().0, &name))?;
+            let mut log = Recorder::create(&args.folder, &log_name(opening.generation, node.id().0, &name))?;
             let (shared, pace, mutant) = (Arc::clone(&self.shared), opening.pace, args.mutant);
             let body = move || {
                 // A mutant is on for the calling thread.
                 mutants::enable(mutant).expect("the parent has done so, too");
-                work(load, log, &shared, &begun, pace);
+                load(&mut |load| work(load, &mut log, &shared, &begun, pace));
             };
             self.threads.push(std::thread::Builder::new().name(name).spawn(body).context("starting a thread")?);
         }
@@ -265,23 +265,23 @@ impl RunQueue {
 }
 
 /// One thread's generation.
-fn work(mut load: Box<dyn Load>, mut log: Recorder, shared: &Shared, begun: &AtomicU64, pace: Duration) {
+fn work(load: &mut dyn Load, log: &mut Recorder, shared: &Shared, begun: &AtomicU64, pace: Duration) {
     shared.wait_for(Phase::Running);
     let queue = RunQueue::open();
     loop {
         let (start, waited) = (Instant::now(), queue.waited());
         begun.fetch_add(1, Ordering::Relaxed);
-        load.step(&mut log);
+        load.step(log);
         let rest = (REST * queue.waited().saturating_sub(waited)).min(REST_MAX);
         let rest = if load.rests() { rest } else { Duration::ZERO };
         if shared.wait_for_up_to(Phase::Settling, pace.saturating_sub(start.elapsed()).max(rest)) {
             break;
         }
     }
-    load.settle(&mut log);
+    load.settle(log);
     shared.change(|stage| stage.settled += 1);
     shared.wait_for(Phase::Looking);
-    load.look(&mut log);
+    load.look(log);
     shared.change(|stage| stage.looked += 1);
     // A thread that drops an object is missed by those that still use it.
     shared.wait_for(Phase::Closing);

@@ -25,6 +25,7 @@ pub(super) fn bench(name: &str) -> String {
         "broadcast" => "Broadcast".into(),
         "collectives" => "Collectives".into(),
         "queue" => "Queue".into(),
+        "swarm" => "Replicated store".into(),
         "idle" => "Long waits".into(),
         other => other.into(),
     }
@@ -38,7 +39,7 @@ pub(super) fn operation(bench: &str) -> &'static str {
         "transfers" => "transfers",
         "barrier" => "waits",
         "broadcast" => "messages",
-        "collectives" => "calls",
+        "collectives" | "swarm" => "calls",
         "queue" => "pairs of enqueue and dequeue",
         "idle" => "waits",
         _ => "operations",

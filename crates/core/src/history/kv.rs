@@ -66,7 +66,8 @@ pub enum KvInput {
     Update(u64),
     /// Stores a value. Answered by [`KvOutput::Stored`].
     Upsert(u64),
-    /// Removes the value if there is one. Answered by [`KvOutput::Succeeded`].
+    /// Removes the value if there is one. Answered by [`KvOutput::Succeeded`], or by [`KvOutput::Stored`] where the caller is not
+    /// told whether there was one.
     Delete,
 }
 
@@ -84,7 +85,7 @@ pub enum KvOutput {
     Found(Option<u64>),
     /// Whether an insert, update or delete had an effect.
     Succeeded(bool),
-    /// An upsert is done.
+    /// An upsert is done, or a delete that does not tell.
     Stored,
 }
 
@@ -108,6 +109,8 @@ mod class {
     pub(super) const UPDATE: u32 = 1;
     pub(super) const UPSERT: u32 = 2;
     pub(super) const DELETE: u32 = 3;
+    /// A delete that does not tell.
+    pub(super) const CLEAR: u32 = 4;
 }
 
 impl Model for KvModel {
@@ -126,8 +129,11 @@ impl Model for KvModel {
             Some(KvOutput::Succeeded(succeeded)) => *succeeded,
             Some(KvOutput::Found(found)) => return (*input == KvInput::Get && found == state).then_some(*state),
             Some(KvOutput::Stored) => {
-                let KvInput::Upsert(value) = input else { return None };
-                return Some(Some(*value));
+                return match input {
+                    KvInput::Upsert(value) => Some(Some(*value)),
+                    KvInput::Delete => Some(None),
+                    _ => None,
+                };
             }
         };
         let (possible, after) = match *input {
@@ -150,6 +156,7 @@ impl Model for KvModel {
             (_, KvInput::Insert(value)) => Effect::Write { leaves: Some(value), class: class::INSERT },
             (_, KvInput::Update(value)) => Effect::Write { leaves: Some(value), class: class::UPDATE },
             (_, KvInput::Upsert(value)) => Effect::Write { leaves: Some(value), class: class::UPSERT },
+            (Some(KvOutput::Stored), KvInput::Delete) => Effect::Write { leaves: None, class: class::CLEAR },
             (_, KvInput::Delete) => Effect::Write { leaves: None, class: class::DELETE },
         }
     }
@@ -260,7 +267,7 @@ impl KvRecord {
             (ANSWER_SUCCEEDED, KvInput::Insert(_) | KvInput::Update(_) | KvInput::Delete) => {
                 Some(KvOutput::Succeeded(true))
             }
-            (ANSWER_STORED, KvInput::Upsert(_)) => Some(KvOutput::Stored),
+            (ANSWER_STORED, KvInput::Upsert(_) | KvInput::Delete) => Some(KvOutput::Stored),
             (ANSWER_PENDING..=ANSWER_STORED, _) => return Err("the answer does not fit the operation"),
             _ => return Err("unknown answer"),
         };

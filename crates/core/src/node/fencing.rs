@@ -8,6 +8,18 @@ use super::{MemberStatus, Node};
 use crate::error::Result;
 
 impl Node {
+    /// Whether a node has left or has died, before this one started or since: no operation on it succeeds any more.
+    ///
+    /// ```
+    /// # let nodes = farfield::local_session(2)?; let node = &nodes[0];
+    /// assert!(!node.has_gone(nodes[1].id()));
+    /// # Ok::<(), farfield::Error>(())
+    /// ```
+    pub fn has_gone(&self, node: NodeId) -> bool {
+        let shared = self.shared();
+        shared.is_gone(node) || shared.service.is_removed(node)
+    }
+
     /// The error of a dead or departed node, once none of its operations can land any more. `None` before that.
     ///
     /// ```

@@ -34,7 +34,7 @@ pub(crate) use long_wait::{LONG, LongWait};
 pub use metrics::MetricsServer;
 pub use metrics::{Metrics, ObjectMetrics};
 pub use object::reopen::Reopening;
-pub use object::{Hold, Object, ObjectBuilder, ObjectDescriptor, Regions};
+pub use object::{Call, Hold, Object, ObjectBuilder, ObjectDescriptor, Regions};
 pub use service::{LEAVE_TIMEOUT, MemberStatus, Poller, Progress};
 
 use self::service::Service;

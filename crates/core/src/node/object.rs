@@ -20,24 +20,26 @@ pub(super) mod close;
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
-use std::time::Duration;
 
-use farfield_fabric::{Endpoint, LocalMutex, NodeId, RemotePtr, Word};
+use farfield_fabric::{LocalMutex, NodeId, RemotePtr, Word};
 
 mod announcement;
+mod call;
 mod message;
 mod opening;
 mod regions;
 pub(super) mod reopen;
+mod waiting;
 
 use self::announcement::Difference;
 pub use self::announcement::ObjectDescriptor;
+pub use self::call::Call;
 pub use self::close::Hold;
 pub(super) use self::message::Message;
 pub use self::opening::ObjectBuilder;
 pub(super) use self::regions::Memory;
 pub use self::regions::Regions;
-use super::{LongWait, Meter, Node, Shared};
+use super::{Meter, Node, Shared};
 use crate::error::{Error, ErrorContext, ErrorKind, Result, not_a_participant};
 
 type Callback = Box<dyn Fn(NodeId, &ObjectDescriptor) + Send + Sync>;
@@ -53,6 +55,8 @@ pub(super) struct OpenObject {
     opening: u64,
     expect: Expect,
     takes_in: bool,
+    /// Whether it lies on some nodes, and any others may use it. Then the participants are these, and this node.
+    has_homes: bool,
     /// Incremented with every change of `state`, so that waiters can poll it without the lock.
     changes: Word,
     state: LocalMutex<State>,
@@ -107,7 +111,9 @@ impl OpenObject {
             return false;
         }
         let expected = (self.expect)(from);
-        let differs = if has_returned && self.own.differs_by_lives(theirs, &gone, places) {
+        let differs = if self.has_homes {
+            self.own.differs_otherwise(theirs, &expected)
+        } else if has_returned && self.own.differs_by_lives(theirs, &gone, places) {
             if !self.takes_in {
                 let why = "an object of its kind has a part for each node that it was opened with";
                 self.leave_outside(shared, from, opening, why.into());
@@ -129,6 +135,9 @@ impl OpenObject {
         } else {
             self.own.differs(theirs, &expected)
         };
+        if differs.is_none() {
+            self.replaces(shared, from, opening);
+        }
         match differs.or_else(|| self.moved(from, opening)) {
             None => true,
             Some(differs) => {
@@ -147,6 +156,20 @@ impl OpenObject {
     /// Whether a node is one of the participants of this opening.
     fn is_of(&self, node: NodeId) -> bool {
         self.own.participants.contains(&node.0)
+    }
+
+    /// Forgets the opening of a node that is no home, since it is closed there. False if this object is not connected to that opening.
+    fn forgets(&self, from: NodeId, theirs: u64) -> bool {
+        if !self.has_homes || self.is_of(from) {
+            return false;
+        }
+        let mut state = self.state.lock();
+        let is_it = state.connected.get(&from).is_some_and(|(opening, _)| *opening == theirs);
+        if is_it {
+            state.connected.remove(&from);
+            state.joined.remove(&from);
+        }
+        is_it
     }
 
     /// Whether all participants of this opening are connected.
@@ -170,6 +193,14 @@ impl OpenObject {
         // In the opposite case, where this node is the restarted one, the peer sends the message.
         if !self.is_of(to) {
             leave_outside(shared, to, answers, self.own.path.clone(), why);
+        }
+    }
+
+    /// A node that is no home may have closed the object and opened it again; that it has closed it may be known later.
+    fn replaces(&self, shared: &Shared, from: NodeId, opening: u64) {
+        let earlier = self.state.lock().connected.get(&from).map(|earlier| earlier.0);
+        if let Some(earlier) = earlier.filter(|earlier| *earlier < opening && self.forgets(from, *earlier)) {
+            shared.service.openings.lock().lets_go(from, earlier);
         }
     }
 
@@ -267,6 +298,8 @@ impl Object {
             callbacks,
             calls,
             meter,
+            has_homes,
+            is_home,
         } = opening;
         let participants = participants.unwrap_or_else(|| node.members_for(&path));
         let mut numbers: Vec<u16> = participants.iter().map(|node| node.0).collect();
@@ -276,7 +309,11 @@ impl Object {
         if path.is_empty() || path.len() > 512 {
             return refuse("a path has to have 1 to 512 bytes".into());
         }
-        if let Some(stranger) = numbers.iter().find(|number| !node.members().any(|member| member.0 == **number)) {
+        let was_member = |number: &&u16| {
+            // Before this node came, a home may have gone that it has never heard of.
+            has_homes && **number < node.nodes() as u16 || node.members().any(|member| member.0 == **number)
+        };
+        if let Some(stranger) = numbers.iter().find(|number| !was_member(number)) {
             return refuse(format!("node {stranger}, a participant, was never a member of this session"));
         }
         if !numbers.contains(&node.id().0) {
@@ -301,9 +338,19 @@ impl Object {
         let meter = meter.unwrap_or_else(|| node.meter(&path, kind, calls));
         let reopened = Word::new(if meter.is_on() { MEASURED } else { 0 });
         let memory_bytes = regions.bytes();
-        let open =
-            OpenObject { own, kind, memory_bytes, opening, expect, takes_in, changes, state, callbacks, reopened };
-        let open = Arc::new(open);
+        let open = Arc::new(OpenObject {
+            own,
+            kind,
+            memory_bytes,
+            opening,
+            expect,
+            takes_in,
+            has_homes,
+            changes,
+            state,
+            callbacks,
+            reopened,
+        });
         // A peer that comes up meanwhile finds the object in the map, or is found by this code.
         let up = {
             let mut objects = shared.service.objects.lock();
@@ -311,149 +358,25 @@ impl Object {
                 return Err(Error::from(ErrorKind::AlreadyOpen).of(&path));
             }
             let is_up = |peer: &NodeId| *peer != node.id() && shared.service.is_up(*peer);
-            let up: Vec<NodeId> = participants.iter().copied().filter(is_up).collect();
-            shared.service.openings.lock().opens(opening, &path, regions.take(), &up);
+            let mut up: Vec<NodeId> = participants.iter().copied().filter(is_up).collect();
+            let mut openings = shared.service.openings.lock();
+            if is_home && !openings.users_before(&path, |user| shared.is_silent(user)).is_empty() {
+                // They would go on with the memory of before.
+                return Err(Error::from(ErrorKind::AlreadyOpen).of(&path));
+            }
+            if has_homes {
+                // Nodes that are no homes have called already, and are waiting.
+                let callers: Vec<NodeId> = openings.callers(&path).filter(is_up).collect();
+                up.extend(callers.into_iter().filter(|caller| !participants.contains(caller)));
+            }
+            openings.opens(opening, &path, regions.take(), &up);
+            drop(openings);
             objects.insert(path, Arc::clone(&open));
             up
         };
         up.into_iter().for_each(|peer| open.join(shared, peer));
         tracing::debug!(bytes = memory_bytes, "announced");
         Ok(Object { hold: Hold::new(shared, opening), open, meter, participants, node })
-    }
-
-    /// Waits until all participants have opened the object.
-    ///
-    /// ```
-    /// # fn main() -> farfield::Result<()> {
-    /// # let nodes = farfield::local_session(2)?;
-    /// let open = |node| farfield::toolkit::ObjectBuilder::new(node, "app/mail", "Mail").announce();
-    /// let (here, there) = (open(&nodes[0])?, open(&nodes[1])?);
-    /// here.wait(nodes[0].timeout())?;
-    /// # Ok(()) }
-    /// ```
-    ///
-    /// # Errors
-    /// A timeout that names the missing nodes, a participant that is dead or departed, or one that opens the object
-    /// differently.
-    pub fn wait(&self, timeout: Duration) -> Result<()> {
-        self.wait_with(&self.node.endpoint()?, timeout)
-    }
-
-    /// [`Object::wait`] on an endpoint that the caller has: a composed object announces all its parts and then waits
-    /// for each, on one endpoint.
-    ///
-    /// ```
-    /// # fn main() -> farfield::Result<()> {
-    /// # use farfield::toolkit::ObjectBuilder;
-    /// # let nodes = farfield::local_session(2)?;
-    /// let open = |node: &farfield::Node| {
-    ///     let part = |path| ObjectBuilder::new(node, path, "Mail").announce();
-    ///     let parts = [part("app/mail/in")?, part("app/mail/out")?]; // one exchange with the others, not two
-    ///     let endpoint = node.endpoint()?;
-    ///     parts.iter().try_for_each(|part| part.wait_with(&endpoint, node.timeout()))?;
-    ///     Ok(parts)
-    /// };
-    /// let mail = farfield::on_each(&nodes, open)?;
-    /// # Ok(()) }
-    /// ```
-    ///
-    /// # Errors
-    /// As [`Object::wait`].
-    pub fn wait_with(&self, endpoint: &Endpoint, timeout: Duration) -> Result<()> {
-        let _span = open_span(&self.node, self.path(), self.open.kind).entered();
-        let long = LongWait::default();
-        let missing = || {
-            let state = self.open.state.lock();
-            let others = self.participants.iter().filter(|node| **node != self.node.id());
-            others.filter(|node| !state.connected.contains_key(node)).copied().collect::<Vec<_>>()
-        };
-        let start = endpoint.now();
-        let (mut seen, mut gone_since, mut calls_seen) = (u64::MAX, None, 0);
-        let reopenings = &self.node.shared().service.reopenings;
-        let mut look = || {
-            if let Some(waited) = long.becomes_long(endpoint, || tracing::enabled!(tracing::Level::INFO)) {
-                let missing = missing();
-                let there = self.open_instead(&missing);
-                tracing::info!(?waited, ?missing, "still waits for all participants to open it{there}");
-            }
-            if std::mem::replace(&mut seen, self.open.changes.load()) != seen {
-                if let Some((node, differs)) = self.open.state.lock().mismatch.clone() {
-                    return Some(Err(Error::from(ErrorKind::Mismatch { node, differs })));
-                }
-                if missing().is_empty() {
-                    return Some(Ok(()));
-                }
-            }
-            if std::mem::replace(&mut calls_seen, reopenings.changes()) != calls_seen
-                && let Err(overtaken) = reopenings.check_overtaken(self.path())
-            {
-                return Some(Err(overtaken));
-            }
-            let gone_of = |nodes: Vec<NodeId>| nodes.into_iter().find_map(|node| endpoint.check_alive(node).err());
-            let mut missing = missing();
-            if self.open.takes_in {
-                // A dead or departed node that stores no part of the object is not needed.
-                let is_needed =
-                    |node: &NodeId| endpoint.check_alive(*node).is_ok() || !(self.open.expect)(*node).is_empty();
-                missing.retain(is_needed);
-            }
-            if missing.is_empty() {
-                return Some(Ok(()));
-            }
-            if let Some(error) = gone_of(missing) {
-                return Some(Err(error.into()));
-            }
-            // A connected participant is dead or departed. The missing ones know it, or learn it before they come up.
-            // Then they open the object without that node, unless their joins are in flight already.
-            let error = gone_of(self.others().collect())?;
-            let since = *gone_since.get_or_insert_with(|| endpoint.now());
-            (endpoint.now() - since >= ON_THE_WAY_MAX).then(|| Err(error.into()))
-        };
-        let waited = match endpoint.block_on(endpoint.wait_until(start + timeout, &mut look)) {
-            Ok(result) => result,
-            Err(_) => {
-                let missing = missing();
-                // The last one has come since the last look.
-                if missing.is_empty()
-                    && let Some(result) = look()
-                {
-                    return result.of(self.path());
-                }
-                let mut what = String::from("all participants to open it");
-                what += &self.open_instead(&missing);
-                if let Some((node, why)) = self.open.state.lock().outside.first_key_value() {
-                    what += &format!(
-                        " ({node} opened it before {} joined, which cannot join the object: {why}. Call `Node::reopen` \
-                         on all nodes)",
-                        self.node.id()
-                    );
-                }
-                Err(ErrorKind::Timeout { what, waited: endpoint.now() - start, missing }.into())
-            }
-        };
-        match &waited {
-            Ok(()) => tracing::info!("open"),
-            Err(error) => tracing::info!(%error, "not opened"),
-        }
-        waited.of(self.path())
-    }
-
-    /// For messages: what missing nodes have open and this one has not. A path may be misspelt, here or there.
-    fn open_instead(&self, missing: &[NodeId]) -> String {
-        const SHOWN_MAX: usize = 3;
-        let openings = self.node.shared().service.openings.lock();
-        let of_node = |node: &NodeId| {
-            let mut there = openings.open_there(*node);
-            let shown: Vec<String> =
-                there.by_ref().take(SHOWN_MAX).map(|(path, kind)| format!("`{path}` ({kind})")).collect();
-            let more = match there.count() {
-                0 => String::new(),
-                more => format!(" and {more} more"),
-            };
-            (!shown.is_empty())
-                .then(|| format!("; {node} has opened {}{more}, and this node has not", shown.join(", ")))
-        };
-        missing.iter().filter_map(of_node).collect()
     }
 
     /// All participants, this node included, in the order in which they were named.
@@ -562,9 +485,6 @@ impl Object {
 fn open_span(node: &Node, path: &str, kind: &str) -> tracing::Span {
     tracing::info_span!("open", node = node.id().0, object = path, kind)
 }
-
-/// How long a join may be in flight when its sender has known for as long that a participant is dead or departed.
-const ON_THE_WAY_MAX: Duration = Duration::from_millis(100);
 
 impl Drop for Object {
     fn drop(&mut self) {

@@ -13,7 +13,7 @@ pub(super) use self::thread::run;
 use super::membership::Membership;
 use super::object::close::Openings;
 use super::object::reopen::Reopenings;
-use super::object::{Memory, OpenObject};
+use super::object::{Call, Memory, OpenObject};
 use crate::error::Error;
 
 /// Work that the service thread does for an object, a little at a time. It must not wait for another node, except for
@@ -142,6 +142,7 @@ pub(super) struct Service {
     /// The openings that have not ended.
     pub(super) openings: LocalMutex<Openings<Memory>>,
     pub(super) reopenings: Reopenings,
+    on_call: LocalMutex<Option<OnCall>>,
     up: LocalMutex<HashSet<NodeId>>,
     /// Why a node was refused the last time, if it was.
     refused: LocalMutex<HashMap<NodeId, Error>>,
@@ -154,6 +155,9 @@ pub(super) struct Service {
     statuses: Vec<Word>,
     is_let_in: Word,
 }
+
+/// Runs when another node opens an object that is not open here: see [`Node::on_call`](super::Node::on_call).
+type OnCall = Arc<dyn Fn(Call) + Send + Sync>;
 
 /// In place of a status: there never was such a member.
 const NO_MEMBER: u64 = u64::MAX;
@@ -265,6 +269,16 @@ impl Service {
     /// The number of an opening, from 1.
     pub(super) fn next_opening(&self) -> u64 {
         self.opened.fetch_add(1) + 1
+    }
+
+    pub(super) fn set_on_call(&self, on_call: Option<OnCall>) {
+        *self.on_call.lock() = on_call;
+    }
+
+    /// Called by the service thread. Whether there is a callback for calls.
+    pub(super) fn is_called(&self, call: impl FnOnce() -> Call) -> bool {
+        let on_call = self.on_call.lock().clone();
+        on_call.map(|on_call| on_call(call())).is_some()
     }
 
     pub(super) fn is_up(&self, node: NodeId) -> bool {

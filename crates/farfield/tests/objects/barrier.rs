@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use farfield::fabric::{ErrorKind as FabricError, GroupKey};
 use farfield::{Barrier, ErrorKind};
 
-use crate::harness::{Over, SHORT, SOON, Scene, alone, everywhere, on_each_fabric, refused, session};
+use crate::harness::{SHORT, SOON, Scene, alone, everywhere, fabrics, on_each_fabric, refused, rounds, session};
 
 /// No thread passes before all have arrived, and then all earlier puts of all threads are visible everywhere. Each
 /// thread puts to the *other* nodes and reads from a *third* one (Fig. 22). A barrier's signal from one node proves
@@ -130,7 +130,7 @@ fn more_threads_than_it_was_opened_for_are_refused() {
 /// A node that leaves before it arrives never arrives later.
 #[test]
 fn a_node_that_left_before_it_came_is_an_error_that_names_it() {
-    for over in [Over::Shm, Over::Weak(9)] {
+    for over in fabrics(&[9]) {
         let _alone = alone("left before");
         let mut scene = Scene { nodes: session(3, over), over, threads: 1 };
         let barriers = scene.open(|node| Barrier::open(node, "all", 1));
@@ -156,8 +156,7 @@ fn a_node_that_left_before_it_came_is_an_error_that_names_it() {
 #[test]
 fn a_node_that_leaves_right_after_it_passed_is_no_error() {
     let _alone = alone("leaving after");
-    for round in 0..40 {
-        let over = if round % 4 == 0 { Over::Weak(round) } else { Over::Shm };
+    for (round, over) in rounds(40, 4) {
         let nodes = session(3, over);
         let barriers = farfield::on_each(&nodes, |node| Barrier::open(node, "all", 1)).unwrap();
         std::thread::scope(|scope| {

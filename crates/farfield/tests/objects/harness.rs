@@ -126,12 +126,28 @@ pub(crate) fn everywhere(label: &str, nodes: usize, body: fn(&Scene)) {
 
 /// Runs a scenario of one thread on each node over shared memory and over the weak fabric with several seeds.
 pub(crate) fn on_each_fabric(label: &str, nodes: usize, body: fn(&Scene)) {
-    if is_on_verbs() {
-        return on(label, nodes, Over::Verbs, 1, body);
-    }
-    for over in [Over::Shm, Over::Weak(4), Over::Weak(5)] {
+    for over in fabrics(&[4, 5]) {
         on(label, nodes, over, 1, body);
     }
+}
+
+/// Shared memory and the weak fabric with these seeds, or the RDMA devices.
+pub(crate) fn fabrics(weak: &[u64]) -> Vec<Over> {
+    if is_on_verbs() {
+        return vec![Over::Verbs];
+    }
+    [Over::Shm].into_iter().chain(weak.iter().copied().map(Over::Weak)).collect()
+}
+
+/// Rounds with their fabrics: each `nth` on the weak fabric with its number as the seed, the others on shared memory. Over RDMA
+/// there are fewer.
+pub(crate) fn rounds(count: u64, nth: u64) -> impl Iterator<Item = (u64, Over)> {
+    let (count, verbs) = if is_on_verbs() { (count.div_ceil(10), true) } else { (count, false) };
+    (0..count).map(move |round| match round % nth {
+        _ if verbs => (round, Over::Verbs),
+        0 => (round, Over::Weak(round)),
+        _ => (round, Over::Shm),
+    })
 }
 
 fn on(label: &str, nodes: usize, over: Over, threads: usize, body: fn(&Scene)) {

@@ -9,7 +9,7 @@ use farfield::history::kv::{KvHistory, KvInput, KvOutput};
 use farfield::{ByteString, Endpoint, Error, ErrorKind, KvOptions, KvStore, Node, Placement};
 
 use crate::harness::{
-    Over, Rng, Scene, SetsAtEnd, alone, eventually, everywhere, mix, on_each_fabric, refused, session,
+    Rng, Scene, SetsAtEnd, alone, eventually, everywhere, fabrics, mix, on_each_fabric, refused, session,
 };
 
 pub(super) fn is_full(error: &Error) -> bool {
@@ -425,7 +425,7 @@ fn modifications_lose_no_update() {
 /// Reads of a departed node's values return an error that names it. Values on other nodes stay available.
 #[test]
 fn values_of_a_node_that_left_are_errors_that_name_it() {
-    for over in [Over::Shm, Over::Weak(23)] {
+    for over in fabrics(&[23]) {
         let _alone = alone("a node leaves a store");
         let mut scene = Scene { nodes: session(3, over), over, threads: 1 };
         let kvs = scene.open(|node| KvStore::<u64, u64>::open(node, "kv", small(Placement::Inserter)));

@@ -7,7 +7,7 @@ use farfield::{ByteString, Endpoint, Key, KvStore, Placement, Value};
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 
-use crate::harness::{Over, SHORT, SOON, Scene, alone, mix, on_each_fabric, session};
+use crate::harness::{SHORT, SOON, Scene, alone, fabrics, mix, on_each_fabric, session};
 use crate::kv::{is_full, small};
 
 /// An operation of a sequential history: its node, kind, key and value.
@@ -159,7 +159,7 @@ fn agrees_with_a_map<K: Key + std::fmt::Debug + Ord, V: Value + std::fmt::Debug 
     key_of: fn(usize) -> K,
     value_of: fn(u64) -> V,
 ) {
-    for over in [Over::Shm, Over::Weak(21), Over::Weak(22)] {
+    for over in fabrics(&[21, 22]) {
         for placement in [Placement::Inserter, Placement::Hash] {
             let _alone = alone(label);
             let scene = Scene { nodes: session(3, over), over, threads: 1 };

@@ -13,7 +13,8 @@ use farfield::{
 };
 
 use crate::harness::{
-    Over, SHORT, Scene, alone, eventually, everywhere, is_on_verbs, on_each_fabric, over, poll_times, refused, session,
+    Over, SHORT, Scene, alone, eventually, everywhere, fabrics, is_on_verbs, on_each_fabric, over, poll_times, refused,
+    session,
 };
 
 /// The mutex has tests of its own.
@@ -270,8 +271,9 @@ fn a_deadline_ends_the_wait_and_the_turn_is_passed_on() {
 /// If an operation is dropped, in any stage, the lock passes on to the others.
 #[test]
 fn dropping_at_any_point_never_loses_the_lock() {
-    let overs = [Over::Shm, Over::Weak(6), Over::Weak(7), Over::Weak(8)];
-    for (over, kind) in overs.into_iter().flat_map(|over| LockKind::ALL.iter().map(move |kind| (over, *kind))) {
+    for (over, kind) in
+        fabrics(&[6, 7, 8]).into_iter().flat_map(|over| LockKind::ALL.iter().map(move |kind| (over, *kind)))
+    {
         let _alone = alone("dropping locks");
         let scene = Scene { nodes: session(3, over), over, threads: 2 };
         let locks = open(&scene, kind, 1);
@@ -443,7 +445,8 @@ fn options_that_cannot_be_are_refused() {
 /// Under load, a cohort has the lock as often in a row as its budget allows while the other one waits.
 #[test]
 fn each_cohort_has_its_turn() {
-    for (over, threads) in [(Over::Shm, 2), (Over::Shm, 6), (Over::Weak(3), 2)] {
+    let more = (!is_on_verbs()).then_some((Over::Shm, 6));
+    for (over, threads) in fabrics(&[3]).into_iter().map(|over| (over, 2)).chain(more) {
         let _alone = alone("turns of cohorts");
         let scene = Scene { nodes: session(2, over), over, threads };
         let options = ALockOptions { remote_budget: 4, local_budget: 2, ..ALockOptions::default() };

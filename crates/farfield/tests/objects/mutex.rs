@@ -9,7 +9,10 @@ use farfield::fabric::{GroupKey, Region};
 use farfield::objects::mutex::BYPASS_MAX;
 use farfield::{ErrorKind, Mutex, MutexArray, on_each};
 
-use crate::harness::{Over, SHORT, Scene, alone, eventually, everywhere, on_each_fabric, poll_times, refused, session};
+use crate::harness::{
+    Over, SHORT, Scene, alone, eventually, everywhere, fabrics, is_on_verbs, on_each_fabric, poll_times, refused,
+    rounds, session,
+};
 
 /// Allocates memory that the locks protect.
 fn data(scene: &Scene, node: usize, bytes: usize) -> Region {
@@ -142,7 +145,7 @@ fn who_waits_is_passed_a_bounded_number_of_times() {
         let sections = AtomicUsize::new(0);
         let all = scene.all_threads();
         // Until every thread has held the lock so many times: if one starved, this would not end.
-        let each = 1000;
+        let each = if is_on_verbs() { 50 } else { 1000 };
         let turns: Vec<AtomicUsize> = (0..all).map(|_| AtomicUsize::new(0)).collect();
         let results = scene.run(|node, thread, endpoint| {
             let (mut most, mut waited) = (0, 0);
@@ -226,7 +229,7 @@ fn a_deadline_ends_the_wait_and_the_turn_is_passed_on() {
 /// both.
 #[test]
 fn one_that_is_dropped_when_its_turn_comes_passes_it_on_once() {
-    for over in [Over::Shm, Over::Weak(10), Over::Weak(11), Over::Weak(12)] {
+    for over in fabrics(&[10, 11, 12]) {
         let _alone = alone("dropping in turn");
         let scene = Scene { nodes: session(3, over), over, threads: 1 };
         let locks = scene.open(|node| Mutex::open(node, "lock", scene.id(0)));
@@ -241,7 +244,7 @@ fn one_that_is_dropped_when_its_turn_comes_passes_it_on_once() {
                 });
             }
         };
-        for round in 0..120 {
+        for round in 0..scene.rounds(120, 120) {
             let guard = a.block_on(locks[0].lock(&a)).unwrap();
             let mut waits = Box::pin(locks[1].lock(&b));
             // On the weak fabric a poll is at most one step of an operation.
@@ -265,8 +268,8 @@ fn one_that_is_dropped_when_its_turn_comes_passes_it_on_once() {
 #[test]
 fn who_leaves_after_the_release_is_no_error_for_those_who_wait() {
     let _alone = alone("release and leave");
-    for round in 0..40u64 {
-        let mut nodes = session(2, if round % 4 == 3 { Over::Weak(round) } else { Over::Shm });
+    for (round, over) in rounds(40, 4) {
+        let mut nodes = session(2, over);
         let locks = farfield::on_each(&nodes, |node| Mutex::open(node, "lock", nodes[0].id())).unwrap();
         let (near, far) = (nodes[0].endpoint().unwrap(), nodes[1].endpoint().unwrap());
         let guard = far.block_on(locks[1].lock(&far)).unwrap();

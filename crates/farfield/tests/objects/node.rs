@@ -11,7 +11,7 @@ use farfield::{
     Queue, QueueOptions, RingBuffer, RingOptions, SharedVar, Sst, TearCheck,
 };
 
-use crate::harness::{Over, SHORT, SOON, Scene, alone, eventually, on_each_fabric, over, refused, session};
+use crate::harness::{Over, SHORT, SOON, Scene, alone, eventually, fabrics, on_each_fabric, over, refused, session};
 
 fn fresh(label: &str) -> String {
     static SESSIONS: AtomicUsize = AtomicUsize::new(0);
@@ -300,7 +300,7 @@ fn callbacks_run_once_for_each_peer() {
 #[test]
 fn a_node_leaves_when_its_last_handle_is_dropped() {
     let _alone = alone("dropping handles");
-    for fabric in [Over::Shm, Over::Weak(33)] {
+    for fabric in fabrics(&[33]) {
         for order in 0..4 {
             let mut nodes = session(2, fabric);
             let kvs =

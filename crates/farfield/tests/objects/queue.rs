@@ -11,7 +11,7 @@ use farfield::{ByteString, ErrorKind, Queue, QueueOptions};
 use proptest::prelude::*;
 
 use crate::harness::{
-    Over, Rng, SHORT, Scene, alone, everywhere, mix, on_each_fabric, poll_times, refused, related, session,
+    Over, Rng, SHORT, Scene, alone, everywhere, fabrics, mix, on_each_fabric, poll_times, refused, related, session,
 };
 
 /// Three words that follow from a number.
@@ -227,7 +227,7 @@ fn byte_strings_and_limits() {
 /// taken are salvaged.
 #[test]
 fn dropping_at_any_point_loses_and_doubles_nothing() {
-    for over in [Over::Shm, Over::Weak(6), Over::Weak(7), Over::Weak(8)] {
+    for over in fabrics(&[6, 7, 8]) {
         let _alone = alone("dropping");
         let scene = Scene { nodes: session(3, over), over, threads: 2 };
         let options = QueueOptions { enqueues_per_node: 1, ..QueueOptions::new(scene.id(0), 3) };

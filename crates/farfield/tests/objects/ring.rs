@@ -5,7 +5,7 @@ use std::time::Duration;
 use farfield::fabric::ErrorKind as FabricError;
 use farfield::{Endpoint, ErrorKind, RingBuffer, RingOptions, RingReceiver};
 
-use crate::harness::{Over, Rng, SHORT, Scene, alone, everywhere, mix, on_each_fabric, refused, session};
+use crate::harness::{Rng, SHORT, Scene, alone, everywhere, fabrics, mix, on_each_fabric, refused, rounds, session};
 
 /// A message in which every byte follows from its number and length.
 fn message(number: u64, len: usize) -> Vec<u8> {
@@ -192,8 +192,7 @@ fn what_does_not_fit_the_ring_is_refused() {
 #[test]
 fn what_was_sent_before_the_writer_left_is_received() {
     let _alone = alone("leaving writer");
-    for round in 0..20u64 {
-        let over = if round % 2 == 0 { Over::Shm } else { Over::Weak(round) };
+    for (round, over) in rounds(20, 2) {
         let mut scene = Scene { nodes: session(3, over), over, threads: 1 };
         let writer = scene.id(2);
         let options = RingOptions::broadcast(&scene.nodes[0], writer, 1 << 12);
@@ -228,7 +227,7 @@ fn what_was_sent_before_the_writer_left_is_received() {
 /// A departed reader's space is freed, and the others still get messages. Without readers, sending is an error.
 #[test]
 fn a_reader_that_left_is_not_waited_for() {
-    for over in [Over::Shm, Over::Weak(11)] {
+    for over in fabrics(&[11]) {
         let _alone = alone("leaving reader");
         let mut scene = Scene { nodes: session(3, over), over, threads: 1 };
         let options = RingOptions::broadcast(&scene.nodes[0], scene.id(0), 64);

@@ -2,19 +2,20 @@
 
 use core::cell::{Cell, RefCell};
 use core::future::{Future, poll_fn};
-use core::pin::pin;
+use core::pin::{Pin, pin};
 use core::task::Poll;
 use std::rc::Rc;
 
 use farfield_check::parts::{Excuse, unless_faults};
 use farfield_check::{Cluster, choose, was_paused};
-use farfield_core::history::kv::{KvEvent, KvInput, KvModel, KvOutput};
-use farfield_core::history::{Budget, Event, check};
+use farfield_core::history::kv::{KvInput, KvModel, KvOutput};
+use farfield_core::history::{Budget, Effect, Event, Model, check};
 use farfield_core::{Endpoint, Error, ErrorKind, Result};
 use farfield_fabric::Word;
 
+use crate::client::Core;
 use crate::errors::NoMajority;
-use crate::majority::Replicas;
+use crate::replicas::{Order, Replicas};
 use crate::{SwarmArray, SwarmClient, SwarmOptions};
 
 /// Two equal words, so that a torn value shows.
@@ -22,10 +23,60 @@ type Value = [u64; 2];
 
 pub(super) type Array = Rc<SwarmArray<Value>>;
 
+/// A call on a register, or on a key of a store.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub(super) enum Call {
+    Kv(KvInput),
+    /// A conditional update, from one value to another.
+    Replace(u64, u64),
+}
+
+impl From<KvInput> for Call {
+    fn from(input: KvInput) -> Call {
+        Call::Kv(input)
+    }
+}
+
+/// The calls on one key.
+struct CallModel;
+
+impl Model for CallModel {
+    type Input = Call;
+    type Output = KvOutput;
+    type State = Option<u64>;
+
+    fn initial(&self) -> Option<u64> {
+        None
+    }
+
+    fn step(&self, state: &Option<u64>, input: &Call, output: Option<&KvOutput>) -> Option<Option<u64>> {
+        let (from, to) = match input {
+            Call::Kv(input) => return KvModel.step(state, input, output),
+            Call::Replace(from, to) => (*from, *to),
+        };
+        let is_replaced = match output {
+            None => true,
+            Some(KvOutput::Succeeded(is_replaced)) => *is_replaced,
+            Some(_) => return None,
+        };
+        (is_replaced == (*state == Some(from))).then_some(if is_replaced { Some(to) } else { *state })
+    }
+
+    fn effect(&self, input: &Call, output: Option<&KvOutput>) -> Effect<Option<u64>> {
+        match input {
+            Call::Kv(input) => KvModel.effect(input, output),
+            Call::Replace(..) => Effect::Unknown,
+        }
+    }
+}
+
+/// The calls on one register or key.
+type Calls = Vec<Event<Call, KvOutput>>;
+
 /// The calls on each register, as those on a key of a store: zero is no value. Its clock counts the events of the execution.
 #[derive(Clone)]
 pub(super) struct History {
-    calls: Rc<RefCell<Vec<Vec<KvEvent>>>>,
+    calls: Rc<RefCell<Vec<Calls>>>,
     clock: Rc<Cell<u64>>,
 }
 
@@ -35,14 +86,27 @@ impl History {
         self.clock.get()
     }
 
+    /// Of calls on so many registers or keys.
+    pub(super) fn new(registers: usize) -> History {
+        History { calls: Rc::new(RefCell::new(vec![Vec::new(); registers])), clock: Rc::default() }
+    }
+
+    /// Panics unless the calls on each are linearizable.
+    pub(super) fn check(&self) {
+        for (register, calls) in self.calls.borrow().iter().enumerate() {
+            let verdict = check(&CallModel, calls, Budget::default());
+            assert!(verdict.is_linearizable(), "register {register}: {verdict}");
+        }
+    }
+
     /// Records a call that begins: until it has an answer, it may happen at any moment. Returns its place.
-    fn begin(&self, node: usize, register: usize, input: KvInput) -> (usize, usize) {
+    pub(super) fn begin(&self, node: usize, register: usize, input: impl Into<Call>) -> (usize, usize) {
         let calls = &mut self.calls.borrow_mut()[register];
-        calls.push(Event::pending(node as u32, self.tick(), input));
+        calls.push(Event::pending(node as u32, self.tick(), input.into()));
         (register, calls.len() - 1)
     }
 
-    fn end(&self, (register, at): (usize, usize), output: KvOutput) {
+    pub(super) fn end(&self, (register, at): (usize, usize), output: KvOutput) {
         let call = &mut self.calls.borrow_mut()[register][at];
         (call.return_ns, call.output) = (Some(self.tick()), Some(output));
     }
@@ -57,15 +121,12 @@ pub(super) struct Opened {
 pub(super) fn open(cluster: &Cluster, registers: usize, options: SwarmOptions) -> Result<Opened> {
     let open = move |node: &_| Ok(Rc::new(SwarmArray::open(node, "array", registers, options.clone())?));
     let clients = cluster.on_each(open)?;
-    let history = History { calls: Rc::new(RefCell::new(vec![Vec::new(); registers])), clock: Rc::default() };
+    let history = History::new(registers);
     // They are closed when all threads have ended: closing takes locks, and would only add to the search.
     let (kept, seen) = (clients.clone(), history.clone());
     cluster.at_end(move || {
         drop(kept);
-        for (register, calls) in seen.calls.borrow().iter().enumerate() {
-            let verdict = check(&KvModel, calls, Budget::default());
-            assert!(verdict.is_linearizable(), "register {register}: {verdict}");
-        }
+        seen.check();
         Ok(())
     });
     Ok(Opened { clients, history })
@@ -103,32 +164,47 @@ fn spawn(
     body: impl Fn(&Recorded<'_, '_>) -> Result<()> + 'static,
 ) {
     let (array, history) = (Rc::clone(&clients[node]), history.clone());
-    cluster.thread(node, "client", move |ep| match run(&array, ep, node, &history, &body) {
+    thread(cluster, node, may_fail, move |ep| run(&array, ep, node, &history, &body));
+}
+
+/// A thread with a client, which faults may prevent from ending its calls if it `may_fail`.
+pub(super) fn thread(
+    cluster: &Cluster,
+    node: usize,
+    may_fail: fn() -> bool,
+    run: impl Fn(&Endpoint) -> Result<()> + 'static,
+) {
+    cluster.thread(node, "client", move |ep| match run(ep) {
         Err(error) if may_fail() => unless_no_majority(Err(error)).map(|_: Option<()>| ()),
         ended => ended,
     });
 }
 
-fn run(
+pub(super) fn run(
     array: &Array,
     ep: &Endpoint,
     node: usize,
     history: &History,
     body: &impl Fn(&Recorded<'_, '_>) -> Result<()>,
 ) -> Result<()> {
-    // Another thread of the node may have the place.
-    let in_use = |error: &Error| matches!(error.kind(), ErrorKind::InUse { .. });
-    let client = loop {
-        match array.client(ep) {
-            Err(error) if in_use(&error) => ep.block_on(ep.wait_for_change(ep.deadline())),
-            client => break client?,
-        }
-    };
+    let client = take_client(ep, || array.client(ep))?;
     body(&Recorded { client: &client, ep, node, history: history.clone() })
 }
 
+/// A client, when no other thread of the node has the place any more.
+pub(super) fn take_client<C>(ep: &Endpoint, take: impl Fn() -> Result<C>) -> Result<C> {
+    loop {
+        match take() {
+            Err(error) if matches!(error.kind(), ErrorKind::InUse { .. }) => {
+                ep.block_on(ep.wait_for_change(ep.deadline()));
+            }
+            client => return client,
+        }
+    }
+}
+
 /// A thread's result, unless faults have prevented it.
-fn unless_no_majority<T>(result: Result<T>) -> Result<Option<T>> {
+pub(super) fn unless_no_majority<T>(result: Result<T>) -> Result<Option<T>> {
     match result {
         Err(error) if error.custom_ref::<NoMajority>().is_some() => Ok(None),
         result => unless_faults(result),
@@ -182,6 +258,35 @@ impl Recorded<'_, '_> {
         }
     }
 
+    /// A write of register 0 that finds nothing later, and whose client dies before it has told readers so.
+    pub(super) fn write_unverified(&self, value: u64) -> Result<()> {
+        let call = self.history.begin(self.node, 0, KvInput::Upsert(value));
+        let core = &self.client.core;
+        self.ep.block_on(store_only(core, value, core.order(0), core.majority()))?;
+        self.history.end(call, KvOutput::Stored);
+        Ok(())
+    }
+
+    /// A read that rests at some moment.
+    pub(super) fn read_with_a_rest(&self, register: usize, rest: impl FnOnce() -> Result<()>) -> Result<()> {
+        let call = self.history.begin(self.node, register, KvInput::Get);
+        let mut read = pin!(self.client.read(register));
+        let early = poll_times(self.ep, read.as_mut());
+        rest()?;
+        let value = match early {
+            Some(value) => value?,
+            None => self.ep.block_on(read)?,
+        };
+        self.history.end(call, found(value));
+        Ok(())
+    }
+
+    /// A write of register 0 that has reached one memory node, and goes no further.
+    pub(super) fn write_to_one(&self, replica: usize, value: u64) -> Result<()> {
+        self.history.begin(self.node, 0, KvInput::Upsert(value));
+        self.ep.block_on(store_only(&self.client.core, value, [replica].into_iter().collect(), 1))
+    }
+
     pub(super) fn read_at(&self, register: usize) -> Result<()> {
         let call = self.history.begin(self.node, register, KvInput::Get);
         self.history.end(call, found(self.client.read_blocking(register)?));
@@ -225,19 +330,62 @@ impl Recorded<'_, '_> {
         Ok(())
     }
 
-    /// Polls a future a few times, and drops it.
-    fn or_drop<T>(&self, future: impl Future<Output = T>) -> Option<T> {
-        let mut polls = choose(12);
-        let mut future = pin!(future);
-        self.ep.block_on(poll_fn(|cx| match future.as_mut().poll(cx) {
-            Poll::Ready(value) => Poll::Ready(Some(value)),
-            Poll::Pending if polls == 0 => Poll::Ready(None),
-            Poll::Pending => {
-                polls -= 1;
-                Poll::Pending
+    /// Writes a register while this client's writes of two others, which have the free buffers, are dropped.
+    pub(super) fn write_as_others_are_dropped(&self, others: [usize; 2], register: usize, value: u64) -> Result<()> {
+        let call = self.history.begin(self.node, register, KvInput::Upsert(value));
+        self.ep.block_on(async {
+            let mut others = others.map(|other| Box::pin(self.client.write(other, [0; 2])));
+            poll_fn(|cx| {
+                for other in &mut others {
+                    let _ = other.as_mut().poll(cx);
+                }
+                Poll::Ready(())
+            })
+            .await;
+            let mut own = pin!(self.client.write(register, [value; 2]));
+            if poll_fn(|cx| Poll::Ready(own.as_mut().poll(cx))).await.is_pending() {
+                drop(others);
+                own.await?;
             }
-        }))
+            Ok::<(), Error>(())
+        })?;
+        self.history.end(call, KvOutput::Stored);
+        Ok(())
     }
+
+    fn or_drop<T>(&self, future: impl Future<Output = T>) -> Option<T> {
+        poll_or_drop(self.ep, future)
+    }
+}
+
+/// Stores a value of register 0 on these memory nodes, as a write with a fresh guess does, and does nothing else.
+async fn store_only(core: &Core<'_>, value: u64, order: Order, needed: usize) -> Result<()> {
+    let (at, unused) = (core.register(0)?, core.take_unused_buffer().await?);
+    let clock = core.keep_reserved().await?;
+    let version = core.guess(clock, unused.number)?;
+    let image = core.image(version, &[value; 2])?;
+    unused.keep();
+    core.gather(order, needed, |replica| core.store_and_get(replica, at, version, Some(&image))).await?;
+    core.hold(at, version);
+    Ok(())
+}
+
+/// Polls a future a few times, and drops it.
+pub(super) fn poll_or_drop<T>(ep: &Endpoint, future: impl Future<Output = T>) -> Option<T> {
+    poll_times(ep, pin!(future))
+}
+
+/// Polls a future a few times.
+fn poll_times<T>(ep: &Endpoint, mut future: Pin<&mut impl Future<Output = T>>) -> Option<T> {
+    let mut polls = choose(12);
+    ep.block_on(poll_fn(|cx| match future.as_mut().poll(cx) {
+        Poll::Ready(value) => Poll::Ready(Some(value)),
+        Poll::Pending if polls == 0 => Poll::Ready(None),
+        Poll::Pending => {
+            polls -= 1;
+            Poll::Pending
+        }
+    }))
 }
 
 /// The answer of a read.

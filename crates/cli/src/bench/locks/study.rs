@@ -9,10 +9,11 @@ use farfield_check::cli::exit::OrUsage;
 
 use super::plan::{Budgets, Plan, Variant};
 use super::report::{self, Report};
-use super::{LocksArgs, plot, run};
+use super::{LocksArgs, run};
 use crate::bench::journal::Journal;
 use crate::bench::memory;
 use crate::bench::options::once_each;
+use crate::bench::plot::{self, Steps};
 use crate::output::grouped;
 
 /// The kind with budgets.
@@ -90,7 +91,7 @@ pub(super) fn loopback(args: &LocksArgs) -> Result<()> {
         points: points.iter().map(|(threads, of)| (f64::from(*threads), of[at].throughput_per_s)).collect(),
     });
     let title = format!("locks of the own node on {}: acquisitions in a second", args.common.fabric.name());
-    let picture = plot::svg(&title, "threads", &lines.collect::<Vec<_>>());
+    let picture = plot::svg(&title, "threads", Steps::Doubling, &lines.collect::<Vec<_>>());
     std::fs::write(file, picture).with_context(|| format!("--svg {}", file.display()))
 }
 

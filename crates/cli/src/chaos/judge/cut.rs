@@ -4,6 +4,7 @@
 
 use super::errors::LIMITS_MAX;
 use super::{Findings, Story};
+use crate::chaos::log::Op;
 
 pub(super) fn judge_and_leave_out(story: &mut Story, findings: &mut Findings) {
     let Some(cut_ns) = story.cut_ns else { return };
@@ -22,7 +23,9 @@ pub(super) fn judge_and_leave_out(story: &mut Story, findings: &mut Findings) {
                 || format!("node {}, cut off: {:?} took {} ms", call.node, call.op, took_ns / 1_000_000),
             );
             let Some((_, failure)) = call.failure() else { continue };
-            let is_right = ["Unreachable", "Timeout", "Fenced"].contains(&failure.variant.as_str());
+            // From there no majority of the memory nodes may be within reach.
+            let is_right = ["Unreachable", "Timeout", "Fenced"].contains(&failure.variant.as_str())
+                || failure.variant == "NoMajority" && matches!(call.op, Op::Swarm { .. });
             findings.verify("errors of those cut off", is_right, || {
                 format!("node {}, cut off: {:?} failed with `{}`", call.node, call.op, failure.text)
             });
@@ -42,7 +45,7 @@ pub(super) fn judge_and_leave_out(story: &mut Story, findings: &mut Findings) {
 mod tests {
     use super::super::tests::{call, counts, death_of, failure, story};
     use super::*;
-    use crate::chaos::log::{Answer, Call, Failure, Op};
+    use crate::chaos::log::{Answer, Call, Failure};
 
     fn judged(calls: Vec<Call>) -> (Vec<String>, Vec<Call>) {
         let (mut story, mut findings) = (Story { cut_ns: Some(1000), ..story(calls) }, Findings::default());

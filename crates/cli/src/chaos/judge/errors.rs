@@ -108,6 +108,8 @@ fn judge_failure(story: &Story, call: &Call, at_ns: u64, failure: &Failure) -> O
     }
     let was_killed = |node: &u16| story.death_of(*node).is_some_and(|killed_ns| killed_ns <= at_ns);
     match failure.variant.as_str() {
+        // It goes on without a node, or says which of them are missing.
+        "PeerDead" | "Unreachable" if matches!(call.op, Op::Swarm { .. }) => Some("no call depends on one node".into()),
         "PeerDead" | "ValueLost" => match failure.nodes[..] {
             _ if failure.variant == "ValueLost" && !matches!(call.op, Op::Kv { .. }) => {
                 Some("nothing can be lost".into())
@@ -116,6 +118,16 @@ fn judge_failure(story: &Story, call: &Call, at_ns: u64, failure: &Failure) -> O
             ref nodes if !nodes.is_empty() && nodes.iter().all(was_killed) => None,
             _ => Some("that node has not been killed".into()),
         },
+        // The replicated store goes on without a minority of its memory nodes.
+        "NoMajority" => {
+            let is_missing =
+                |it: &u16| was_killed(it) || story.detection_ns > 0 && story.was_harmed(*it, call.begin_ns, at_ns);
+            if !matches!(call.op, Op::Swarm { .. }) {
+                return Some("nothing else is replicated".into());
+            }
+            let missing: Vec<u16> = failure.nodes.iter().copied().filter(is_missing).collect();
+            (!story.are_most_memory(&missing)).then(|| format!("only nodes {missing:?} were killed or stopped"))
+        }
         // Where no system reports deaths, the nodes detect them.
         "Unreachable" if story.detection_ns > 0 => match failure.nodes[..] {
             ref nodes if !nodes.is_empty() && nodes.iter().all(|it| story.was_harmed(*it, call.begin_ns, at_ns)) => {
@@ -188,6 +200,19 @@ mod tests {
         };
         assert_eq!(of_lock(1001), [""; 0], "it waits itself");
         assert_eq!(of_lock(100).len(), 1, "for nobody");
+    }
+
+    #[test]
+    fn a_replicated_call_fails_without_most_of_the_memory_nodes_only() {
+        let get = Op::Swarm { key: 1, op: KvOp::Get };
+        let without = |op: &Op, nodes: &[u16]| {
+            let mut story = story(vec![call(1, 1100, op.clone(), Some((1200, Err(failure("NoMajority", nodes)))))]);
+            story.deaths.push(Death { node: 0, at_ns: 1050, gone_ns: 1060, told_ns: 1050 });
+            judged(judge, &story).violations.len()
+        };
+        assert_eq!((without(&get, &[0, 2]), without(&get, &[2]), without(&get, &[1, 2])), (0, 1, 1));
+        assert_eq!(without(&Op::Flush, &[0, 2]), 1);
+        assert_eq!(found(judge, vec![call(1, 1100, get, Some((1200, Err(death_of(2)))))]).len(), 1);
     }
 
     #[test]

@@ -9,6 +9,7 @@ mod locks;
 pub(super) mod pace;
 mod queue;
 mod ring;
+mod swarm;
 mod vars;
 
 use std::collections::BTreeMap;
@@ -150,7 +151,7 @@ pub(super) fn judge(story: &mut Story) -> Findings {
     for (what, nodes) in [("nodes come under load", story.newcomers.len()), ("deaths found out", story.deaths.len())] {
         findings.count(what, nodes as u64);
     }
-    let of_objects = [kv::judge, queue::judge, locks::judge, ring::judge, barrier::judge, vars::judge];
+    let of_objects = [kv::judge, queue::judge, locks::judge, ring::judge, barrier::judge, vars::judge, swarm::judge];
     for judge in of_objects.into_iter().chain([errors::judge, custom::judge]) {
         judge(story, &mut findings);
     }
@@ -234,6 +235,7 @@ mod tests {
             done(0, Op::Send { ring: 0, number: 0 }, Answer::Changed(false)),
             done(0, Op::Meet { path: "chaos/0/barrier-0".into(), round: 1, again: false }, Answer::Done),
             done(0, Op::Add { counter: 0 }, Answer::Value(0)),
+            done(0, Op::Swarm { key: 1, op: KvOp::Get }, Answer::Found(None)),
             of_guest(30),
             // On the losing side of the cut: judged as such, and by nobody else.
             call(2, 1100, Op::Flush, Some((1110, Err(failure("PeerDead", &[0]))))),
@@ -243,12 +245,13 @@ mod tests {
             ("additions", 1),
             ("calls cut off within their time", 1),
             ("calls of guest", 1),
-            ("calls within their time", 7),
+            ("calls within their time", 8),
             ("deaths found out", 1),
             ("deaths of waiters", 0),
             ("errors of those cut off", 1),
             ("histories of keys", 1),
             ("histories of queues", 1),
+            ("histories of replicated keys", 1),
             ("keys placed by hash", 1),
             ("locks taken", 1),
             ("lost values seen", 0),
@@ -257,6 +260,7 @@ mod tests {
             ("nodes come under load", 2),
             ("operations on keys", 1),
             ("operations on queues", 1),
+            ("operations on replicated keys", 1),
             ("queues opened with newcomers", 0),
             ("streams of messages", 1),
             ("tickets of the dead", 0),

@@ -115,6 +115,11 @@ fn recovery(story: &Story, death: &Death) -> Recovery {
         count(done, end_ns - SECOND_NS, end_ns) * 100 / before.max(1)
     };
     let is_left = story.homes.iter().any(|home| survives(*home));
+    // Without most of its memory nodes, the replicated store stands still.
+    let dead: Vec<u16> = story.members.iter().copied().filter(|node| !survives(*node)).collect();
+    if story.are_most_memory(&dead) {
+        done.remove("swarm");
+    }
     let all: Vec<u64> = done.values().flatten().copied().collect();
     let before_per_s = count(&all, from_ns, until_ns) * SECOND_NS / (until_ns - from_ns).max(1);
     Recovery {
@@ -162,6 +167,7 @@ fn took_ms(done: &[u64], before_per_s: u64, calm_ns: u64, end_ns: u64) -> Option
 mod tests {
     use super::super::tests::{call, story};
     use super::*;
+    use crate::chaos::log::KvOp;
 
     /// Three nodes that add once a millisecond each. Node 2 dies at 3 s; then the others are idle wherever `is_idle`
     /// holds.
@@ -276,6 +282,22 @@ mod tests {
         // One operation in every span is enough. There is one, in the last span only.
         assert_eq!(took_ms(&[1000 * MS - 1], 5, 0, 1000 * MS), Some(800));
         assert_eq!(took_ms(&[1000 * MS], 5, 0, 1000 * MS), None);
+    }
+
+    #[test]
+    fn a_replicated_store_needs_most_of_its_memory() {
+        // All add to the end; the replicated store stands still from 3 s on.
+        let mut story = at_pace(|node, at_ms| at_ms < 3000 || *node < 1);
+        let get = |at_ms: u64| {
+            let op = Op::Swarm { key: 1, op: KvOp::Get };
+            let done = Some((at_ms * MS, Ok(Answer::Found(None))));
+            Call { thread: "swarm".into(), ..call(0, at_ms * MS, op, done) }
+        };
+        story.calls.extend((0..3000).map(get));
+        story.homes = vec![0];
+        assert!(recoveries(&story)[0].percent_by_load.contains_key("swarm"), "one of three has died");
+        story.deaths.push(Death { node: 1, ..story.deaths[0] });
+        assert!(!recoveries(&story)[0].percent_by_load.contains_key("swarm"), "two of three have");
     }
 
     #[test]

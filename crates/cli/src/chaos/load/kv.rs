@@ -74,6 +74,7 @@ impl KvLoad {
                 KvOp::Update(value) => Answer::Changed(kv.update(endpoint, &key, &value).await?),
                 KvOp::Upsert(value) => kv.upsert(endpoint, &key, &value).await.map(|()| Answer::Done)?,
                 KvOp::Delete => Answer::Changed(kv.delete(endpoint, &key).await?),
+                KvOp::UpdateIf(_) => unreachable!("only the load of the replicated store makes it"),
             })
         };
         log.call_among(Op::Kv { key, op }, endpoint, call, Answer::clone).await.map(drop)

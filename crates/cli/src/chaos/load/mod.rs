@@ -6,6 +6,7 @@ mod kv;
 mod locks;
 mod queue;
 mod ring;
+mod swarm;
 mod vars;
 
 use std::time::Duration;
@@ -15,6 +16,7 @@ use rand::SeedableRng;
 use rand::rngs::SmallRng;
 
 pub(super) use self::queue::CAPACITY as QUEUE_CAPACITY;
+pub(super) use self::swarm::memory_of;
 use super::custom;
 use super::log::{Answer, Failure, Op, Recorder};
 use super::processes::{Opening, Said};
@@ -38,7 +40,7 @@ pub(super) fn homes_of(generation: u64, members: &[u16]) -> impl Iterator<Item =
 }
 
 /// One thread's work on the objects of a generation.
-pub(super) trait Load: Send {
+pub(super) trait Load {
     /// One operation, or a few that belong together.
     fn step(&mut self, log: &mut Recorder);
     /// Makes its changes visible. No fault is injected from here on.
@@ -125,20 +127,29 @@ impl Place<'_> {
     }
 }
 
+/// Runs on a thread of its own, and hands it the load. What the load borrows is made there.
+pub(super) type Thread = Box<dyn FnOnce(&mut dyn FnMut(&mut dyn Load)) + Send>;
+
+/// A load that borrows nothing.
+pub(super) fn thread(mut load: impl Load + Send + 'static) -> Thread {
+    Box::new(move |work| work(&mut load))
+}
+
 /// Loads with the names of their threads.
-pub(super) type Loads = Vec<(String, Box<dyn Load>)>;
+pub(super) type Loads = Vec<(String, Thread)>;
 
 /// Opens the objects, all nodes in the same order.
 pub(super) fn open_all(place: &mut Place<'_>) -> Result<Loads, Failure> {
     let mut loads = Loads::new();
-    for (thread, load) in kv::KvLoad::open(place, KV_THREADS)?.into_iter().enumerate() {
-        loads.push((format!("kv-{thread}"), Box::new(load)));
+    for (number, load) in kv::KvLoad::open(place, KV_THREADS)?.into_iter().enumerate() {
+        loads.push((format!("kv-{number}"), thread(load)));
     }
-    loads.push(("queue".into(), Box::new(queue::QueueLoad::open(place)?)));
-    loads.push(("locks".into(), Box::new(locks::LocksLoad::open(place)?)));
-    loads.push(("ring".into(), Box::new(ring::RingLoad::open(place)?)));
-    loads.push(("barrier".into(), Box::new(barrier::BarrierLoad::open(place)?)));
-    loads.push(("vars".into(), Box::new(vars::VarsLoad::open(place)?)));
+    loads.push(("queue".into(), thread(queue::QueueLoad::open(place)?)));
+    loads.push(("locks".into(), thread(locks::LocksLoad::open(place)?)));
+    loads.push(("ring".into(), thread(ring::RingLoad::open(place)?)));
+    loads.push(("barrier".into(), thread(barrier::BarrierLoad::open(place)?)));
+    loads.push(("vars".into(), thread(vars::VarsLoad::open(place)?)));
+    loads.push(("swarm".into(), swarm::open(place)?));
     custom::open_all(place, &mut loads)?;
     Ok(loads)
 }
@@ -149,7 +160,7 @@ pub(super) const GUESTS: &str = "guests";
 /// Opens a queue on a newcomer, with all current members.
 pub(super) fn open_with_newcomer(place: &mut Place<'_>) -> Result<Loads, Failure> {
     let homes: Vec<String> = place.homes.iter().map(|home| home.0.to_string()).collect();
-    Ok(vec![(format!("{GUESTS}-{}", homes.join("-")), Box::new(queue::QueueLoad::open(place)?))])
+    Ok(vec![(format!("{GUESTS}-{}", homes.join("-")), thread(queue::QueueLoad::open(place)?))])
 }
 
 /// Reports a violation.

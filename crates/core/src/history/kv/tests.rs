@@ -104,7 +104,7 @@ fn a_failure_on_the_wrong_state_is_rejected() {
     // An answer to another question.
     evidence(&[op(0, 1, Get, YES)]);
     evidence(&[op(0, 1, Upsert(1), NO)]);
-    evidence(&[op(0, 1, Delete, DONE)]);
+    evidence(&[op(0, 1, Update(1), DONE)]);
     evidence(&[op(0, 1, Upsert(1), NOTHING)]);
 }
 
@@ -376,4 +376,17 @@ fn workload(rng: &mut Rng, value: u64) -> KvInput {
         8 => Upsert(value),
         _ => Delete,
     }
+}
+
+#[test]
+fn a_delete_that_does_not_tell_is_possible_in_any_state() {
+    assert_good(&[op(0, 1, Delete, DONE), op(2, 3, Insert(1), YES), op(4, 5, Delete, DONE), op(6, 7, Get, NOTHING)]);
+    // It is over when it returns, and does not happen twice.
+    let late = [op(0, 1, Insert(1), YES), op(2, 3, Delete, DONE), op(4, 5, Get, found(1))];
+    assert_eq!(evidence(&late).culprits, [0, 1, 2]);
+    let twice = [op(0, 1, Insert(1), YES), op(2, 9, Delete, DONE), op(3, 4, Get, NOTHING), op(5, 6, Insert(2), YES)];
+    assert_good(&twice);
+    assert!(check(&KvModel, &[twice.as_slice(), &[op(7, 8, Get, NOTHING)]].concat(), Budget::default()).is_violation());
+    let event = op(0, 1, Delete, DONE);
+    assert_eq!(KvRecord::new(7, &event).decode(), Ok((7, event)));
 }

@@ -7,11 +7,12 @@
 //! | message | meaning |
 //! |---|---|
 //! | `Closed` | the sender has closed this opening of its own, and sends nothing more about it; to all that know it |
-//! | `Released` | the sender does not use this opening of the receiver's, and never will |
+//! | `Released` | the sender does not use this opening of the receiver's, and never will, with the opening of its own that it names |
 //!
 //! A node closes an opening when nothing on it needs the object any more: no handle, no operation of another thread,
 //! and no work of its service thread for a dropped one ([`Hold`]). It then releases all openings to which its own was
-//! connected. A node that receives `Closed` of an opening that it uses releases it when it closes its own. A node that
+//! connected. A node that receives `Closed` of an opening that it uses releases it when it closes its own; at
+//! once, if the object lies on homes ([`ObjectBuilder::homes`](super::ObjectBuilder::homes)) and the other node is none. A node that
 //! does not use it, since it never opened the object or has closed it before, releases it at once. So a node that
 //! keeps an object open keeps the memory of all, and continues undisturbed. An opening that was never connected waits
 //! for one answer of each node.
@@ -35,7 +36,7 @@ use serde::{Deserialize, Serialize};
 
 use super::super::Shared;
 use super::super::service::{MemberStatus, Poller, Progress};
-use super::Memory;
+use super::{Memory, ObjectDescriptor};
 use crate::error::Result;
 
 /// Messages about openings that end.
@@ -43,8 +44,8 @@ use crate::error::Result;
 pub(in crate::node) enum Message {
     /// The sender's opening.
     Closed { opening: u64 },
-    /// The receiver's opening.
-    Released { opening: u64 },
+    /// The receiver's opening, by this one of the sender's; or by none, which has the highest number.
+    Released { opening: u64, by: u64 },
 }
 
 /// The openings of a node, and those of other nodes that they use, as plain data. `R` is a region.
@@ -57,7 +58,7 @@ pub(in crate::node) struct Openings<R> {
     /// too.
     earlier: BTreeMap<(NodeId, u64), String>,
     /// The openings of others that have called for this node and are not open here: their paths and types.
-    calling: BTreeMap<(NodeId, u64), (String, String)>,
+    calling: BTreeMap<(NodeId, u64), ObjectDescriptor>,
 }
 
 struct Own<R> {
@@ -117,15 +118,37 @@ impl<R> Openings<R> {
     }
 
     /// Records that another node has opened a path of which this node is a participant, and that is not open here.
-    pub(super) fn calls(&mut self, peer: NodeId, theirs: u64, path: String, kind: String) {
-        self.calling.insert((peer, theirs), (path, kind));
+    pub(super) fn calls(&mut self, peer: NodeId, opening: u64, theirs: ObjectDescriptor) {
+        self.calling.insert((peer, opening), theirs);
+    }
+
+    /// The objects that other nodes have opened and this one has not: the node, the number of the opening there, and its description.
+    pub(super) fn all_calls(&self) -> Vec<(NodeId, u64, ObjectDescriptor)> {
+        self.calling.iter().map(|((peer, opening), theirs)| (*peer, *opening, theirs.clone())).collect()
+    }
+
+    /// Whether another node still waits for this one to open that object, too.
+    pub(super) fn is_calling(&self, peer: NodeId, opening: u64) -> bool {
+        self.calling.contains_key(&(peer, opening))
+    }
+
+    /// The nodes that still use memory of an earlier opening of a path.
+    pub(super) fn users_before(&self, path: &str, is_gone: impl Fn(NodeId) -> bool) -> Vec<NodeId> {
+        let earlier = self.own.values().filter(|own| own.path == path && own.stage != Stage::Open);
+        let told = earlier.flat_map(|own| own.told.iter().filter(|(_, released)| !**released));
+        told.map(|(peer, _)| *peer).filter(|peer| !is_gone(*peer)).collect()
+    }
+
+    /// The nodes that have opened a path, and called for this node in vain.
+    pub(super) fn callers(&self, path: &str) -> impl Iterator<Item = NodeId> {
+        self.calling.iter().filter(move |(_, it)| it.path == path).map(|((peer, _), _)| *peer)
     }
 
     /// The paths that another node has opened and this one has not, with their types; the latest first.
-    pub(super) fn open_there(&self, peer: NodeId) -> impl Iterator<Item = &(String, String)> {
+    pub(super) fn open_there(&self, peer: NodeId) -> impl Iterator<Item = &ObjectDescriptor> {
         let is_open = |path: &String| self.own.values().any(|own| own.stage == Stage::Open && own.path == *path);
         let calling = self.calling.range((peer, 0)..=(peer, u64::MAX)).rev().map(|(_, it)| it);
-        calling.filter(move |(path, _)| !is_open(path))
+        calling.filter(move |it| !is_open(&it.path))
     }
 
     /// Whether a dropped object of this path was connected to this opening of another node, or to a later one.
@@ -153,12 +176,25 @@ impl<R> Openings<R> {
         own.stage = Stage::Closed;
         let mut said = Vec::new();
         for (peer, theirs) in core::mem::take(&mut own.uses) {
-            self.used.remove(&(peer, theirs));
-            said.push((peer, Message::Released { opening: theirs }));
+            // A later opening of the path may use it, too.
+            if self.used.get(&(peer, theirs)) == Some(&opening) {
+                self.used.remove(&(peer, theirs));
+            }
+            said.push((peer, Message::Released { opening: theirs, by: opening }));
         }
         said.extend(own.told.keys().map(|peer| (*peer, Message::Closed { opening })));
         said.retain(|(peer, _)| !is_gone(*peer));
         (said, self.give_back(opening, is_gone))
+    }
+
+    /// Ends the use of another node's opening at once, although the own one is still open: the other one has closed it, and may open
+    /// the path again. Returns the answer.
+    pub(super) fn lets_go(&mut self, peer: NodeId, theirs: u64) -> Message {
+        self.calling.remove(&(peer, theirs));
+        if let Some(own) = self.used.remove(&(peer, theirs)).and_then(|opening| self.own.get_mut(&opening)) {
+            own.uses.remove(&peer);
+        }
+        Message::Released { opening: theirs, by: u64::MAX }
     }
 
     /// Handles `Closed` of another node. Returns the answer.
@@ -170,14 +206,24 @@ impl<R> Openings<R> {
                 own.closed_there.insert(peer);
                 None
             }
-            None => Some(Message::Released { opening: theirs }),
+            None => Some(Message::Released { opening: theirs, by: u64::MAX }),
         }
     }
 
     /// Handles `Released` of another node. Returns the regions to free.
-    pub(super) fn is_released(&mut self, peer: NodeId, opening: u64, is_gone: impl Fn(NodeId) -> bool) -> Vec<R> {
-        if let Some(released) = self.own.get_mut(&opening).and_then(|own| own.told.get_mut(&peer)) {
-            *released = true;
+    pub(super) fn is_released(
+        &mut self,
+        peer: NodeId,
+        opening: u64,
+        by: u64,
+        is_gone: impl Fn(NodeId) -> bool,
+    ) -> Vec<R> {
+        if let Some(own) = self.own.get_mut(&opening) {
+            // The other node may have opened the path again, and this is of its earlier opening.
+            let is_late = own.uses.get(&peer).is_some_and(|theirs| by < *theirs);
+            if !is_late && let Some(released) = own.told.get_mut(&peer) {
+                *released = true;
+            }
         }
         self.give_back(opening, is_gone)
     }
@@ -203,7 +249,7 @@ impl<R> Openings<R> {
 
 impl Shared {
     /// Whether a node is dead or departed, and none of its operations can land any more.
-    fn is_silent(&self, node: NodeId) -> bool {
+    pub(super) fn is_silent(&self, node: NodeId) -> bool {
         // A node that joined and left at once may never have been a member here.
         if self.fabric.peer_state(node) == PeerState::Left {
             return true;
@@ -236,6 +282,15 @@ impl Shared {
         self.free_all(regions);
     }
 
+    /// If an object that lies on other nodes was connected to an opening of another node that is no home, and was closed there: the
+    /// answer.
+    fn lets_go(&self, from: NodeId, theirs: u64) -> Option<Message> {
+        let objects = self.service.objects.lock();
+        let object = objects.values().find(|object| object.forgets(from, theirs))?;
+        debug_assert!(object.has_homes);
+        Some(self.service.openings.lock().lets_go(from, theirs))
+    }
+
     /// Handles the drop of an object's last handle.
     pub(super) fn drops(&self, opening: u64) {
         self.service.openings.lock().drops(opening, |node| self.is_silent(node));
@@ -246,14 +301,15 @@ impl Message {
     pub(super) fn handle(self, shared: &Arc<Shared>, from: NodeId) {
         match self {
             Message::Closed { opening } => {
-                let answer = shared.service.openings.lock().is_closed_there(from, opening);
+                let let_go = shared.lets_go(from, opening);
+                let answer = let_go.or_else(|| shared.service.openings.lock().is_closed_there(from, opening));
                 if let Some(answer) = answer {
                     say(shared, vec![(from, answer)]);
                 }
             }
-            Message::Released { opening } => {
+            Message::Released { opening, by } => {
                 let is_gone = |node| shared.is_silent(node);
-                let regions = shared.service.openings.lock().is_released(from, opening, is_gone);
+                let regions = shared.service.openings.lock().is_released(from, opening, by, is_gone);
                 shared.free_all(regions);
             }
         }

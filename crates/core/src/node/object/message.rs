@@ -6,7 +6,7 @@ use farfield_fabric::NodeId;
 use serde::{Deserialize, Serialize};
 
 use super::super::{Shared, membership};
-use super::{ObjectDescriptor, REOPENED, close, leave_outside, reopen};
+use super::{Call, ObjectDescriptor, OpenObject, REOPENED, close, leave_outside, reopen};
 
 /// A message between the service threads.
 #[derive(Debug, Serialize, Deserialize)]
@@ -47,13 +47,10 @@ impl Message {
         let find = |path: &str| shared.service.objects.lock().get(path).cloned();
         match self {
             Message::Join { opening, theirs } => {
-                let Some(object) = find(&theirs.path) else {
-                    let has_returned = from.index() >= shared.fabric.places();
-                    if has_returned && shared.service.reopenings.is_past(&theirs.path) {
-                        leave_outside(shared, from, opening, theirs.path, REOPENED.into());
-                    } else {
-                        shared.service.openings.lock().calls(from, opening, theirs.path, theirs.kind);
-                    }
+                let Some(object) = shared.find_or_note(from, opening, &theirs).or_else(|| {
+                    let is_called = shared.service.is_called(|| Call::new(shared, from, opening, theirs.clone()));
+                    is_called.then(|| find(&theirs.path)).flatten()
+                }) else {
                     return;
                 };
                 let is_late = shared.service.openings.lock().is_late(&theirs.path, from, opening);
@@ -96,5 +93,24 @@ impl Message {
             Message::Membership(_) => unreachable!("the service thread keeps it for itself"),
             Message::Close(message) => message.handle(shared, from),
         }
+    }
+}
+
+impl Shared {
+    /// The open object that a join is for. If there is none, the join is noted: at the same time as that is seen, since a thread that
+    /// opens the object then has to find it.
+    fn find_or_note(&self, from: NodeId, opening: u64, theirs: &ObjectDescriptor) -> Option<Arc<OpenObject>> {
+        let objects = self.service.objects.lock();
+        let found = objects.get(&theirs.path).cloned();
+        if found.is_none() {
+            let has_returned = from.index() >= self.fabric.places();
+            if has_returned && self.service.reopenings.is_past(&theirs.path) {
+                drop(objects);
+                leave_outside(self, from, opening, theirs.path.clone(), REOPENED.into());
+            } else {
+                self.service.openings.lock().calls(from, opening, theirs.clone());
+            }
+        }
+        found
     }
 }

@@ -1,9 +1,11 @@
 //! How an object is described and opened.
 
+use std::time::Duration;
+
 use farfield_fabric::{NodeId, Region, Words};
 
 use super::{Callbacks, Expect, Object, ObjectDescriptor, Regions};
-use crate::error::Result;
+use crate::error::{Error, ErrorKind, Result};
 use crate::node::{Meter, Node};
 
 /// An object that is being opened: its regions, its demands on its peers, and callbacks for those.
@@ -35,6 +37,9 @@ pub struct ObjectBuilder {
     pub(super) regions: Regions,
     pub(super) expect: Expect,
     pub(super) takes_in: bool,
+    pub(super) has_homes: bool,
+    /// Whether this node is one.
+    pub(super) is_home: bool,
     pub(super) callbacks: Callbacks,
     pub(super) calls: &'static [&'static str],
     pub(super) meter: Option<Meter>,
@@ -62,6 +67,8 @@ impl ObjectBuilder {
             regions: Regions::new(node),
             expect: Box::new(|_| Vec::new()),
             takes_in: false,
+            has_homes: false,
+            is_home: false,
             callbacks: Callbacks::default(),
             calls: &[],
             meter: None,
@@ -223,6 +230,41 @@ impl ObjectBuilder {
         self
     }
 
+    /// The object lies on these nodes, its *homes*, and any node of the session may open it at any time, a restarted one
+    /// included. Opening waits for the homes that are neither dead nor departed, and for no other node. A node that is no home
+    /// learns of the homes only, and tells other nodes itself if they need its memory. It may close the object and open it again,
+    /// while others keep it open.
+    ///
+    /// A home that closes the object opens it again only when the others have closed it, too: they use its memory.
+    ///
+    /// In place of [`ObjectBuilder::participants`]. A home that has died keeps its place: then [`Object::remote`] is an error for
+    /// it.
+    ///
+    /// ```
+    /// # fn main() -> farfield::Result<()> {
+    /// # use farfield::{Node, fabric::GroupKey, toolkit::{Object, ObjectBuilder}};
+    /// # let nodes = farfield::local_session(3)?;
+    /// let homes = [nodes[0].id()];
+    /// let open = |node: &Node| -> farfield::Result<Object> {
+    ///     let mut builder = ObjectBuilder::new(node, "app/mail", "Mail").homes(&homes);
+    ///     if homes.contains(&node.id()) {
+    ///         builder = builder.region("inbox", node.alloc(GroupKey::DATA, 4096)?);
+    ///     }
+    ///     builder.require_regions(move |peer| if peer == homes[0] { vec![("inbox".into(), 4096)] } else { vec![] }).open()
+    /// };
+    /// let (home, early) = (open(&nodes[0])?, open(&nodes[1])?); // without the third node
+    /// assert_eq!(early.remote::<u64>(homes[0], "inbox")?, home.remote(homes[0], "inbox")?);
+    /// let late = open(&nodes[2])?;
+    /// # Ok(()) }
+    /// ```
+    pub fn homes(mut self, homes: &[NodeId]) -> ObjectBuilder {
+        let me = self.node.id();
+        let others = homes.iter().copied().filter(|home| *home != me);
+        self.participants = Some(others.chain([me]).collect());
+        (self.has_homes, self.is_home) = (true, homes.contains(&me));
+        self
+    }
+
     /// Adds a callback that the service thread runs when it has accepted a peer's join: once, unless the peer opens the
     /// object anew. Of two participants, at least the first to open the object sees the other's join.
     ///
@@ -275,9 +317,28 @@ impl ObjectBuilder {
     /// ```
     ///
     /// # Errors
-    /// The path is already open, or the participants are invalid.
+    /// The path is already open; other nodes still use the memory of an earlier opening on this home; or the participants are invalid.
     pub fn announce(self) -> Result<Object> {
         Object::announce(self)
+    }
+
+    /// Waits until no node uses memory of an earlier opening of the path on this node.
+    fn wait_for_users(&self, timeout: Duration) -> Result<()> {
+        let shared = self.node.shared();
+        let users = || {
+            let openings = shared.service.openings.lock();
+            openings.users_before(&self.path, |user| shared.is_silent(user))
+        };
+        if users().is_empty() {
+            return Ok(());
+        }
+        let (endpoint, start) = (self.node.endpoint()?, self.node.now());
+        let none = || users().is_empty().then_some(());
+        endpoint.block_on(endpoint.wait_until(start + timeout, none)).map_err(|_| {
+            let what = "those that have it open with the memory of an earlier opening here to close it".into();
+            let timeout = ErrorKind::Timeout { what, waited: self.node.now() - start, missing: users() };
+            Error::from(timeout).of(&self.path)
+        })
     }
 
     /// Opens the object and waits for all other participants, as long as the node's timeout.
@@ -295,6 +356,9 @@ impl ObjectBuilder {
     /// As [`ObjectBuilder::announce`] and [`Object::wait`].
     pub fn open(self) -> Result<Object> {
         let timeout = self.node.timeout();
+        if self.is_home {
+            self.wait_for_users(timeout)?;
+        }
         let object = self.announce()?;
         object.wait(timeout)?;
         Ok(object)

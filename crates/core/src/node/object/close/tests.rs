@@ -6,9 +6,24 @@ use farfield_fabric::NodeId;
 use rand::rngs::SmallRng;
 use rand::{RngExt as _, SeedableRng as _};
 
-use super::{Message, Openings};
+use super::{Message, ObjectDescriptor, Openings};
 
 const NOBODY: fn(NodeId) -> bool = |_| false;
+
+/// The release by no opening.
+const NONE: u64 = u64::MAX;
+
+fn queue(path: &str) -> ObjectDescriptor {
+    ObjectDescriptor {
+        path: path.into(),
+        kind: "Queue".into(),
+        layout: String::new(),
+        participants: vec![0, 1],
+        regions: vec![],
+        expected: vec![],
+        gone: vec![],
+    }
+}
 
 /// Of node 0, told to nodes 1 and 2, with two regions.
 fn opened() -> Openings<&'static str> {
@@ -24,14 +39,14 @@ fn memory_comes_back_when_all_who_were_told_have_released_it() {
     openings.drops(1, NOBODY);
     let (said, regions) = openings.closes(1, NOBODY);
     let closed = Message::Closed { opening: 1 };
-    let released = Message::Released { opening: 7 };
+    let released = Message::Released { opening: 7, by: 1 };
     assert_eq!(said, [(NodeId(1), released), (NodeId(1), closed.clone()), (NodeId(2), closed)]);
     assert!(regions.is_empty());
-    assert!(openings.is_released(NodeId(2), 1, NOBODY).is_empty());
-    assert!(openings.is_released(NodeId(2), 1, NOBODY).is_empty(), "it counts once");
-    assert!(openings.is_released(NodeId(3), 1, NOBODY).is_empty(), "and from who was told only");
-    assert_eq!(openings.is_released(NodeId(1), 1, NOBODY), ["a", "b"]);
-    assert!(openings.is_released(NodeId(1), 1, NOBODY).is_empty());
+    assert!(openings.is_released(NodeId(2), 1, NONE, NOBODY).is_empty());
+    assert!(openings.is_released(NodeId(2), 1, NONE, NOBODY).is_empty(), "it counts once");
+    assert!(openings.is_released(NodeId(3), 1, NONE, NOBODY).is_empty(), "and from who was told only");
+    assert_eq!(openings.is_released(NodeId(1), 1, 7, NOBODY), ["a", "b"]);
+    assert!(openings.is_released(NodeId(1), 1, 7, NOBODY).is_empty());
 }
 
 #[test]
@@ -46,10 +61,10 @@ fn what_nobody_was_told_of_comes_back_at_once() {
 fn what_others_have_open_is_known_until_they_close_it() {
     let mut openings = opened();
     let there = |openings: &Openings<_>, peer: u16| -> Vec<String> {
-        openings.open_there(NodeId(peer)).map(|(path, _)| path.clone()).collect()
+        openings.open_there(NodeId(peer)).map(|it| it.path.clone()).collect()
     };
     for (peer, opening, path) in [(1, 5, "one"), (1, 6, "other"), (2, 5, "one"), (1, 7, "object")] {
-        openings.calls(NodeId(peer), opening, path.into(), "Queue".into());
+        openings.calls(NodeId(peer), opening, queue(path));
     }
     assert_eq!(there(&openings, 1), ["other", "one"], "the latest first, without what is open here");
     openings.is_closed_there(NodeId(1), 6);
@@ -61,7 +76,7 @@ fn what_others_have_open_is_known_until_they_close_it() {
 #[test]
 fn who_releases_first_and_who_is_gone_is_not_waited_for() {
     let mut openings = opened();
-    assert!(openings.is_released(NodeId(1), 1, NOBODY).is_empty(), "it is open here");
+    assert!(openings.is_released(NodeId(1), 1, 7, NOBODY).is_empty(), "it is open here");
     let (said, regions) = openings.closes(1, NOBODY);
     assert_eq!(said.len(), 2, "who has released it forgets it, too, when it hears that it is closed");
     assert!(regions.is_empty());
@@ -87,15 +102,42 @@ fn who_does_not_use_an_opening_releases_it_at_once_and_who_does_when_it_closes()
     let mut openings = opened();
     assert!(openings.uses(1, NodeId(1), 7) && openings.uses(1, NodeId(1), 7));
     assert!(!openings.uses(1, NodeId(1), 8), "that one has to be closed first");
-    assert_eq!(openings.is_closed_there(NodeId(2), 7), Some(Message::Released { opening: 7 }));
-    assert_eq!(openings.is_closed_there(NodeId(1), 6), Some(Message::Released { opening: 6 }));
+    assert_eq!(openings.is_closed_there(NodeId(2), 7), Some(Message::Released { opening: 7, by: NONE }));
+    assert_eq!(openings.is_closed_there(NodeId(1), 6), Some(Message::Released { opening: 6, by: NONE }));
     assert_eq!(openings.is_closed_there(NodeId(1), 7), None);
     openings.drops(1, NOBODY);
     assert!(openings.earlier.is_empty(), "nothing of it is on its way any more");
     assert_eq!(openings.is_closed_there(NodeId(1), 7), None, "something here is at work still");
     let (said, _) = openings.closes(1, NOBODY);
-    assert_eq!(said[0], (NodeId(1), Message::Released { opening: 7 }));
-    assert_eq!(openings.is_closed_there(NodeId(1), 7), Some(Message::Released { opening: 7 }), "asked twice");
+    assert_eq!(said[0], (NodeId(1), Message::Released { opening: 7, by: 1 }));
+    assert_eq!(openings.is_closed_there(NodeId(1), 7), Some(Message::Released { opening: 7, by: NONE }), "asked twice");
+}
+
+/// Node 1 is no home of an object of node 0. It closes the object and opens it again, and its release comes after its join.
+#[test]
+fn who_opens_an_object_again_keeps_the_memory_of_its_home() {
+    let mut openings = opened();
+    assert!(openings.uses(1, NodeId(1), 7));
+    assert_eq!(openings.lets_go(NodeId(1), 7), Message::Released { opening: 7, by: NONE });
+    assert!(openings.uses(1, NodeId(1), 8) && openings.tells(1, NodeId(1)));
+    openings.is_released(NodeId(1), 1, 7, NOBODY);
+    openings.is_released(NodeId(2), 1, NONE, NOBODY);
+    openings.drops(1, NOBODY);
+    assert!(openings.closes(1, NOBODY).1.is_empty());
+    assert_eq!(openings.users_before("object", NOBODY), [NodeId(1)]);
+    assert!(openings.users_before("another", NOBODY).is_empty());
+    assert_eq!(openings.is_released(NodeId(1), 1, 8, NOBODY), ["a", "b"]);
+    assert!(openings.users_before("object", NOBODY).is_empty());
+
+    // And there, the end of the first opening does not end the use by the second one.
+    let mut openings = Openings::<&str>::default();
+    openings.opens(1, "object", vec![], &[NodeId(0)]);
+    assert!(openings.uses(1, NodeId(0), 5));
+    openings.drops(1, NOBODY);
+    openings.opens(2, "object", vec![], &[NodeId(0)]);
+    assert!(openings.uses(2, NodeId(0), 5));
+    assert_eq!(openings.closes(1, NOBODY).0[0], (NodeId(0), Message::Released { opening: 5, by: 1 }));
+    assert_eq!(openings.is_closed_there(NodeId(0), 5), None, "it is used still");
 }
 
 #[test]
@@ -109,7 +151,7 @@ fn what_an_object_was_connected_to_is_remembered_until_it_is_closed_there() {
     assert!(!openings.is_late("another", NodeId(1), 7));
     assert!(!openings.is_late("object", NodeId(2), 3), "it is gone");
     openings.closes(1, NOBODY);
-    assert_eq!(openings.is_closed_there(NodeId(1), 7), Some(Message::Released { opening: 7 }));
+    assert_eq!(openings.is_closed_there(NodeId(1), 7), Some(Message::Released { opening: 7, by: NONE }));
     assert!(openings.earlier.is_empty() && openings.used.is_empty());
 }
 
@@ -234,8 +276,8 @@ fn random_sessions_use_what_is_there_and_give_all_back() {
                             let answer = node.openings.is_closed_there(from, opening);
                             said.extend(answer.map(|answer| (from, Said::Close(answer))));
                         }
-                        Some(Said::Close(Message::Released { opening })) => {
-                            regions = node.openings.is_released(from, opening, is_gone);
+                        Some(Said::Close(Message::Released { opening, by })) => {
+                            regions = node.openings.is_released(from, opening, by, is_gone);
                         }
                         None => {}
                     }

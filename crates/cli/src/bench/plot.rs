@@ -1,4 +1,4 @@
-//! A picture of lines: something against a number of threads.
+//! A picture of lines: something against a number of threads, or over time.
 
 use html_escape::encode_quoted_attribute as escape;
 use std::fmt::Write;
@@ -18,13 +18,29 @@ const BOTTOM: f64 = 50.0;
 /// Distinguishable with limited colour vision, and on white and black.
 const COLOURS: [&str; 6] = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9"];
 
-/// Draws lines: x by its logarithm, y from zero on.
-pub(super) fn svg(title: &str, below: &str, lines: &[Line]) -> String {
+/// The steps from one x to the next.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Steps {
+    /// By the logarithm, each with its number.
+    Doubling,
+    /// Even from zero on, with four numbers and no points.
+    Even,
+}
+
+/// Draws lines, y from zero on.
+pub(super) fn svg(title: &str, below: &str, steps: Steps, lines: &[Line]) -> String {
     let all = || lines.iter().flat_map(|line| &line.points).copied();
     let last = all().map(|(x, _)| x).fold(1.0, f64::max);
     let top = round_up(all().map(|(_, y)| y).fold(0.0, f64::max));
     let (right, bottom) = (WIDTH - RIGHT, HEIGHT - BOTTOM);
-    let x_of = |x: f64| LEFT + (right - LEFT) * if last > 1.0 { x.log2() / last.log2() } else { 0.5 };
+    let x_of = |x: f64| {
+        let part = match steps {
+            Steps::Even => x / last,
+            Steps::Doubling if last > 1.0 => x.log2() / last.log2(),
+            Steps::Doubling => 0.5,
+        };
+        LEFT + (right - LEFT) * part
+    };
     let y_of = |y: f64| bottom - (bottom - TOP) * y / top;
     let mut picture = String::new();
     let mut add = |text: String| picture.push_str(&(text + "\n"));
@@ -45,10 +61,13 @@ pub(super) fn svg(title: &str, below: &str, lines: &[Line]) -> String {
             short(value)
         ));
     }
-    let mut threads: Vec<f64> = all().map(|(x, _)| x).collect();
-    threads.sort_by(f64::total_cmp);
-    threads.dedup();
-    for x in threads {
+    let mut numbered: Vec<f64> = match steps {
+        Steps::Doubling => all().map(|(x, _)| x).collect(),
+        Steps::Even => (0..=4).map(|part| (last * f64::from(part) * 25.0).round() / 100.0).collect(),
+    };
+    numbered.sort_by(f64::total_cmp);
+    numbered.dedup();
+    for x in numbered {
         add(format!("<text x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"middle\">{x}</text>", x_of(x), bottom + 18.0));
     }
     let middle = (LEFT + right) / 2.0;
@@ -59,6 +78,9 @@ pub(super) fn svg(title: &str, below: &str, lines: &[Line]) -> String {
         for (number, (x, y)) in line.points.iter().enumerate() {
             let step = if number == 0 { 'M' } else { 'L' };
             let _ = write!(path, "{step}{:.1} {:.1}", x_of(*x), y_of(*y));
+            if steps == Steps::Even {
+                continue;
+            }
             add(format!("<circle cx=\"{:.1}\" cy=\"{:.1}\" r=\"3\" fill=\"{colour}\"/>", x_of(*x), y_of(*y)));
         }
         add(format!("<path d=\"{path}\" fill=\"none\" stroke=\"{colour}\" stroke-width=\"2\"/>"));
@@ -105,7 +127,7 @@ mod tests {
             name: name.into(),
             points: [1.0, 2.0, 4.0].map(|x| (x, x * factor)).into(),
         };
-        let picture = svg("a < b", "threads", &[line("spin", 1e6), line("alock", 2e6)]);
+        let picture = svg("a < b", "threads", Steps::Doubling, &[line("spin", 1e6), line("alock", 2e6)]);
         assert!(picture.starts_with("<svg") && picture.ends_with("</svg>\n"));
         assert_eq!(picture.matches("<circle").count(), 6);
         assert!(picture.contains(">spin<") && picture.contains(">alock<") && picture.contains("a &lt; b"));
@@ -113,9 +135,19 @@ mod tests {
     }
 
     #[test]
+    fn time_has_few_numbers_and_no_points() {
+        let points = (0..200).map(|at| (f64::from(at) / 100.0, 1e6)).collect();
+        let picture = svg("t", "seconds", Steps::Even, &[Line { name: "all".into(), points }]);
+        assert_eq!(picture.matches("<circle").count(), 0);
+        for number in [">0<", ">0.5<", ">1<", ">1.49<", ">1.99<"] {
+            assert!(picture.contains(number), "{number}");
+        }
+    }
+
+    #[test]
     fn nothing_to_draw_is_drawn_nevertheless() {
         for lines in [&[][..], &[Line { name: "spin".into(), points: vec![(1.0, 0.0)] }]] {
-            assert!(!svg("nothing", "threads", lines).contains("NaN"));
+            assert!(!svg("nothing", "threads", Steps::Doubling, lines).contains("NaN"));
         }
     }
 

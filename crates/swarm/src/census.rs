@@ -1,0 +1,392 @@
+//! Which nodes have clients, and how they are asked whether their calls use something (`sections`).
+//!
+//! Nodes with clients come and go, and none of them needs to know the others. Each memory node has a *table*:
+//!
+//! ```text
+//! region `clients`: a word for each node that may have clients, one for each client, and one for each memory node
+//!   ┌──────────────────────────────────────────────┬───┬────────────────────────┬───┬────────────────┬───
+//!   │ where requests to its present incarnation go │ … │ timestamps it reserves │ … │ where it is    │ …
+//!   └──────────────────────────────────────────────┴───┴────────────────────────┴───┴────────────────┴───
+//! region `requests` of a node with clients: for each client of all nodes
+//!   +0  ┌────────┬────────────────────────┬────────┐
+//!       │ number │ where the answers go   │ number │   64 bytes
+//!       └────────┴────────────────────────┴────────┘
+//! region `answers` of a node with clients: for each of its clients, a word for each node that may have clients
+//! ```
+//!
+//! A node registers itself at all memory nodes that live before its first call (`NAW`, waited for). A client that wants something back reads
+//! the table at a majority, after the writes that have replaced it have ended there. So it finds each node with calls that may have begun
+//! before. If it does not find a node, some memory node of the two majorities was asked before that node was registered there, and all
+//! calls of that node begin later still.
+//!
+//! *Successors.* A node that is started again has other memory, and the numbers of the clients before it (`succession`). A timestamp
+//! with one of these numbers has to be new. So clients reserve timestamps before they use them, up to a minute at a time.
+//!
+//! *Order of a request.* The first number, the address and the second number are put one after the other (`NRW → NRW`), and read in the
+//! opposite order. If both numbers are the same, the address between them is of the same incarnation.
+
+use core::future::Future;
+use core::pin::Pin;
+use core::task::{Context, Poll, Waker};
+
+use farfield_core::toolkit::Participants;
+use farfield_core::{Error, ErrorKind, MemberStatus, Node, Result};
+use farfield_fabric::{self as fabric, Buf, BufOp, Endpoint, NodeId, Region, RemotePtr};
+
+use smallvec::SmallVec;
+
+use crate::client::{Core, Replica};
+use crate::errors::{MemoryLost, NoMajority};
+use crate::patience::ATTEMPT;
+use crate::raise::Raise;
+use crate::replicas::PerReplica;
+
+/// Bytes between the requests of two clients, which may be on different nodes.
+pub(crate) const REQUEST_BYTES: usize = 64;
+
+/// The parts of a request, in words.
+pub(crate) const FIRST: usize = 0;
+pub(crate) const ANSWERS: usize = 1;
+pub(crate) const SECOND: usize = 2;
+
+/// Where the words of a table are.
+#[derive(Clone, Copy)]
+pub(crate) struct Table {
+    pub(crate) nodes: usize,
+    pub(crate) clients: usize,
+    pub(crate) memory_nodes: usize,
+}
+
+impl Table {
+    pub(crate) fn bytes(self) -> usize {
+        self.memory(self.memory_nodes) * 8
+    }
+
+    /// The entry of a node, by its rank among those that may have clients.
+    fn node(self, rank: usize) -> usize {
+        rank
+    }
+
+    /// The timestamps that a client reserves.
+    fn client(self, writer: usize) -> usize {
+        self.nodes + writer
+    }
+
+    /// Where a memory node's table is.
+    fn memory(self, replica: usize) -> usize {
+        self.nodes + self.clients + replica
+    }
+}
+
+/// The means of a node with clients to ask the others.
+pub(crate) struct Asks {
+    pub(crate) table: Table,
+    /// The nodes that may have clients, by their places in the session.
+    pub(crate) nodes: Participants,
+    /// Of each of this node's clients, the answers of all of them.
+    pub(crate) answers: Region,
+}
+
+/// A node that has to answer a request.
+pub(crate) struct Asked {
+    rank: usize,
+    requests: RemotePtr<u64>,
+    /// The number of the request to it. Of two openings of one place, each has its own.
+    number: u64,
+    pub(crate) is_told: bool,
+    /// It has answered, has closed the object, or has gone.
+    pub(crate) is_over: bool,
+}
+
+/// Those that have to answer a request. It is on the path of a write now and then, so a few need no allocation.
+pub(crate) type AllAsked = SmallVec<[Asked; 4]>;
+
+impl Asked {
+    /// Whether the request was not taken yet.
+    pub(crate) fn is_refused(&self) -> bool {
+        !self.is_told && !self.is_over
+    }
+}
+
+/// A look at the tables that is under way.
+#[derive(Default)]
+pub(crate) struct Count<'e> {
+    pending: PerReplica<BufOp<'e, u64>>,
+    tables: PerReplica<Buf<'e, u64>>,
+}
+
+/// The state of the tables when a node was entered there.
+pub(crate) struct Entered {
+    /// For each of its clients, a timestamp that no earlier client with its number has used or will use.
+    pub(crate) reserved: Vec<u64>,
+    /// Whether there were earlier ones.
+    pub(crate) succeeds: bool,
+}
+
+/// Enters this node in the tables of all memory nodes that have not gone, when the incarnations before it have been evicted. A majority
+/// would be enough; but then an entry that is late elsewhere would be found as well for a long time.
+pub(crate) fn register(
+    node: &Node,
+    endpoint: &Endpoint,
+    replicas: &[Replica],
+    table: Table,
+    rank: usize,
+    writers: core::ops::Range<usize>,
+    requests: RemotePtr<u64>,
+) -> Result<Entered> {
+    // A memory node that has other memory than the one that earlier nodes have found is none of these any more.
+    let meet = async |replica: &Replica| -> fabric::Result<Option<NodeId>> {
+        for (number, other) in replicas.iter().enumerate().filter(|(_, other)| other.clients.offset() != 0) {
+            let at = replica.clients.at(table.memory(number));
+            let found = endpoint.cas(at, 0, other.clients.packed()).await?;
+            if found != 0 && found != other.clients.packed() {
+                return Ok(Some(other.node));
+            }
+        }
+        Ok(None)
+    };
+    let met = on_each_home(node, endpoint, replicas, |replica| Box::pin(meet(replica)))?;
+    if let Some(lost) = met.into_iter().flatten().next() {
+        return Err(Error::custom(MemoryLost { node: lost }).about(lost));
+    }
+    let get = async |replica: &Replica| -> fabric::Result<Vec<u64>> {
+        let mut found = vec![endpoint.get(replica.clients.at(table.node(rank))).await?];
+        for writer in writers.clone() {
+            found.push(endpoint.get(replica.clients.at(table.client(writer))).await?);
+        }
+        Ok(found)
+    };
+    let look = || on_each_home(node, endpoint, replicas, |replica| Box::pin(get(replica)));
+    let start = endpoint.now();
+    for entry in look()?.iter().map(|words| words[0]).filter(|entry| *entry != 0) {
+        let earlier = RemotePtr::<u64>::from_packed(entry).node();
+        let is_over = || (earlier == node.id() || is_out(node, earlier)).then_some(());
+        if endpoint.block_on(endpoint.wait_until(endpoint.deadline(), is_over)).is_err() {
+            let what = format!("{earlier}, which was at this node's place, to be evicted");
+            let waited = endpoint.now() - start;
+            return Err(ErrorKind::Timeout { what, waited, missing: vec![earlier] }.into());
+        }
+    }
+    // Nothing of them lands any more: this is the last that they have reserved.
+    let found = look()?;
+    let reserved = |client: usize| found.iter().map(|words| words[1 + client]).max().unwrap_or(0);
+    let reserved = (0..writers.len()).map(reserved).collect();
+    let succeeds = found.iter().any(|words| words[0] != 0);
+    let entry = [0, requests.packed()];
+    on_each_home(node, endpoint, replicas, |replica| {
+        Raise::new(endpoint, replica.clients.at(table.node(rank)), entry, |found, entry| found == entry)
+    })?;
+    Ok(Entered { reserved, succeeds })
+}
+
+/// Does something at each memory node that has not gone: the results of a majority at least.
+fn on_each_home<'r, T: Clone, F>(
+    node: &Node,
+    endpoint: &Endpoint,
+    replicas: &'r [Replica],
+    each: impl Fn(&'r Replica) -> F,
+) -> Result<Vec<T>>
+where
+    F: Future<Output = fabric::Result<T>> + Unpin,
+{
+    let start = endpoint.now();
+    let mut results: PerReplica<T> = PerReplica::new();
+    loop {
+        let is_left = |(number, replica): &(usize, &Replica)| {
+            !node.has_gone(replica.node) && results.iter().all(|(done, _)| done != number)
+        };
+        let left: Vec<(usize, &Replica)> = replicas.iter().enumerate().filter(is_left).collect();
+        let done = endpoint.block_on(endpoint.quorum(left.iter().map(|(_, replica)| each(replica)), left.len()));
+        let mut failed = Vec::new();
+        let mut ended: Vec<usize> = Vec::new();
+        for (at, result) in done.ended() {
+            ended.push(*at);
+            match result {
+                Ok(result) => results.push((left[*at].0, result.clone())),
+                Err(error) => failed.push((left[*at].1.node, error.clone())),
+            }
+        }
+        let are_all_done = failed.is_empty() && ended.len() == left.len();
+        if are_all_done && results.len() > replicas.len() / 2 {
+            return Ok(results.into_iter().map(|(_, result)| result).collect());
+        }
+        // One that has failed is tried again, until it is known to have gone.
+        let is_fenced = failed.iter().any(|(_, error)| matches!(error.kind(), fabric::ErrorKind::Fenced));
+        if are_all_done || is_fenced || endpoint.now() >= start + endpoint.timeout() {
+            let gone = replicas.iter().filter(|replica| node.has_gone(replica.node));
+            failed.extend(gone.filter_map(|replica| Some((replica.node, endpoint.check_alive(replica.node).err()?))));
+            let about = failed.first().map_or(node.id(), |(node, _)| *node);
+            let missing = NoMajority { of: replicas.len(), needed: replicas.len() / 2 + 1, failed };
+            return Err(Error::custom(missing).about(about));
+        }
+        endpoint.block_on(endpoint.wait_for_change(endpoint.now() + ATTEMPT));
+    }
+}
+
+/// Whether nothing that a node has begun can land or be read any more.
+pub(crate) fn is_out(here: &Node, node: NodeId) -> bool {
+    // This node may not have heard of a new incarnation yet.
+    let is_known = node.index() < here.nodes() || here.members().any(|member| member == node);
+    is_known && matches!(here.status_of(node), MemberStatus::Evicted | MemberStatus::Departed)
+}
+
+impl<'e> Core<'e> {
+    /// The nodes that have to answer, once a majority of the tables is there.
+    pub(crate) fn count_clients(&self) -> Option<AllAsked> {
+        let mut count = self.count.borrow_mut();
+        let Some(Count { pending, tables }) = &mut *count else {
+            // Its end is seen by a later look: this call waits for nothing.
+            *count = Some(self.begin_count());
+            return None;
+        };
+        let mut at = 0;
+        while at < pending.len() {
+            match Pin::new(&mut pending[at].1).poll(&mut Context::from_waker(Waker::noop())) {
+                Poll::Pending => at += 1,
+                Poll::Ready(table) => {
+                    let (replica, _) = pending.swap_remove(at);
+                    tables.extend(table.ok().map(|table| (replica, table)));
+                }
+            }
+        }
+        if tables.len() < self.majority() {
+            if tables.len() + pending.len() < self.majority() {
+                *count = None;
+            }
+            return None;
+        }
+        let mut asked = AllAsked::new();
+        for rank in 0..self.asks().nodes.count() {
+            for (_, table) in tables.iter().filter(|(_, table)| table[rank] != 0) {
+                let requests = RemotePtr::from_packed(table[rank]);
+                if asked.iter().all(|other| other.requests != requests) {
+                    asked.push(Asked { rank, requests, number: 0, is_told: false, is_over: false });
+                }
+            }
+        }
+        *count = None;
+        Some(asked)
+    }
+
+    fn begin_count(&self) -> Count<'e> {
+        let nodes = self.asks().nodes.count();
+        let get = |(replica, it): (usize, &Replica)| {
+            Some((replica, self.endpoint.get_into(it.clients, self.endpoint.buf(nodes).ok()?)))
+        };
+        let pending = self.shared.replicas.iter().enumerate().filter_map(get).collect();
+        Count { pending, tables: PerReplica::new() }
+    }
+
+    /// Asks a node, unless it has answered. True if nothing that it has begun before the request is under way.
+    pub(crate) fn has_answered(&self, asked: &mut Asked, writer: usize, last_request: &mut u64) -> bool {
+        let asks = self.asks();
+        let row = self.client * asks.nodes.count();
+        let has_answered = || asks.answers.word((row + asked.rank) * 8).load() == asked.number;
+        if asked.is_over || asked.is_told && has_answered() || is_out(self.shared.object.node(), asked.requests.node())
+        {
+            asked.is_over = true;
+            return true;
+        }
+        if !asked.is_told {
+            *last_request += 1;
+            asked.number = *last_request;
+            let at = asked.requests.byte_add((writer * REQUEST_BYTES) as u64);
+            let put = |word: usize, value| self.endpoint.put_untracked(at.at(word), value).detach();
+            let answers = asks.answers.remote::<u64>(row * 8).packed();
+            let told =
+                put(FIRST, asked.number).and_then(|()| put(ANSWERS, answers)).and_then(|()| put(SECOND, asked.number));
+            match told {
+                Ok(()) => asked.is_told = true,
+                // No client is left there, and none of their calls.
+                Err(error) if matches!(error.kind(), fabric::ErrorKind::Freed { .. }) => asked.is_over = true,
+                // A refused one is sent again; the members decide about a node that is not reached.
+                Err(_) => {}
+            }
+        }
+        asked.is_over
+    }
+
+    /// Asks those again that have not answered: a request or an answer may have been lost with its connection, or have come to a node
+    /// that was closing. It is a new request, since the other one may count as answered there.
+    pub(crate) fn ask_again(&self) {
+        self.with_place(|place| {
+            let (writer, pool) = (place.writer, &mut place.pool);
+            pool.asked_again += 1;
+            for asked in pool.asked.iter_mut().flatten() {
+                asked.is_told &= self.has_answered(asked, writer, &mut pool.request);
+            }
+        });
+    }
+
+    /// The nodes that have not answered the last request; or the memory nodes, while their tables are missing.
+    pub(crate) fn unanswered(&self) -> Vec<NodeId> {
+        self.with_place(|place| {
+            let (writer, pool) = (place.writer, &mut place.pool);
+            let Some(asked) = &mut pool.asked else {
+                return self.shared.replicas.iter().map(|replica| replica.node).collect();
+            };
+            let missing = asked.iter_mut().filter_map(|asked| {
+                let is_missing = !self.has_answered(asked, writer, &mut pool.request);
+                is_missing.then(|| asked.requests.node())
+            });
+            missing.collect()
+        })
+    }
+
+    /// Whether all have answered the last request. It goes on with the request.
+    pub(crate) fn is_answered(&self) -> bool {
+        self.with_place(|place| {
+            let (writer, pool) = (place.writer, &mut place.pool);
+            if pool.asked.is_none() {
+                pool.asked = self.count_clients();
+            }
+            let Some(asked) = &mut pool.asked else { return false };
+            let mut are_all = true;
+            for asked in asked {
+                are_all &= self.has_answered(asked, writer, &mut pool.request);
+            }
+            are_all
+        })
+    }
+}
+
+/// Timestamps that a client reserves at a time, in microseconds. It begins with few: many clients make only some calls.
+const RESERVED_MIN: u64 = 2 * SLACK;
+const RESERVED_MAX: u64 = 60_000_000;
+
+/// So many are left when it reserves more: more than its calls can use meanwhile.
+pub(crate) const SLACK: u64 = 1 << 20;
+
+impl Core<'_> {
+    /// Before a guess: so many timestamps are reserved that calls beside this one do not use them up. The result is the clock.
+    pub(crate) async fn keep_reserved(&self) -> Result<u64> {
+        let clock = self.clock();
+        let (next, reserved) = self.with_place(|place| (place.last.max(clock), place.reserved));
+        if next + SLACK <= reserved {
+            return Ok(clock);
+        }
+        self.reserve(next).await?;
+        Ok(self.clock())
+    }
+
+    /// Reserves this timestamp, and those after it: no successor of this client uses them.
+    #[cold]
+    pub(crate) async fn reserve(&self, timestamp: u64) -> Result<()> {
+        let known = self.with_place(|place| place.reserved);
+        if timestamp + SLACK <= known {
+            return Ok(());
+        }
+        let reserves = self.with_place(|place| {
+            place.reserves = (2 * place.reserves).clamp(RESERVED_MIN, RESERVED_MAX);
+            place.reserves
+        });
+        let (until, word) = (timestamp + reserves, self.asks().table.client(self.writer));
+        let post = |replica: usize| {
+            let word = self.shared.replicas[replica].clients.at(word);
+            Ok(Raise::new(self.endpoint, word, [known, until], |found, until| found >= until))
+        };
+        self.gather(self.order(self.writer), self.majority(), post).await?;
+        self.with_place(|place| place.reserved = place.reserved.max(until));
+        Ok(())
+    }
+}

@@ -1,0 +1,361 @@
+//! Clients of a store whose calls are recorded.
+
+use core::cell::RefCell;
+use core::future::{Future, poll_fn};
+use core::pin::pin;
+use std::rc::Rc;
+
+use farfield_check::parts::Excuse;
+use farfield_check::{Cluster, choose, was_paused};
+use farfield_core::history::kv::{KvInput, KvOutput};
+use farfield_core::{Endpoint, Error, Node, Result};
+use farfield_fabric::Word;
+
+use super::parts::{Call, History, poll_or_drop, take_client, thread};
+use crate::agreement::Deciding;
+use crate::cell::{Change, Entries, Entry};
+use crate::chores::Chore;
+use crate::replicas::Replicas;
+use crate::version::Location;
+use crate::{StoreFull, SwarmStore, SwarmStoreClient, SwarmStoreOptions};
+
+/// Two equal words, so that a torn value shows.
+type Value = [u64; 2];
+
+pub(super) type Store = Rc<SwarmStore<u64, Value>>;
+
+pub(super) struct Opened {
+    pub(super) stores: Vec<Store>,
+    pub(super) history: History,
+}
+
+/// The entries that a cell has for good.
+pub(super) type Agreed = Rc<RefCell<Vec<Entry>>>;
+
+/// Keys of the scenarios.
+const KEYS: usize = 16;
+
+/// Opens a store on all nodes, and checks the calls of its clients at the end.
+pub(super) fn open(cluster: &Cluster, options: SwarmStoreOptions) -> Result<Opened> {
+    let open = move |node: &_| Ok(Rc::new(SwarmStore::open(node, "store", options.clone())?));
+    let stores = cluster.on_each(open)?;
+    Ok(opened(cluster, stores))
+}
+
+/// The same, where a client has so many registers at first, and no others are free.
+pub(super) fn open_small(cluster: &Cluster, options: SwarmStoreOptions, registers: usize) -> Result<Opened> {
+    let open = move |node: &_| Ok(Rc::new(SwarmStore::open(node, "store", options.clone())?));
+    let stores = cluster.on_each(open)?;
+    for takes in [registers, usize::MAX] {
+        let all = stores.clone();
+        cluster.on_each(move |node| {
+            let ep = node.endpoint()?;
+            let client = all[node.id().index()].client(&ep)?;
+            let core = &client.core;
+            ep.block_on(async {
+                for _ in 0..takes {
+                    if !core.take_group().await? {
+                        break;
+                    }
+                }
+                core.with_store(|store| store.registers.truncate(registers));
+                Ok(())
+            })
+        })?;
+    }
+    Ok(opened(cluster, stores))
+}
+
+/// Opens it on one node.
+pub(super) fn open_here(node: &Node, options: SwarmStoreOptions) -> Result<Store> {
+    Ok(Rc::new(SwarmStore::open(node, "store", options)?))
+}
+
+pub(super) fn opened(cluster: &Cluster, stores: Vec<Store>) -> Opened {
+    let history = History::new(KEYS);
+    let (kept, seen) = (stores.clone(), history.clone());
+    cluster.at_end(move || {
+        drop(kept);
+        seen.check();
+        Ok(())
+    });
+    Opened { stores, history }
+}
+
+/// A thread with a client, which faults may prevent from ending its calls.
+pub(super) fn client(
+    cluster: &Cluster,
+    node: usize,
+    stores: &[Store],
+    history: &History,
+    body: impl Fn(&Recorded<'_, '_>) -> Result<()> + 'static,
+) {
+    spawn(cluster, node, stores, history, || true, body);
+}
+
+/// A thread with a client whose calls all end well, whatever happens to others.
+pub(super) fn client_unfailing(
+    cluster: &Cluster,
+    node: usize,
+    stores: &[Store],
+    history: &History,
+    body: impl Fn(&Recorded<'_, '_>) -> Result<()> + 'static,
+) {
+    spawn(cluster, node, stores, history, was_paused, body);
+}
+
+fn spawn(
+    cluster: &Cluster,
+    node: usize,
+    stores: &[Store],
+    history: &History,
+    may_fail: fn() -> bool,
+    body: impl Fn(&Recorded<'_, '_>) -> Result<()> + 'static,
+) {
+    let (store, history) = (Rc::clone(&stores[node]), history.clone());
+    thread(cluster, node, may_fail, move |ep| run(&store, ep, node, &history, &body));
+}
+
+pub(super) fn run(
+    store: &Store,
+    ep: &Endpoint,
+    node: usize,
+    history: &History,
+    body: &impl Fn(&Recorded<'_, '_>) -> Result<()>,
+) -> Result<()> {
+    let client = take_client(ep, || store.client(ep))?;
+    body(&Recorded { client: &client, ep, node, history: history.clone() })
+}
+
+/// A client whose calls are recorded.
+pub(super) struct Recorded<'c, 'e> {
+    client: &'c SwarmStoreClient<'e, u64, Value>,
+    ep: &'e Endpoint,
+    node: usize,
+    history: History,
+}
+
+impl Recorded<'_, '_> {
+    /// Sets its clock forward, in microseconds.
+    pub(super) fn set_ahead(&self, ahead: u64) {
+        self.client.core.ahead.set(ahead);
+    }
+
+    /// Asks this memory node last, as if it had been slow before.
+    pub(super) fn set_slow(&self, replica: usize) {
+        let mut slow = Replicas::default();
+        slow.add(replica);
+        self.client.core.slow.set(slow);
+    }
+
+    /// Deletes a key, and leaves its register to all clients.
+    pub(super) fn leave(&self, key: u64) -> Result<()> {
+        let core = &self.client.core;
+        core.with_store(|store| store.kept_max = 0);
+        self.delete(key)?;
+        self.ep.block_on(core.tend_until(|| core.in_hand() == 0))
+    }
+
+    /// The same, which may be dropped at some moment.
+    pub(super) fn leave_or_drop(&self, key: u64) -> Result<()> {
+        let core = &self.client.core;
+        core.with_store(|store| store.kept_max = 0);
+        self.delete(key)?;
+        self.or_drop(core.tend_until(|| core.in_hand() == 0)).unwrap_or(Ok(()))
+    }
+
+    /// Brings a register whose key was deleted as far as the calls that were under way at that time have ended.
+    pub(super) fn leave_first(&self) -> Result<()> {
+        let core = &self.client.core;
+        let has_ended = |chore: &Chore| matches!(chore, Chore::End(_));
+        let is_first = || core.in_hand() == 0 || core.with_store(|store| store.chores.iter().any(has_ended));
+        self.ep.block_on(core.tend_until(is_first))
+    }
+
+    /// Ends what was begun, or dropped.
+    pub(super) fn leave_rest(&self) -> Result<()> {
+        let core = &self.client.core;
+        self.ep.block_on(core.tend_until(|| core.in_hand() == 0))
+    }
+
+    /// Whether this client would still find groups of registers that no client has.
+    pub(super) fn may_take_groups(&self) -> bool {
+        !self.client.core.with_store(|store| store.are_groups_taken)
+    }
+
+    /// Fails if the first cell has a key that was deleted.
+    pub(super) fn has_none_deleted(&self) -> Result<()> {
+        let core = &self.client.core;
+        self.ep.block_on(async {
+            let entries = core.settled_entries(0).await?;
+            for entry in entries.into_iter().filter(|entry| entry.is_mapped()) {
+                let section = core.enter()?;
+                let has_ended = core.has_ended(&section, entry.at()).await;
+                section.end();
+                assert!(!has_ended?, "{entry:?} was deleted, and is in the index");
+            }
+            Ok(())
+        })
+    }
+
+    /// Finds out what has become of inserts that were dropped.
+    pub(super) fn settle(&self) -> Result<()> {
+        self.ep.block_on(self.client.core.settle_one()).map(|_| ())
+    }
+
+    /// Makes some calls at the same time.
+    pub(super) fn window(&self, calls: &[(u64, KvInput)]) -> Result<()> {
+        let client = self.client;
+        let calls = calls.iter().map(async |(key, input)| {
+            let call = self.history.begin(self.node, *key as usize, *input);
+            let output = match *input {
+                KvInput::Get => KvOutput::Found(client.get(key).await?.map(|found| found[0])),
+                KvInput::Insert(value) => KvOutput::Succeeded(client.insert(key, &[value; 2]).await?),
+                KvInput::Update(value) => KvOutput::Succeeded(client.update(key, &[value; 2]).await?),
+                KvInput::Upsert(value) => client.upsert(key, &[value; 2]).await.map(|()| KvOutput::Stored)?,
+                KvInput::Delete => client.delete(key).await.map(|()| KvOutput::Stored)?,
+            };
+            self.history.end(call, output);
+            Ok(())
+        });
+        let mut ended = Ok(());
+        self.ep.run_window(4, calls, |made: Result<()>| ended = ended.clone().and(made));
+        ended
+    }
+
+    pub(super) fn get(&self, key: u64) -> Result<()> {
+        self.call(key, KvInput::Get, |client| {
+            let found = client.get_blocking(&key)?;
+            assert!(found.is_none_or(|found| found[0] == found[1]), "a torn value");
+            Ok(KvOutput::Found(found.map(|found| found[0])))
+        })
+    }
+
+    /// A get that asks other memory nodes at each step.
+    pub(super) fn get_among_others(&self, key: u64) -> Result<()> {
+        let call = self.history.begin(self.node, key as usize, KvInput::Get);
+        let mut get = pin!(self.client.get(&key));
+        let found = self.ep.block_on(poll_fn(|cx| {
+            self.set_slow(choose(4));
+            get.as_mut().poll(cx)
+        }))?;
+        self.history.end(call, KvOutput::Found(found.map(|found| found[0])));
+        Ok(())
+    }
+
+    pub(super) fn insert(&self, key: u64, value: u64) -> Result<()> {
+        self.call(key, KvInput::Insert(value), |client| {
+            client.insert_blocking(&key, &[value; 2]).map(KvOutput::Succeeded)
+        })
+    }
+
+    /// An insert for which there may be no register.
+    pub(super) fn insert_if_room(&self, key: u64, value: u64) -> Result<()> {
+        match self.insert(key, value) {
+            Err(error) if error.custom_ref::<StoreFull>().is_some() => Ok(()),
+            inserted => inserted,
+        }
+    }
+
+    pub(super) fn update(&self, key: u64, value: u64) -> Result<()> {
+        self.call(key, KvInput::Update(value), |client| {
+            client.update_blocking(&key, &[value; 2]).map(KvOutput::Succeeded)
+        })
+    }
+
+    /// A conditional update.
+    pub(super) fn replace(&self, key: u64, [from, to]: [u64; 2]) -> Result<()> {
+        self.call(key, Call::Replace(from, to), |client| {
+            client.update_if_blocking(&key, |found| found[0] == from, &[to; 2]).map(KvOutput::Succeeded)
+        })
+    }
+
+    /// The same, for which there may be no register.
+    pub(super) fn replace_if_room(&self, key: u64, values: [u64; 2]) -> Result<()> {
+        match self.replace(key, values) {
+            Err(error) if error.custom_ref::<StoreFull>().is_some() => Ok(()),
+            replaced => replaced,
+        }
+    }
+
+    /// The same, which may be dropped at some moment.
+    pub(super) fn replace_or_drop(&self, key: u64, [from, to]: [u64; 2]) -> Result<()> {
+        let call = self.history.begin(self.node, key as usize, Call::Replace(from, to));
+        let value = [to; 2];
+        let replaced = self.or_drop(self.client.update_if(&key, |found| found[0] == from, &value));
+        if let Some(replaced) = replaced.transpose()? {
+            self.history.end(call, KvOutput::Succeeded(replaced));
+        }
+        Ok(())
+    }
+
+    pub(super) fn upsert(&self, key: u64, value: u64) -> Result<()> {
+        self.call(key, KvInput::Upsert(value), |client| {
+            client.upsert_blocking(&key, &[value; 2]).map(|()| KvOutput::Stored)
+        })
+    }
+
+    pub(super) fn delete(&self, key: u64) -> Result<()> {
+        self.call(key, KvInput::Delete, |client| client.delete_blocking(&key).map(|()| KvOutput::Stored))
+    }
+
+    fn call(
+        &self,
+        key: u64,
+        input: impl Into<Call>,
+        call: impl Fn(&SwarmStoreClient<'_, u64, Value>) -> Result<KvOutput>,
+    ) -> Result<()> {
+        // A timeout is one of waiting for buffers, before anything is done: until a node is evicted, say.
+        let (mut tries, input) = (0..4, input.into());
+        loop {
+            let (begun, excuse) = (self.history.begin(self.node, key as usize, input), Excuse::now());
+            match call(self.client) {
+                Err(error) if error.is_timeout() && excuse.is_given() && tries.next().is_some() => {}
+                output => {
+                    self.history.end(begun, output?);
+                    return Ok(());
+                }
+            }
+        }
+    }
+
+    /// Adds an entry to the first cell. It has all those that were there before this began.
+    pub(super) fn agree(&self, agreed: &Agreed, number: usize, may_drop: bool) -> Result<()> {
+        let core = &self.client.core;
+        let entry = Entry::free(Location { register: number, instance: 0 });
+        let before = agreed.borrow().clone();
+        let mut deciding = Deciding::new(0);
+        let mut add = |entries: &Entries| (!entries.contains(&entry)).then(|| Change::new(Entry::NONE, entry));
+        let change = core.change(&mut deciding, None, &mut add);
+        let record = match may_drop {
+            true => self.or_drop(change),
+            false => Some(self.ep.block_on(change)),
+        };
+        let Some(entries) = record.transpose()?.map(|record| record.state()) else { return Ok(()) };
+        assert!(
+            entries.contains(&entry) && before.iter().all(|entry| entries.contains(entry)),
+            "{entries:?} after {before:?}"
+        );
+        agreed.borrow_mut().push(entry);
+        Ok(())
+    }
+
+    /// Waits until another thread has stored this.
+    pub(super) fn wait_for(&self, word: &Word, value: u64) -> Result<()> {
+        let is_there = || (word.load() == value).then_some(());
+        self.ep.block_on(self.ep.wait_until(self.ep.deadline(), is_there)).map_err(Error::from)
+    }
+
+    /// An insert that may be dropped at some moment.
+    pub(super) fn insert_or_drop(&self, key: u64, value: u64) -> Result<()> {
+        let call = self.history.begin(self.node, key as usize, KvInput::Insert(value));
+        if let Some(inserted) = self.or_drop(self.client.insert(&key, &[value; 2])).transpose()? {
+            self.history.end(call, KvOutput::Succeeded(inserted));
+        }
+        Ok(())
+    }
+
+    fn or_drop<T>(&self, future: impl Future<Output = T>) -> Option<T> {
+        poll_or_drop(self.ep, future)
+    }
+}

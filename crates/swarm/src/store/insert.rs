@@ -1,0 +1,165 @@
+//! Inserting (§5.3.1): the value and its mapping at the same time.
+
+use farfield_core::{Error, Key, Result, Value};
+use farfield_fabric::Instant;
+
+use super::{INSERT, Name, SwarmStoreClient};
+use crate::agreement::Deciding;
+use crate::cell::{Change, Entry};
+use crate::chores::Chore;
+use crate::client::Core;
+use crate::errors::StoreFull;
+use crate::mapping::Mapping;
+use crate::registers::Doubt;
+use crate::safe_guess::Read;
+use crate::version::Version;
+
+impl<'e, K: Key, V: Value> SwarmStoreClient<'e, K, V> {
+    /// Inserts a key. False if it is there already.
+    ///
+    /// ```
+    /// # use farfield::swarm::{SwarmStore, SwarmStoreOptions};
+    /// # let node = farfield::Node::builder().start()?;
+    /// # let store = SwarmStore::<u64, u64>::open(&node, "s", SwarmStoreOptions::default())?;
+    /// # let ep = node.endpoint()?;
+    /// # let client = store.client(&ep)?;
+    /// assert!(ep.block_on(client.insert(&7, &49))?);
+    /// assert!(!ep.block_on(client.insert(&7, &50))?);
+    /// # drop(client);
+    /// # Ok::<(), farfield::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`NoMajority`](crate::NoMajority), a timeout and more than 64 calls at a time: it has happened, or not, or will before this client's
+    /// next insert that finds no free register. The key or the value is too long, [`StoreFull`] or [`TimestampsUsedUp`](crate::TimestampsUsedUp): it has not.
+    pub async fn insert(&self, key: &K, value: &V) -> Result<bool> {
+        measured!(self.core, INSERT, self.insert(key, value));
+        self.add(key, value).await
+    }
+
+    pub(super) async fn add(&self, key: &K, value: &V) -> Result<bool> {
+        let name = self.name(key)?;
+        let words = self.encode(&name, value)?;
+        let mut found = self.empty_words();
+        if self.cached(&name).is_some() && self.find(&name, &mut found).await?.is_some() {
+            return Ok(false);
+        }
+        let core = &self.core;
+        let deciding = Deciding { is_new: !core.is_used(name.cell), ..Deciding::new(name.cell) };
+        let room = core.take_room().await?;
+        let mut mapping = room.fill(&words, deciding, |at| Entry::mapped(at, name.hash), None)?;
+        let mapped = self.map(&mut mapping, &name, &mut found).await?;
+        if mapped == Mapped::Now {
+            self.remember(&name, mapping.doubt.mapping.at());
+        }
+        let has_had = mapping.end(mapped == Mapped::Now).await?;
+        if !has_had {
+            core.tend_if_many().await;
+        }
+        if !has_had && mapped == Mapped::Full {
+            let keys = core.index().layout.buckets;
+            return Err(Error::custom(StoreFull { keys }).of(path(core)));
+        }
+        Ok(has_had)
+    }
+
+    /// Maps the key to the register, unless another one has it already.
+    async fn map(&self, mapping: &mut Mapping<'_, 'e>, name: &Name<'_>, found: &mut [u64]) -> Result<Mapped> {
+        let core = &self.core;
+        let (doubt, payload) = mapping.parts();
+        let mapping = doubt.mapping;
+        let deadline = core.endpoint.deadline();
+        let Doubt { deciding, moved, .. } = doubt;
+        // Those that look alike, and are of other keys; and one that was deleted, whose place is taken.
+        let (mut others, mut deleted): (Vec<Entry>, Option<(Entry, Version)>) = (Vec::new(), None);
+        loop {
+            let (mut alike, mut is_full) = (None, false);
+            let mut map = |entries: &_| {
+                let entries: &crate::cell::Entries = entries;
+                (alike, is_full) = (None, false);
+                if entries.contains(&mapping) {
+                    return None;
+                }
+                let deleted = deleted.filter(|(entry, _)| entries.contains(entry));
+                let (from, limit) = deleted.unwrap_or((Entry::NONE, Version(0)));
+                let is_alike = |entry: &&Entry| entry.may_be(name.hash) && !others.contains(*entry) && **entry != from;
+                alike = entries.iter().find(is_alike).copied();
+                is_full = !entries.contains(&from);
+                let change = Change { version: payload.version, limit, ..Change::new(from, mapping) };
+                let is_made = alike.is_none() && !is_full;
+                if is_made {
+                    *moved = deleted.map(|(entry, seal)| (entry.at(), seal));
+                }
+                is_made.then_some(change)
+            };
+            let entries = core.change(deciding, Some(payload), &mut map).await?.state();
+            if entries.contains(&mapping) {
+                return Ok(Mapped::Now);
+            }
+            if deciding.has_ended {
+                return Ok(Mapped::Before);
+            }
+            if let Some(entry) = alike {
+                let section = core.enter()?;
+                let read = core.read_in(&section, entry.at(), found).await;
+                section.end();
+                match read? {
+                    Read::Value if self.is_of(name, found) => {
+                        self.remember(name, entry.at());
+                        return Ok(Mapped::Exists);
+                    }
+                    Read::Value => others.push(entry),
+                    // It leaves the index with the mapping, and so before another key can be where it was.
+                    Read::Sealed(seal) if deleted.is_none_or(|(other, _)| !entries.contains(&other)) => {
+                        deleted = Some((entry, seal));
+                    }
+                    Read::Sealed(seal) => {
+                        Box::pin(core.do_this(Chore::Unmap { cell: name.cell, entry, seal })).await?;
+                    }
+                    Read::Moved => drop(core.left(name.cell, entry).await?),
+                }
+            } else if is_full
+                && !core.take_free_of(name.cell).await?
+                && !self.make_room(name.cell, &entries, deadline).await?
+            {
+                return Ok(Mapped::Full);
+            }
+        }
+    }
+
+    /// Unmaps the deleted keys of a cell, and waits until others have taken theirs out. False if there is none of either, or the
+    /// deadline is over.
+    async fn make_room(&self, cell: usize, entries: &[Entry], deadline: Instant) -> Result<bool> {
+        let (core, mut words, mut keys) = (&self.core, self.empty_words(), 0);
+        for entry in entries.iter().copied().filter(|entry| entry.is_mapped()) {
+            match core.read(entry.at(), &mut words).await? {
+                Read::Value => keys += 1,
+                Read::Sealed(seal) => core.add_chore(Chore::Unmap { cell, entry, seal }),
+                Read::Moved => drop(core.left(cell, entry).await?),
+            }
+        }
+        if keys == entries.len() || core.endpoint.now() >= deadline {
+            return Ok(false);
+        }
+        // One of them may leave this cell, or another client's.
+        let before = core.in_hand();
+        core.tend_until(|| core.in_hand() < before.max(1)).await?;
+        core.pause(core.endpoint.now() + core.shared.options.patience).await;
+        Ok(true)
+    }
+}
+
+fn path<'c>(core: &'c Core<'_>) -> &'c str {
+    core.shared.object.path()
+}
+
+/// What has become of a mapping.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Mapped {
+    Now,
+    /// It was chosen, and the key was deleted since.
+    Before,
+    /// Another register has the key.
+    Exists,
+    Full,
+}

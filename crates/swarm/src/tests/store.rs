@@ -1,0 +1,317 @@
+//! The store: its calls, their round trips, and what is used again.
+
+use farfield_core::{ByteString, ErrorKind, local_session, on_each};
+
+use crate::{StoreFull, SwarmOptions, SwarmStore, SwarmStoreClient, SwarmStoreOptions};
+use farfield_core::{Node, Result};
+use farfield_fabric::NodeId;
+
+type Store = SwarmStore<u64, [u64; 2]>;
+
+fn options(keys: usize) -> SwarmStoreOptions {
+    SwarmStoreOptions { keys, ..SwarmStoreOptions::default() }
+}
+
+fn open(nodes: &[Node], options: &SwarmStoreOptions) -> Result<Vec<Store>> {
+    on_each(nodes, |node| SwarmStore::open(node, "store", options.clone()))
+}
+
+fn value(of: u64) -> [u64; 2] {
+    [of, !of]
+}
+
+#[test]
+fn invalid_options_are_errors() -> Result<()> {
+    let node = local_session(1)?.remove(0);
+    let with = |change: fn(&mut SwarmStoreOptions)| {
+        let mut options = SwarmStoreOptions::default();
+        change(&mut options);
+        options
+    };
+    let invalid = [
+        options(0),
+        options(60_001),
+        options(usize::MAX),
+        with(|options| options.cached_keys = 0),
+        with(|options| options.key_bytes_max = usize::MAX),
+        with(|options| options.value_bytes_max = usize::MAX - 64),
+        with(|options| options.replicas.clients_per_node = 0),
+        with(|options| options.replicas.clients_per_node = 128),
+        with(|options| options.replicas.spare_buffers = 0),
+        with(|options| options.replicas.memory = vec![NodeId(7)]),
+        with(|options| options.replicas.clients = vec![NodeId(0), NodeId(7)]),
+        with(|options| options.replicas.clients = vec![NodeId(0); 2]),
+    ];
+    for options in invalid {
+        let error = SwarmStore::<ByteString, ByteString>::open(&node, "invalid", options.clone()).err();
+        let error = error.unwrap_or_else(|| panic!("{options:?} are valid"));
+        assert!(matches!(error.kind(), ErrorKind::Config { .. }), "{error}");
+        assert_eq!(error.object(), Some("invalid"));
+    }
+    assert_eq!(node.metrics().memory_bytes, 0);
+    Ok(())
+}
+
+/// Registers, buffers and records have room for the clients of one node, and used ones come back without an answer of the others.
+#[test]
+fn nodes_without_clients_only_lend_memory() -> Result<()> {
+    let nodes = local_session(4)?;
+    let lent = || nodes[0].metrics().memory_bytes;
+    let mut options = options(20);
+    let _everywhere = open(&nodes, &options)?;
+    let everywhere = lent();
+    options.replicas.clients = vec![NodeId(3)];
+    let stores = on_each(&nodes, |node| Store::open(node, "apart", options.clone()))?;
+    let apart = lent() - everywhere;
+    assert!(apart < everywhere / 2, "{apart} and {everywhere} bytes");
+    let (ep, memory) = (nodes[3].endpoint()?, nodes[0].endpoint()?);
+    let error = stores[0].client(&memory).map(drop).expect_err("it has none");
+    assert!(matches!(error.kind(), ErrorKind::Config { .. }), "{error}");
+    let client = stores[3].client(&ep)?;
+    for round in 0..200 {
+        assert!(client.insert_blocking(&(round % 7), &value(round))?);
+        assert_eq!(client.get_blocking(&(round % 7))?, Some(value(round)));
+        client.delete_blocking(&(round % 7))?;
+    }
+    Ok(())
+}
+
+#[test]
+fn every_call_finds_what_the_calls_of_other_clients_have_done() -> Result<()> {
+    for replicas in [1, 3, 5] {
+        let nodes = local_session(replicas.max(2))?;
+        let mut options = options(200);
+        options.replicas.memory = (0..replicas as u16).map(NodeId).collect();
+        let stores = open(&nodes, &options)?;
+        let (ep, far) = (nodes[0].endpoint()?, nodes[1].endpoint()?);
+        let clients = [stores[0].client(&ep)?, stores[1].client(&far)?];
+        for key in 0..200 {
+            let [mine, yours] = if key % 2 == 0 { [&clients[0], &clients[1]] } else { [&clients[1], &clients[0]] };
+            assert!(!mine.update_blocking(&key, &value(1))?);
+            assert_eq!(yours.get_blocking(&key)?, None);
+            assert!(mine.insert_blocking(&key, &value(2))?, "key {key}");
+            assert!(!yours.insert_blocking(&key, &value(3))?);
+            assert_eq!(yours.get_blocking(&key)?, Some(value(2)));
+            assert!(yours.update_blocking(&key, &value(4))?);
+            assert_eq!(mine.get_blocking(&key)?, Some(value(4)));
+            mine.upsert_blocking(&key, &value(key))?;
+            if key % 3 == 0 {
+                yours.delete_blocking(&key)?;
+                assert_eq!(mine.get_blocking(&key)?, None);
+                assert!(!mine.update_blocking(&key, &value(5))?);
+            }
+        }
+        for client in &clients {
+            for key in 0..200 {
+                assert_eq!(client.get_blocking(&key)?, (key % 3 != 0).then_some(value(key)));
+            }
+            assert_eq!(scan(client)?, (0..200).filter(|key| key % 3 != 0).collect::<Vec<u64>>());
+        }
+    }
+    Ok(())
+}
+
+fn scan(client: &SwarmStoreClient<'_, u64, [u64; 2]>) -> Result<Vec<u64>> {
+    let (mut from, mut keys) = (Some(0), Vec::new());
+    while let Some(position) = from {
+        let (entries, next) = client.core.endpoint.block_on(client.scan(position))?;
+        assert!(entries.iter().all(|(key, found)| *found == value(*key)));
+        keys.extend(entries.iter().map(|(key, _)| *key));
+        from = next;
+    }
+    keys.sort_unstable();
+    Ok(keys)
+}
+
+#[test]
+fn strings_have_any_length_up_to_the_limits() -> Result<()> {
+    let nodes = local_session(3)?;
+    let mut options = options(16);
+    (options.key_bytes_max, options.value_bytes_max) = (20, 8192);
+    let stores = on_each(&nodes, |node| SwarmStore::<ByteString, ByteString>::open(node, "s", options.clone()))?;
+    let ep = nodes[0].endpoint()?;
+    let client = stores[0].client(&ep)?;
+    let string = |length: usize| ByteString::from(vec![length as u8; length]);
+    for length in [0, 1, 7, 8, 9, 20] {
+        assert!(client.insert_blocking(&string(length), &string(length * 400))?);
+    }
+    for length in [0, 1, 7, 8, 9, 20] {
+        assert_eq!(client.get_blocking(&string(length))?, Some(string(length * 400)));
+    }
+    for (key, text) in [(string(21), string(0)), (string(2), string(8193))] {
+        let error = client.insert_blocking(&key, &text).expect_err("it is too long");
+        assert!(matches!(error.kind(), ErrorKind::TooLarge { .. }), "{error}");
+    }
+    assert_eq!(client.get_blocking(&string(2))?, None);
+    Ok(())
+}
+
+#[test]
+fn calls_take_one_round_trip_when_nobody_else_is_there() -> Result<()> {
+    let nodes = local_session(3)?;
+    let stores = open(&nodes, &options(1000))?;
+    let (ep, far) = (nodes[0].endpoint()?, nodes[1].endpoint()?);
+    let (client, other) = (stores[0].client(&ep)?, stores[1].client(&far)?);
+    let mut inserts = Vec::new();
+    for key in 0..500 {
+        let (inserted, counts) = ep.block_on(ep.counted(client.insert(&key, &value(key))));
+        assert!(inserted?);
+        inserts.push(counts.round_trips);
+        let (found, counts) = ep.block_on(ep.counted(client.get(&key)));
+        assert_eq!((found?, counts.round_trips), (Some(value(key)), 1));
+        let (updated, counts) = ep.block_on(ep.counted(client.update(&key, &value(key))));
+        assert_eq!((updated?, counts.round_trips), (true, 1));
+    }
+    inserts.sort_unstable();
+    assert_eq!(inserts[250], 1, "of the median insert, of {inserts:?}");
+    // A key that this client does not remember.
+    for key in 0..500 {
+        let (found, counts) = far.block_on(far.counted(other.get(&key)));
+        assert_eq!((found?, counts.round_trips), (Some(value(key)), 2));
+    }
+    let mut deletes = Vec::new();
+    for key in 0..100 {
+        let (deleted, counts) = ep.block_on(ep.counted(client.delete(&key)));
+        deleted?;
+        deletes.push(counts.round_trips);
+    }
+    deletes.sort_unstable();
+    assert_eq!(deletes[50], 1, "of the median delete, of {deletes:?}");
+    Ok(())
+}
+
+#[test]
+fn a_full_store_says_so_and_has_room_again_after_a_delete() -> Result<()> {
+    let nodes = local_session(3)?;
+    let stores = open(&nodes, &options(40))?;
+    let (ep, far) = (nodes[0].endpoint()?, nodes[1].endpoint()?);
+    let (client, other) = (stores[0].client(&ep)?, stores[1].client(&far)?);
+    let mut keys = Vec::new();
+    let full = loop {
+        let key = keys.len() as u64;
+        match client.insert_blocking(&key, &value(key)) {
+            Ok(inserted) => assert!(inserted),
+            Err(error) => break error,
+        }
+        keys.push(key);
+    };
+    assert_eq!(full.custom_ref::<StoreFull>(), Some(&StoreFull { keys: 40 }));
+    assert!(keys.len() >= 40, "it was full with {} keys", keys.len());
+    assert_eq!(scan(&client)?, keys);
+    while keys.len() > 40 {
+        client.delete_blocking(&keys.pop().expect("there are more than 40"))?;
+    }
+    // Whichever client deletes, and whichever inserts.
+    for round in 0..200u64 {
+        let [mine, yours] = if round % 3 == 0 { [&client, &other] } else { [&other, &client] };
+        let gone = keys.remove(round as usize * 7 % keys.len());
+        yours.delete_blocking(&gone)?;
+        let key = 1000 + round;
+        assert!(mine.insert_blocking(&key, &value(key))?, "round {round}");
+        keys.push(key);
+    }
+    keys.sort_unstable();
+    assert_eq!(scan(&client)?, keys);
+    assert_eq!(scan(&other)?, keys);
+    Ok(())
+}
+
+#[test]
+fn a_cell_without_room_says_so_and_has_room_again_after_a_delete() -> Result<()> {
+    let nodes = local_session(3)?;
+    let stores = open(&nodes, &options(1000))?;
+    let ep = nodes[0].endpoint()?;
+    let client = stores[0].client(&ep)?;
+    let one_cell = (0..).filter(|key: &u64| xxhash_rust::xxh3::xxh3_64(&key.to_ne_bytes()) % 1000 == 7);
+    let keys: Vec<u64> = one_cell.take(crate::cell::ENTRIES + 2).collect();
+    let (fit, more) = keys.split_at(crate::cell::ENTRIES);
+    for key in fit {
+        assert!(client.insert_blocking(key, &value(*key))?);
+    }
+    for (key, gone) in more.iter().zip(fit) {
+        let error = client.insert_blocking(key, &value(*key)).expect_err("the cell is full");
+        assert!(error.custom_ref::<StoreFull>().is_some(), "{error}");
+        client.delete_blocking(gone)?;
+        assert!(client.insert_blocking(key, &value(*key))?);
+    }
+    for (at, key) in keys.iter().enumerate() {
+        assert_eq!(client.get_blocking(key)?, (at >= 2).then_some(value(*key)));
+    }
+    Ok(())
+}
+
+#[test]
+fn many_calls_at_a_time_end_well() -> Result<()> {
+    let nodes = local_session(3)?;
+    let stores = open(&nodes, &options(2000))?;
+    let ep = nodes[0].endpoint()?;
+    let client = &stores[0].client(&ep)?;
+    for _ in 0..3 {
+        let inserts = (0..500u64).map(|key| async move { client.insert(&key, &value(key)).await });
+        ep.run_window(40, inserts, |inserted| assert!(inserted.unwrap()));
+        let gets = (0..500u64).map(|key| async move { client.get(&key).await });
+        let mut found = 0;
+        ep.run_window(60, gets, |value| found += usize::from(value.unwrap().is_some()));
+        assert_eq!(found, 500);
+        let updates = (0..500u64).map(|_| async move { client.update(&7, &value(1)).await });
+        ep.run_window(60, updates, |updated| assert!(updated.unwrap()));
+        let deletes = (0..500u64).map(|key| async move { client.delete(&key).await });
+        ep.run_window(40, deletes, |deleted| deleted.unwrap());
+    }
+    assert_eq!(scan(client)?, [0; 0]);
+    Ok(())
+}
+
+#[test]
+fn a_key_is_inserted_and_deleted_as_often_as_one_likes() -> Result<()> {
+    let nodes = local_session(3)?;
+    let mut options = options(4);
+    options.replicas.spare_buffers = 2;
+    let stores = open(&nodes, &options)?;
+    let (ep, far) = (nodes[0].endpoint()?, nodes[1].endpoint()?);
+    let (client, other) = (stores[0].client(&ep)?, stores[1].client(&far)?);
+    for round in 0..1000 {
+        assert!(client.insert_blocking(&(round % 3), &value(round))?, "round {round}");
+        assert_eq!(other.get_blocking(&(round % 3))?, Some(value(round)));
+        other.delete_blocking(&(round % 3))?;
+        assert_eq!(client.get_blocking(&(round % 3))?, None);
+    }
+    Ok(())
+}
+
+#[test]
+fn fewer_cached_keys_than_there_are_cost_round_trips_and_nothing_else() -> Result<()> {
+    let nodes = local_session(3)?;
+    let stores = open(&nodes, &SwarmStoreOptions { cached_keys: 10, ..options(100) })?;
+    let ep = nodes[0].endpoint()?;
+    let client = stores[0].client(&ep)?;
+    for round in 0..3 {
+        for key in 0..100 {
+            client.upsert_blocking(&key, &value(key + round))?;
+            assert_eq!(client.get_blocking(&key)?, Some(value(key + round)));
+        }
+    }
+    assert_eq!(client.get_many_blocking(&[3, 77, 500])?, [Some(value(5)), Some(value(79)), None]);
+    Ok(())
+}
+
+#[test]
+fn clients_may_share_metadata_words() -> Result<()> {
+    let nodes = local_session(3)?;
+    let mut options = options(8);
+    options.replicas = SwarmOptions { metadata_words: 1, ..SwarmOptions::default() };
+    let stores = open(&nodes, &options)?;
+    let eps = nodes.iter().map(Node::endpoint).collect::<core::result::Result<Vec<_>, _>>()?;
+    let clients = stores.iter().zip(&eps).map(|(store, ep)| store.client(ep)).collect::<Result<Vec<_>>>()?;
+    for round in 0..300u64 {
+        let (client, key) = (&clients[round as usize % 3], round % 5);
+        client.upsert_blocking(&key, &value(round))?;
+        for other in &clients {
+            assert_eq!(other.get_blocking(&key)?, Some(value(round)));
+        }
+        if round % 4 == 0 {
+            clients[round as usize / 4 % 3].delete_blocking(&key)?;
+        }
+    }
+    Ok(())
+}
