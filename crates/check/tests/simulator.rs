@@ -1,11 +1,13 @@
 //! Tests of the simulator: the failures that it finds, its reports, and that it is deterministic.
 
+use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
+use std::rc::Rc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use farfield::fabric::{GroupKey, LocalMutex, Word, memory_fence};
+use farfield::fabric::{GroupKey, Instant, LocalMutex, Word, memory_fence};
 use farfield_check::{Budget, Cluster, FailureKind, Replay, Scenario, check, choose, exhaust, replay};
 
 /// What threads read, collected over all executions.
@@ -431,6 +433,46 @@ fn the_same_seed_gives_the_same_executions() {
 }
 
 const PINNED_TRACE: u64 = 6_713_281_139_469_229_576;
+
+/// A thread looks at a word that is replaced by another one, at the same address or elsewhere, while it waits.
+fn replaces_a_word(in_place: bool) -> Scenario {
+    Scenario::new("test/replaces", "a word is dropped while a thread waits that has looked at it", 1, move |cluster| {
+        let places = Rc::new([RefCell::new(Some(Word::new(0))), RefCell::new(None)]);
+        let (has_looked, end) = (Rc::new(Cell::new(false)), Rc::new(Word::new(0)));
+        let (seen, looks, now) = (Rc::clone(&places), Rc::clone(&has_looked), Rc::clone(&end));
+        cluster.thread(0, "waits", move |ep| {
+            let is_over = || {
+                if !looks.replace(true) {
+                    seen[0].borrow().as_ref().map(Word::load);
+                }
+                (now.load() == 1).then_some(())
+            };
+            Ok(ep.block_on(ep.wait_until(Instant::NEVER, is_over))?)
+        });
+        cluster.thread(0, "replaces", move |_| {
+            end.load();
+            if has_looked.get() && places[0].try_borrow_mut().map(|mut word| *word = None).is_ok() {
+                let other = &places[usize::from(!in_place)];
+                *other.borrow_mut() = Some(Word::new(0));
+                (1..4).for_each(|value| other.borrow().as_ref().expect("a word").store(value));
+            }
+            end.store(1);
+            Ok(())
+        });
+        Ok(())
+    })
+}
+
+/// Where memory is used again depends on the allocator of the process: executions do not.
+#[test]
+fn a_word_that_was_dropped_is_another_one_than_its_successor() {
+    let facts = |in_place| {
+        let report = exhaust(&replaces_a_word(in_place), Budget::unlimited());
+        assert!(report.is_complete, "{:?}", report.finding);
+        (report.executions, report.steps, report.states)
+    };
+    assert_eq!(facts(true), facts(false));
+}
 
 #[test]
 fn a_scenario_that_does_not_repeat_itself_is_reported() {

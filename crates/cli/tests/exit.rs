@@ -16,7 +16,9 @@ const MEASUREMENTS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/synt
 /// `farfield LINE`, whose words have blanks between them; `%` is a directory.
 fn command(line: &str, directory: &TempDir) -> Command {
     let path = directory.path().to_str().expect("a plain path");
-    let mut command = Command::new(env!("CARGO_BIN_EXE_farfield"));
+    // What a shell starts in the background has SIGINT ignored, and so have its children.
+    let mut command = Command::new("env");
+    command.args(["--default-signal=INT", env!("CARGO_BIN_EXE_farfield")]);
     command.args(line.replace('%', path).split_whitespace()).current_dir(directory).env("TMPDIR", path);
     command.stdin(Stdio::null());
     command

@@ -22,6 +22,15 @@ use crate::hook;
 #[derive(Debug, Default)]
 pub struct Word(AtomicU64);
 
+impl Drop for Word {
+    #[inline]
+    fn drop(&mut self) {
+        if hook::is_active() {
+            hook::forget(core::ptr::from_ref(self) as usize);
+        }
+    }
+}
+
 impl Word {
     /// A word outside network memory, for private use and tests.
     ///

@@ -25,6 +25,7 @@ pub(crate) struct Hooks {
     pub(crate) lock: fn(usize, &mut dyn FnMut() -> bool) -> bool,
     pub(crate) unlock: fn(usize),
     pub(crate) structure: fn(usize, bool),
+    pub(crate) forget: fn(usize),
     pub(crate) join: fn(u64, usize) -> Result<(), String>,
     pub(crate) is_finished: fn(u64, usize) -> bool,
 }
@@ -116,6 +117,14 @@ pub(crate) fn unlock(address: usize) {
 pub(crate) fn structure(address: usize, write: bool) {
     if let Some(hooks) = HOOKS.get() {
         (hooks.structure)(address, write);
+    }
+}
+
+/// A word, lock or structure of the node's own memory is dropped: what lies there later is another one.
+#[cold]
+pub(crate) fn forget(address: usize) {
+    if let Some(hooks) = HOOKS.get() {
+        (hooks.forget)(address);
     }
 }
 

@@ -20,6 +20,14 @@ use crate::hook;
 #[derive(Default)]
 pub struct LocalMutex<T>(Mutex<T>);
 
+impl<T> Drop for LocalMutex<T> {
+    fn drop(&mut self) {
+        if hook::is_active() {
+            hook::forget(core::ptr::from_ref(self) as usize);
+        }
+    }
+}
+
 impl<T> LocalMutex<T> {
     /// An unlocked mutex.
     ///
@@ -263,6 +271,14 @@ impl Thread {
 /// ```
 #[derive(Default, Debug)]
 pub struct Concurrent<T>(T);
+
+impl<T> Drop for Concurrent<T> {
+    fn drop(&mut self) {
+        if hook::is_active() {
+            hook::forget(core::ptr::from_ref(self) as usize);
+        }
+    }
+}
 
 impl<T> Concurrent<T> {
     /// Wraps a structure.
