@@ -125,6 +125,7 @@ mod safe_guess;
 pub mod scenarios;
 #[cfg(any(not(seeded), clippy, doc, rust_analyzer))]
 mod sections;
+mod shards;
 mod stale;
 #[cfg(any(not(seeded), clippy, doc, rust_analyzer))]
 mod store;
@@ -140,9 +141,7 @@ mod version;
 include!(concat!(env!("OUT_DIR"), "/seeded.rs"));
 
 use core::marker::PhantomData;
-use std::sync::Arc;
-
-use farfield_core::{Node, Result};
+use farfield_core::{Error, ErrorKind, Node, Result};
 use farfield_fabric::{Endpoint, NodeId, Plain};
 use smallvec::SmallVec;
 use zerocopy::IntoBytes;
@@ -150,9 +149,11 @@ use zerocopy::IntoBytes;
 use self::client::{Core, Home};
 pub use self::errors::{MemoryLost, NoMajority, StoreFull, TimestampsUsedUp};
 pub use self::lender::{Lent, MemoryNode};
-use self::open::{Closes, Opened, Shape};
+use self::open::Shape;
 pub use self::options::{SwarmOptions, SwarmStoreOptions};
+use self::shards::{Cores, Shards};
 pub use self::store::{SwarmStore, SwarmStoreClient};
+use self::version::Location;
 
 /// The calls of an array, as they are counted.
 const CALLS: [&str; 2] = ["read", "write"];
@@ -174,7 +175,8 @@ const WRITE: usize = 1;
 /// # Ok::<(), farfield::Error>(())
 /// ```
 pub struct SwarmArray<T> {
-    opened: Opened,
+    shards: Shards,
+    registers: usize,
     _values: PhantomData<T>,
 }
 
@@ -225,7 +227,8 @@ impl<T: Plain> SwarmArray<T> {
             is_store: false,
             calls: &CALLS,
         };
-        Ok(SwarmArray { opened: Opened::open(node, path, participants, shape)?, _values: PhantomData })
+        let shards = Shards::open(node, path, participants, &shape)?;
+        Ok(SwarmArray { shards, registers, _values: PhantomData })
     }
 
     /// A client, which makes its calls with this endpoint. A thread takes one and keeps it.
@@ -244,8 +247,7 @@ impl<T: Plain> SwarmArray<T> {
     /// # Errors
     /// The node has [`SwarmOptions::clients_per_node`] clients already.
     pub fn client<'e>(&self, endpoint: &'e Endpoint) -> Result<SwarmClient<'e, T>> {
-        let core = Core::new(&self.opened.shared, endpoint)?;
-        Ok(SwarmClient { core, _closes: Arc::clone(&self.opened.closes), _values: PhantomData })
+        Ok(SwarmClient { cores: self.shards.client(endpoint)?, registers: self.registers, _values: PhantomData })
     }
 
     /// How many registers there are.
@@ -259,7 +261,7 @@ impl<T: Plain> SwarmArray<T> {
     /// ```
     #[expect(clippy::len_without_is_empty, reason = "there is at least one")]
     pub fn len(&self) -> usize {
-        self.opened.shared.layout.registers
+        self.registers
     }
 }
 
@@ -278,15 +280,15 @@ impl<T: Plain> SwarmArray<T> {
 /// # Ok::<(), farfield::Error>(())
 /// ```
 pub struct SwarmClient<'e, T> {
-    core: Core<'e>,
-    _closes: Arc<Closes>,
+    cores: Cores<'e>,
+    registers: usize,
     _values: PhantomData<T>,
 }
 
 /// The words of a value, on the stack for small ones.
 type ValueWords = SmallVec<[u64; 16]>;
 
-impl<T: Plain> SwarmClient<'_, T> {
+impl<'e, T: Plain> SwarmClient<'e, T> {
     /// Reads a register.
     ///
     /// ```
@@ -303,10 +305,10 @@ impl<T: Plain> SwarmClient<'_, T> {
     /// # Errors
     /// [`NoMajority`]; more than 64 reads at a time; or a timeout, if memory nodes with the latest value come and go.
     pub async fn read(&self, register: usize) -> Result<T> {
-        measured!(self.core, READ, self.read(register));
-        let at = self.core.register(register)?;
+        measured!(self.cores.first(), READ, self.read(register));
+        let (core, at) = self.place(register)?;
         let mut words: ValueWords = SmallVec::from_elem(0, SwarmArray::<T>::WORDS);
-        self.core.read(at, &mut words).await?;
+        core.read(at, &mut words).await?;
         let mut value = T::new_zeroed();
         value.as_mut_bytes().copy_from_slice(&words.as_bytes()[..size_of::<T>()]);
         Ok(value)
@@ -330,11 +332,11 @@ impl<T: Plain> SwarmClient<'_, T> {
     /// [`NoMajority`] and a timeout: it has happened, or not, or will have before this client's next write of the
     /// register. [`TimestampsUsedUp`], and more than 64 calls at a time: it has not.
     pub async fn write(&self, register: usize, value: T) -> Result<()> {
-        measured!(self.core, WRITE, self.write(register, value));
-        let at = self.core.register(register)?;
+        measured!(self.cores.first(), WRITE, self.write(register, value));
+        let (core, at) = self.place(register)?;
         let mut words: ValueWords = SmallVec::from_elem(0, SwarmArray::<T>::WORDS);
         words.as_mut_bytes()[..size_of::<T>()].copy_from_slice(value.as_bytes());
-        let (_, _writing, section) = self.core.write_in_section(Home::array(at), &words).await?;
+        let (_, _writing, section) = core.write_in_section(Home::array(at), &words).await?;
         section.end();
         Ok(())
     }
@@ -355,7 +357,7 @@ impl<T: Plain> SwarmClient<'_, T> {
     /// # Errors
     /// As `read`.
     pub fn read_blocking(&self, register: usize) -> Result<T> {
-        self.core.endpoint.block_on(self.read(register))
+        self.cores.first().endpoint.block_on(self.read(register))
     }
 
     /// [`SwarmClient::write`], which it waits for on this thread.
@@ -374,7 +376,16 @@ impl<T: Plain> SwarmClient<'_, T> {
     /// # Errors
     /// As `write`.
     pub fn write_blocking(&self, register: usize, value: T) -> Result<()> {
-        self.core.endpoint.block_on(self.write(register, value))
+        self.cores.first().endpoint.block_on(self.write(register, value))
+    }
+
+    fn place(&self, register: usize) -> Result<(&Core<'e>, Location)> {
+        if register >= self.registers {
+            let why = format!("there is no register {register}: there are {}, from 0", self.registers);
+            return Err(Error::from(ErrorKind::Config { why }).of(self.cores.first().shared.object.path()));
+        }
+        let core = &self.cores[register % self.cores.len()];
+        Ok((core, core.register(register / self.cores.len())?))
     }
 }
 

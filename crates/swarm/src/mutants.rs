@@ -192,7 +192,7 @@ farfield_core::mutants! {
     SWARM_LIMIT_AGAIN = "swarm-limit-again" in "SwarmStore": "An update that was moved is made again.";
     /// *Missing:* the timestamp lock of a write below the limit.
     ///
-    /// *Scenario:* `swarm-kv/replace-stale`.
+    /// *Scenario:* `swarm-kv/replace-late`.
     SWARM_BELOW_UNLOCKED = "swarm-below-unlocked" in "SwarmStore": "An update that a reader has taken is made again after a move.";
     /// *Missing:* the end of a write, before readers take it at the first look.
     ///

@@ -11,7 +11,6 @@ use crate::client::{Core, Index, IndexReplica, Place, Replica, Shared};
 use crate::layout::IndexLayout;
 use crate::options::SwarmOptions;
 use crate::sections::{Answers, Sections};
-use crate::version::BUFFERS_MAX;
 
 /// The kinds of objects, and their regions on a memory node.
 pub(crate) const KINDS: [&str; 2] = [ARRAY, STORE];
@@ -25,7 +24,7 @@ pub(crate) struct Shape<'s> {
     pub(crate) kind: &'static str,
     pub(crate) described: String,
     pub(crate) options: &'s SwarmOptions,
-    /// Registers of an array, or keys of a store.
+    /// Registers of an array, or keys of a store, in all shards.
     pub(crate) size: usize,
     pub(crate) value_words: usize,
     pub(crate) is_store: bool,
@@ -41,7 +40,42 @@ pub(crate) fn default_participants(node: &Node, path: &str) -> Vec<NodeId> {
     }
 }
 
-/// An array or a store that is open on this node.
+/// The nodes that have to do with an object.
+pub(crate) struct Members {
+    memory: Vec<NodeId>,
+    /// The nodes that may have clients, by their places.
+    client_nodes: Participants,
+    /// The clients of all nodes.
+    pub(crate) writers: usize,
+}
+
+/// Nodes are named by their places, since a later incarnation may open the object, too.
+fn place(node: &Node, of: NodeId) -> NodeId {
+    NodeId(node.rank_of(of) as u16)
+}
+
+impl Members {
+    pub(crate) fn of(node: &Node, path: &str, participants: &[NodeId], options: &SwarmOptions) -> Result<Members> {
+        let place = |of: NodeId| place(node, of);
+        let places: Vec<NodeId> = participants.iter().copied().map(place).collect();
+        let places = Participants::new(&places);
+        places.require(place(node.id())).of(path)?;
+        let memory = options.memory(participants, |named| places.rank_of(place(named)).is_some()).of(path)?;
+        if options.memory.is_empty()
+            && let Some(gone) = memory.iter().find(|home| node.has_gone(**home))
+        {
+            let why = format!(
+                "{gone} is a memory node if none are named, and it has gone: name them in `memory`, the same on all nodes"
+            );
+            return Err(Error::from(ErrorKind::Config { why }).of(path));
+        }
+        let client_nodes = options.client_nodes(&places, place).of(path)?;
+        let writers = options.writers(&client_nodes).of(path)?;
+        Ok(Members { memory, client_nodes, writers })
+    }
+}
+
+/// An array or a store that is open on this node, or a shard of it.
 pub(crate) struct Opened {
     pub(crate) shared: Arc<Shared>,
     pub(crate) closes: Arc<Closes>,
@@ -57,35 +91,13 @@ impl Drop for Closes {
 }
 
 impl Opened {
-    pub(crate) fn open(node: &Node, path: &str, participants: &[NodeId], shape: Shape<'_>) -> Result<Opened> {
-        let Shape { kind, described, options, size, value_words, is_store, calls } = shape;
-        // Nodes are named by their places, since a later incarnation may open it, too.
-        let place = |of: NodeId| NodeId(node.rank_of(of) as u16);
-        let places: Vec<NodeId> = participants.iter().copied().map(place).collect();
-        let places = Participants::new(&places);
-        places.require(place(node.id())).of(path)?;
-        let memory = options.memory(participants, |named| places.rank_of(place(named)).is_some()).of(path)?;
-        if options.memory.is_empty()
-            && let Some(gone) = memory.iter().find(|home| node.has_gone(**home))
-        {
-            let why = format!(
-                "{gone} is a memory node if none are named, and it has gone: name them in `memory`, the same on all nodes"
-            );
-            return Err(Error::from(ErrorKind::Config { why }).of(path));
-        }
-        let client_nodes = options.client_nodes(&places, place).of(path)?;
-        let writers = options.writers(&client_nodes).of(path)?;
-        let index = is_store.then(|| IndexLayout::new(size, writers));
+    /// Of this many registers, or keys.
+    pub(crate) fn open(node: &Node, path: &str, members: &Members, shape: &Shape<'_>, size: usize) -> Result<Opened> {
+        let Shape { kind, described, options, value_words, is_store, calls, .. } = shape;
+        let Members { memory, client_nodes, writers } = members;
+        let index = is_store.then(|| IndexLayout::new(size, *writers));
         let registers = index.map_or(size, |index| index.registers());
-        if is_store && registers.saturating_add(options.spare_buffers) > BUFFERS_MAX {
-            let why = format!(
-                "`keys` is {size}, with {writers} clients and `spare_buffers` of {}: a store has room for fewer; open several, or \
-                 reduce `clients_per_node`",
-                options.spare_buffers
-            );
-            return Err(Error::from(ErrorKind::Config { why }).of(path));
-        }
-        let layout = options.layout(registers, value_words, writers, is_store).of(path)?;
+        let layout = options.layout(registers, *value_words, *writers, *is_store).of(path)?;
         let (clients, nodes) = (options.clients_per_node, client_nodes.count());
         let (answers_bytes, requests_bytes) = (clients * nodes * 8, layout.writers * REQUEST_BYTES);
         let table = Table { nodes, clients: layout.writers, memory_nodes: memory.len() };
@@ -102,7 +114,7 @@ impl Opened {
                 regions.alloc(name, GroupKey::DATA, *bytes).of(path)?;
             }
         }
-        let rank = client_nodes.rank_of(place(node.id()));
+        let rank = client_nodes.rank_of(place(node, node.id()));
         let questions = match rank {
             None => None,
             Some(rank) => {
@@ -124,7 +136,7 @@ impl Opened {
                 if memory.contains(&peer) { all.collect() } else { Vec::new() }
             }
         };
-        let opening = ObjectBuilder::new(node, path, kind).layout(&described).homes(&memory);
+        let opening = ObjectBuilder::new(node, path, kind).layout(&described).homes(memory);
         let object = opening.regions(regions).require_regions(expect).calls(calls).open()?;
         // Operations to a memory node that had gone before this node came fail.
         let region = |home: NodeId, name: &str| match object.remote(home, name) {
@@ -159,13 +171,13 @@ impl Opened {
             entered = Some((found, endpoint));
             let answering = Answers::new(Arc::clone(&sections), requests, rank, layout.writers, object.hold());
             node.add_poller(Box::new(answering));
-            asks = Some(Asks { table, nodes: client_nodes, answers });
+            asks = Some(Asks { table, nodes: client_nodes.clone(), answers });
         }
         let closes = Arc::new(Closes(Arc::clone(&sections)));
         let mut shared = Shared {
             opened: node.now(),
             object,
-            options: options.clone(),
+            options: (*options).clone(),
             layout,
             replicas,
             index,

@@ -7,7 +7,7 @@ use farfield_core::{Error, ErrorKind, Result};
 use farfield_fabric::NodeId;
 
 use crate::layout::{Layout, REPLICAS_MAX};
-use crate::version::{BUFFERS_MAX, TIMESTAMP_MAX, WRITERS_MAX};
+use crate::version::{TIMESTAMP_MAX, WRITERS_MAX};
 
 /// How an array of replicated registers is laid out. The same on all nodes, but for `patience`.
 ///
@@ -53,7 +53,8 @@ pub struct SwarmOptions {
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct SwarmStoreOptions {
-    /// Keys that the store has room for, at most 60,000. Default: 4,096.
+    /// Keys that the store has room for. Of more than about 60,000 (fewer with many clients) it consists of several *shards*, at most 64, each
+    /// an object of its own: the others are open at the path with `/1`, `/2` and so on behind it. Default: 4,096.
     pub keys: usize,
     /// The longest key, in bytes, for keys that are byte strings. Default: 64.
     pub key_bytes_max: usize,
@@ -77,17 +78,9 @@ impl Default for SwarmStoreOptions {
     }
 }
 
-/// Keys of one store: a metadata word has 16 bits for a buffer, and clients hold some registers that no key has.
-pub(crate) const KEYS_MAX: usize = 60_000;
-
 impl SwarmStoreOptions {
     pub(crate) fn check(&self) -> Result<()> {
-        at_least_one(&[("keys", self.keys), ("cached_keys", self.cached_keys)])?;
-        if self.keys <= KEYS_MAX {
-            return Ok(());
-        }
-        let why = format!("`keys` is {}, and a store has room for {KEYS_MAX}: open several", self.keys);
-        Err(ErrorKind::Config { why }.into())
+        at_least_one(&[("keys", self.keys), ("cached_keys", self.cached_keys)])
     }
 }
 
@@ -168,15 +161,10 @@ impl SwarmOptions {
             return config(format!("`metadata_words` is {metadata_words}, and there are only {writers} clients"));
         }
         let spare = self.spare_buffers;
-        let buffers = registers.saturating_add(spare);
-        if spare < Self::SPARE_BUFFERS_MIN || buffers > BUFFERS_MAX {
-            return config(format!(
-                "`spare_buffers` is {spare}: it has to be at least {}, and at most {BUFFERS_MAX} together with the {registers} \
-                 registers; more registers need several arrays",
-                Self::SPARE_BUFFERS_MIN
-            ));
+        if spare < Self::SPARE_BUFFERS_MIN {
+            return config(format!("`spare_buffers` is {spare}: it has to be at least {}", Self::SPARE_BUFFERS_MIN));
         }
-        Layout::new(registers, value_words, writers, metadata_words, buffers, has_limits)
+        Layout::new(registers, value_words, writers, metadata_words, registers + spare, has_limits)
     }
 }
 

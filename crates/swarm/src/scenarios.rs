@@ -142,7 +142,7 @@ fn lock() -> Scenario {
             cluster.thread(node, "locks", move |ep| {
                 let client = array.client(ep)?;
                 let version = Version::guessed(5, 0, 0).expect("it is far from the end");
-                if ep.block_on(client.core.try_lock(0, version, mode))? {
+                if ep.block_on(client.cores.first().try_lock(0, version, mode))? {
                     taken.push(mode == Mode::Write);
                 }
                 Ok(())

@@ -9,7 +9,6 @@
 
 use core::cell::RefCell;
 use core::marker::PhantomData;
-use std::sync::Arc;
 
 use farfield_core::{Error, ErrorKind, Key, Node, Result, Value};
 use farfield_fabric::{Endpoint, NodeId};
@@ -23,10 +22,11 @@ use zerocopy::IntoBytes;
 use crate::cell::{Entries, Entry};
 use crate::chores::Chore;
 use crate::client::{Core, Home};
-use crate::open::{Closes, Opened, Shape};
+use crate::open::Shape;
 use crate::options::SwarmStoreOptions;
 use crate::safe_guess::{Read, Sealed, Written};
 use crate::sections::Section;
+use crate::shards::{Cores, Shards};
 use crate::together::together;
 use crate::version::{Location, Version};
 
@@ -56,7 +56,7 @@ mod scan;
 /// # Ok::<(), farfield::Error>(())
 /// ```
 pub struct SwarmStore<K, V> {
-    opened: Opened,
+    shards: Shards,
     limits: Limits,
     cached_keys: usize,
     _types: PhantomData<fn() -> (K, V)>,
@@ -73,9 +73,10 @@ const DELETE: usize = 5;
 const SCAN: usize = 6;
 const UPDATE_IF: usize = 7;
 
-/// The lengths of keys and values.
+/// How many keys there may be, and the lengths of keys and values.
 #[derive(Clone, Copy)]
 struct Limits {
+    keys: usize,
     key_bytes_max: usize,
     value_bytes_max: usize,
     /// Words of the longest key, and of the longest value.
@@ -129,6 +130,7 @@ impl<K: Key, V: Value> SwarmStore<K, V> {
         let SwarmStoreOptions { keys, key_bytes_max, value_bytes_max, cached_keys, replicas } = options;
         let key_bytes_max = if K::FIXED { size_of::<K>() } else { key_bytes_max };
         let limits = Limits {
+            keys,
             key_bytes_max,
             value_bytes_max,
             key_words: key_bytes_max.div_ceil(8),
@@ -147,8 +149,8 @@ impl<K: Key, V: Value> SwarmStore<K, V> {
             is_store: true,
             calls: &CALLS,
         };
-        let opened = Opened::open(node, path, participants, shape)?;
-        Ok(SwarmStore { opened, limits, cached_keys, _types: PhantomData })
+        let shards = Shards::open(node, path, participants, &shape)?;
+        Ok(SwarmStore { shards, limits, cached_keys, _types: PhantomData })
     }
 
     /// A client, which makes its calls with this endpoint. A thread takes one and keeps it.
@@ -168,7 +170,7 @@ impl<K: Key, V: Value> SwarmStore<K, V> {
     /// The node has [`clients_per_node`](crate::SwarmOptions::clients_per_node) clients already.
     pub fn client<'e>(&self, endpoint: &'e Endpoint) -> Result<SwarmStoreClient<'e, K, V>> {
         Ok(SwarmStoreClient {
-            core: Core::new(&self.opened.shared, endpoint)?,
+            cores: self.shards.client(endpoint)?,
             limits: self.limits,
             cache: RefCell::new(Cache::with(
                 self.cached_keys,
@@ -178,7 +180,6 @@ impl<K: Key, V: Value> SwarmStore<K, V> {
                 DefaultLifecycle::default(),
             )),
             spare: RefCell::default(),
-            _closes: Arc::clone(&self.opened.closes),
             _types: PhantomData,
         })
     }
@@ -201,26 +202,27 @@ type Places = Cache<Box<[u8]>, Location, UnitWeighter, FixedState>;
 /// # Ok::<(), farfield::Error>(())
 /// ```
 pub struct SwarmStoreClient<'e, K, V> {
-    pub(crate) core: Core<'e>,
+    pub(crate) cores: Cores<'e>,
     limits: Limits,
     /// Where the values of keys are.
     cache: RefCell<Places>,
     /// Memory for the bytes of keys.
     spare: RefCell<Vec<Vec<u8>>>,
-    _closes: Arc<Closes>,
     _types: PhantomData<fn() -> (K, V)>,
 }
 
 /// A key's bytes, and what follows from them.
-struct Name<'c> {
+struct Name<'c, 'e> {
     bytes: Vec<u8>,
     hash: u64,
+    /// The client of its shard.
+    core: &'c Core<'e>,
     cell: usize,
     /// Where the bytes' memory goes for the next call.
     spare: &'c RefCell<Vec<Vec<u8>>>,
 }
 
-impl Drop for Name<'_> {
+impl Drop for Name<'_, '_> {
     fn drop(&mut self) {
         let mut bytes = core::mem::take(&mut self.bytes);
         bytes.clear();
@@ -248,7 +250,7 @@ impl<'e, K: Key, V: Value> SwarmStoreClient<'e, K, V> {
     /// # Errors
     /// [`NoMajority`](crate::NoMajority); more than 64 calls at a time; or a timeout, if memory nodes with the latest value come and go.
     pub async fn get(&self, key: &K) -> Result<Option<V>> {
-        measured!(self.core, GET, self.get(key));
+        measured!(self.cores.first(), GET, self.get(key));
         self.look(key).await
     }
 
@@ -278,7 +280,7 @@ impl<'e, K: Key, V: Value> SwarmStoreClient<'e, K, V> {
     /// # Errors
     /// As [`SwarmStoreClient::get`].
     pub async fn get_many(&self, keys: &[K]) -> Result<Vec<Option<V>>> {
-        measured!(self.core, GET_MANY, self.get_many(keys));
+        measured!(self.cores.first(), GET_MANY, self.get_many(keys));
         together(AT_A_TIME, keys.iter().map(|key| self.look(key))).await
     }
 
@@ -300,7 +302,7 @@ impl<'e, K: Key, V: Value> SwarmStoreClient<'e, K, V> {
     /// key. The key or the value is too long, more than 64 calls at a time (and the key does not move meanwhile), or
     /// [`TimestampsUsedUp`](crate::TimestampsUsedUp): it has not.
     pub async fn update(&self, key: &K, value: &V) -> Result<bool> {
-        measured!(self.core, UPDATE, self.update(key, value));
+        measured!(self.cores.first(), UPDATE, self.update(key, value));
         self.replace(key, value).await
     }
 
@@ -319,7 +321,7 @@ impl<'e, K: Key, V: Value> SwarmStoreClient<'e, K, V> {
             };
             let entry = Entry::mapped(at, name.hash);
             // No other write of this client to the register begins before it is known whether this one counts.
-            let written = self.core.write_in_section(Home::store(name.cell, entry), &words).await?;
+            let written = name.core.write_in_section(Home::store(name.cell, entry), &words).await?;
             let (written, _writing, section) = written;
             match written {
                 Written::Done => {
@@ -332,7 +334,7 @@ impl<'e, K: Key, V: Value> SwarmStoreClient<'e, K, V> {
                 }
                 Written::Moving(again) => {
                     self.forget(&name, at);
-                    if self.core.counts(section, name.cell, entry, again).await? {
+                    if name.core.counts(section, name.cell, entry, again).await? {
                         return Ok(true);
                     }
                 }
@@ -357,7 +359,7 @@ impl<'e, K: Key, V: Value> SwarmStoreClient<'e, K, V> {
     /// # Errors
     /// As [`SwarmStoreClient::update`] and [`SwarmStoreClient::insert`].
     pub async fn upsert(&self, key: &K, value: &V) -> Result<()> {
-        measured!(self.core, UPSERT, self.upsert(key, value));
+        measured!(self.cores.first(), UPSERT, self.upsert(key, value));
         // Another client may insert and delete it in between, as often as this goes around.
         while !self.replace(key, value).await? {
             if self.add(key, value).await? {
@@ -386,14 +388,14 @@ impl<'e, K: Key, V: Value> SwarmStoreClient<'e, K, V> {
     /// [`NoMajority`](crate::NoMajority), a timeout and more than 64 calls at a time: it has happened, or not, or will when a read finds
     /// it.
     pub async fn delete(&self, key: &K) -> Result<()> {
-        measured!(self.core, DELETE, self.delete(key));
+        measured!(self.cores.first(), DELETE, self.delete(key));
         let name = self.name(key)?;
         self.remove(&name).await?;
-        self.core.tend_if_many().await;
+        name.core.tend_if_many().await;
         Ok(())
     }
 
-    async fn remove(&self, name: &Name<'_>) -> Result<()> {
+    async fn remove(&self, name: &Name<'_, 'e>) -> Result<()> {
         // The last register that this call has sealed, perhaps in vain.
         let mut own = None;
         // If it had ended before, or others end it at the same time, the key may have been inserted again.
@@ -407,7 +409,7 @@ impl<'e, K: Key, V: Value> SwarmStoreClient<'e, K, V> {
         while let Some(at) = self.find_in_index(name, &mut self.empty_words()).await? {
             // Of all that have sealed one register, one has to have ended it: the index says which (`moving`).
             if let Some((ended, seal)) = own
-                && self.core.has_ended_it(name.cell, Entry::mapped(ended, name.hash), seal).await?
+                && name.core.has_ended_it(name.cell, Entry::mapped(ended, name.hash), seal).await?
             {
                 return Ok(());
             }
@@ -423,11 +425,11 @@ impl<'e, K: Key, V: Value> SwarmStoreClient<'e, K, V> {
     }
 
     /// Ends a key's register.
-    async fn end(&self, name: &Name<'_>, at: Location) -> Result<(Sealed, Version)> {
+    async fn end(&self, name: &Name<'_, 'e>, at: Location) -> Result<(Sealed, Version)> {
         let (cell, entry) = (name.cell, Entry::mapped(at, name.hash));
         // Its seal may be there even if this call is given up.
-        let mut sealing = Sealing { core: &self.core, chore: Some(Chore::Find { cell, entry }) };
-        let (sealed, seal) = self.core.seal_in_section(at).await?;
+        let mut sealing = Sealing { core: name.core, chore: Some(Chore::Find { cell, entry }) };
+        let (sealed, seal) = name.core.seal_in_section(at).await?;
         self.forget(name, at);
         sealing.chore = match sealed {
             // Others may do it, too: one does.
@@ -438,9 +440,9 @@ impl<'e, K: Key, V: Value> SwarmStoreClient<'e, K, V> {
     }
 
     /// Reads a key's value.
-    async fn find(&self, name: &Name<'_>, words: &mut [u64]) -> Result<Option<Location>> {
+    async fn find(&self, name: &Name<'_, 'e>, words: &mut [u64]) -> Result<Option<Location>> {
         if let Some(at) = self.cached(name) {
-            if self.core.read(at, words).await? == Read::Value && self.is_of(name, words) {
+            if name.core.read(at, words).await? == Read::Value && self.is_of(name, words) {
                 return Ok(Some(at));
             }
             self.forget(name, at);
@@ -449,10 +451,10 @@ impl<'e, K: Key, V: Value> SwarmStoreClient<'e, K, V> {
     }
 
     /// Looks for a key in the index, and reads its value.
-    async fn find_in_index(&self, name: &Name<'_>, words: &mut [u64]) -> Result<Option<Location>> {
+    async fn find_in_index(&self, name: &Name<'_, 'e>, words: &mut [u64]) -> Result<Option<Location>> {
         loop {
-            let entries = self.core.settled_entries(name.cell).await?;
-            let section = self.core.enter()?;
+            let entries = name.core.settled_entries(name.cell).await?;
+            let section = name.core.enter()?;
             let found = self.find_among(&section, name, entries, words).await;
             section.end();
             match found? {
@@ -461,7 +463,7 @@ impl<'e, K: Key, V: Value> SwarmStoreClient<'e, K, V> {
                     return Ok(Some(at));
                 }
                 Found::Nothing => return Ok(None),
-                Found::Moved(entry) => drop(self.core.left(name.cell, entry).await?),
+                Found::Moved(entry) => drop(name.core.left(name.cell, entry).await?),
             }
         }
     }
@@ -469,56 +471,57 @@ impl<'e, K: Key, V: Value> SwarmStoreClient<'e, K, V> {
     async fn find_among(
         &self,
         section: &Section<'_, 'e>,
-        name: &Name<'_>,
+        name: &Name<'_, 'e>,
         entries: Entries,
         words: &mut [u64],
     ) -> Result<Found> {
         for entry in entries.into_iter().filter(|entry| entry.may_be(name.hash)) {
-            match self.core.read_in(section, entry.at(), words).await? {
+            match name.core.read_in(section, entry.at(), words).await? {
                 Read::Value if self.is_of(name, words) => return Ok(Found::At(entry.at())),
                 // Its key is another one.
                 Read::Value => {}
-                Read::Sealed(seal) => self.core.found_deleted(name.cell, entry, seal),
+                Read::Sealed(seal) => name.core.found_deleted(name.cell, entry, seal),
                 Read::Moved => return Ok(Found::Moved(entry)),
             }
         }
         Ok(Found::Nothing)
     }
 
-    fn cached(&self, name: &Name<'_>) -> Option<Location> {
+    fn cached(&self, name: &Name<'_, 'e>) -> Option<Location> {
         self.cache.borrow().get(&name.bytes[..]).copied()
     }
 
-    fn remember(&self, name: &Name<'_>, at: Location) {
+    fn remember(&self, name: &Name<'_, 'e>, at: Location) {
         self.cache.borrow_mut().insert(name.bytes.as_slice().into(), at);
     }
 
-    fn forget(&self, name: &Name<'_>, at: Location) {
+    fn forget(&self, name: &Name<'_, 'e>, at: Location) {
         self.cache.borrow_mut().remove_if(&name.bytes[..], |cached| *cached == at);
     }
 
-    fn name(&self, key: &K) -> Result<Name<'_>> {
-        self.core.shared.object.check_current()?;
+    fn name(&self, key: &K) -> Result<Name<'_, 'e>> {
+        self.cores.first().shared.object.check_current()?;
         self.check_length(K::FIXED, key.bytes(), self.limits.key_bytes_max)?;
         let mut bytes = self.spare.borrow_mut().pop().unwrap_or_default();
         key.encode(&mut bytes);
         let hash = xxh3_64(&bytes);
-        let cell = (hash % self.core.index().layout.buckets as u64) as usize;
-        Ok(Name { bytes, hash, cell, spare: &self.spare })
+        let core = self.cores.of_hash(hash);
+        let cell = (hash % core.index().layout.buckets as u64) as usize;
+        Ok(Name { bytes, hash, core, cell, spare: &self.spare })
     }
 
     fn check_length(&self, is_fixed: bool, bytes: usize, max_bytes: usize) -> Result<()> {
         if is_fixed || bytes <= max_bytes {
             return Ok(());
         }
-        Err(Error::from(ErrorKind::TooLarge { bytes, max_bytes }).of(self.core.shared.object.path()))
+        Err(Error::from(ErrorKind::TooLarge { bytes, max_bytes }).of(self.cores.first().shared.object.path()))
     }
 
     fn empty_words(&self) -> Words {
         SmallVec::from_elem(0, self.limits.image_words())
     }
 
-    fn encode(&self, name: &Name<'_>, value: &V) -> Result<Words> {
+    fn encode(&self, name: &Name<'_, 'e>, value: &V) -> Result<Words> {
         self.check_length(V::FIXED, value.bytes(), self.limits.value_bytes_max)?;
         let mut words = self.empty_words();
         words[0] = name.bytes.len() as u64 + 1;
@@ -527,7 +530,7 @@ impl<'e, K: Key, V: Value> SwarmStoreClient<'e, K, V> {
         Ok(words)
     }
 
-    fn is_of(&self, name: &Name<'_>, words: &[u64]) -> bool {
+    fn is_of(&self, name: &Name<'_, 'e>, words: &[u64]) -> bool {
         words[0] == name.bytes.len() as u64 + 1 && words[1..].as_bytes()[..name.bytes.len()] == name.bytes
     }
 
@@ -544,7 +547,7 @@ impl<'e, K: Key, V: Value> SwarmStoreClient<'e, K, V> {
 
     #[cold]
     fn corrupt(&self, what: &str) -> Error {
-        Error::from(ErrorKind::Corrupt { what: what.into() }).of(self.core.shared.object.path())
+        Error::from(ErrorKind::Corrupt { what: what.into() }).of(self.cores.first().shared.object.path())
     }
 }
 

@@ -24,7 +24,7 @@ fn invalid_options_are_errors() -> Result<()> {
     };
     let invalid = [
         (0, SwarmOptions::default()),
-        (65_535, SwarmOptions::default()),
+        (64 * 65_535, SwarmOptions::default()),
         (usize::MAX, SwarmOptions::default()),
         (4, with(|options| options.clients_per_node = 0)),
         (4, with(|options| options.clients_per_node = 128)),
@@ -83,6 +83,29 @@ fn a_read_finds_the_last_write_of_any_client() -> Result<()> {
     Ok(())
 }
 
+/// More registers than a metadata word could have buffers for.
+#[test]
+fn an_array_of_many_registers_has_several_shards() -> Result<()> {
+    const REGISTERS: usize = 150_000;
+    let nodes = local_session(2)?;
+    let open = |node: &Node| SwarmArray::<u64>::open(node, "array", REGISTERS, SwarmOptions::default());
+    let arrays = on_each(&nodes, open)?;
+    let (ep, far) = (nodes[0].endpoint()?, nodes[1].endpoint()?);
+    let (mine, yours) = (arrays[0].client(&ep)?, arrays[1].client(&far)?);
+    assert_eq!((mine.cores.len(), arrays[0].len()), (3, REGISTERS));
+    let some = || (0..REGISTERS).step_by(1001).chain(REGISTERS - 3..REGISTERS);
+    for register in some() {
+        mine.write_blocking(register, register as u64 + 1)?;
+    }
+    for register in some() {
+        assert_eq!(yours.read_blocking(register)?, register as u64 + 1);
+    }
+    assert_eq!(yours.read_blocking(4)?, 0);
+    let error = mine.read_blocking(REGISTERS).expect_err("it is behind the last one");
+    assert!(matches!(error.kind(), ErrorKind::Config { .. }) && error.to_string().contains("150000"), "{error}");
+    Ok(())
+}
+
 #[test]
 fn a_read_and_a_write_take_one_round_trip() -> Result<()> {
     let nodes = local_session(3)?;
@@ -107,7 +130,7 @@ fn a_client_whose_clock_is_behind_is_set_right() -> Result<()> {
     let arrays = open(&nodes, &SwarmOptions::default())?;
     let (ep, far) = (nodes[0].endpoint()?, nodes[1].endpoint()?);
     let (ahead, behind) = (arrays[0].client(&ep)?, arrays[1].client(&far)?);
-    ahead.core.ahead.set(10_000_000);
+    ahead.cores.first().ahead.set(10_000_000);
     ahead.write_blocking(0, [1; 2])?;
     behind.write_blocking(2, [1; 2])?;
     let (written, counts) = far.block_on(far.counted(behind.write(0, [2; 2])));
@@ -128,11 +151,11 @@ fn timestamps_end_with_an_error_and_nothing_is_written() -> Result<()> {
     let ep = nodes[0].endpoint()?;
     let client = arrays[0].client(&ep)?;
     client.write_blocking(0, [7; 2])?;
-    client.core.ahead.set(2_000_000);
+    client.cores.first().ahead.set(2_000_000);
     let error = client.write_blocking(0, [8; 2]).unwrap_err();
     assert_eq!(error.custom_ref(), Some(&TimestampsUsedUp), "{error}");
     assert_eq!(client.read_blocking(0)?, [7; 2]);
-    client.core.ahead.set(0);
+    client.cores.first().ahead.set(0);
     for value in 0..200 {
         client.write_blocking(1, [value; 2])?; // no buffer was lost
     }
@@ -173,7 +196,7 @@ fn windows_of_writes_wait_for_buffers_and_keep_clocks_together() -> Result<()> {
             assert_eq!(a, b);
         }
         // They started at about the same time, so no clock is far ahead.
-        let ahead = Duration::from_micros(client.core.ahead.get());
+        let ahead = Duration::from_micros(client.cores.first().ahead.get());
         assert!(ahead < ep.now() - start + Duration::from_secs(1), "{ahead:?} ahead");
         Ok(())
     })?;

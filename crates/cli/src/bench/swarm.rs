@@ -77,7 +77,7 @@ pub(crate) struct SwarmArgs {
     #[arg(long, value_name = "CALLS", value_delimiter = ',', default_value = "1", value_parser = clap::value_parser!(u16).range(1..=32))]
     window: Vec<u16>,
     /// Keys that there is room for
-    #[arg(long, default_value = "10000", value_parser = clap::value_parser!(u32).range(1..=60_000))]
+    #[arg(long, default_value = "10000", value_parser = clap::value_parser!(u32).range(1..=2_000_000))]
     keys: u32,
     /// Bytes of a value
     #[arg(long, value_name = "BYTES", value_delimiter = ',', default_value = "64", value_parser = clap::value_parser!(u32).range(8..=65536))]

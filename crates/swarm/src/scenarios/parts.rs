@@ -222,14 +222,14 @@ pub(super) struct Recorded<'c, 'e> {
 impl Recorded<'_, '_> {
     /// Sets its clock forward, in microseconds.
     pub(super) fn set_ahead(&self, ahead: u64) {
-        self.client.core.ahead.set(ahead);
+        self.client.cores.first().ahead.set(ahead);
     }
 
     /// Asks this memory node last, as if it had been slow before.
     pub(super) fn set_slow(&self, replica: usize) {
         let mut slow = Replicas::default();
         slow.add(replica);
-        self.client.core.slow.set(slow);
+        self.client.cores.first().slow.set(slow);
     }
 
     pub(super) fn write(&self, value: u64) -> Result<()> {
@@ -261,7 +261,7 @@ impl Recorded<'_, '_> {
     /// A write of register 0 that finds nothing later, and whose client dies before it has told readers so.
     pub(super) fn write_unverified(&self, value: u64) -> Result<()> {
         let call = self.history.begin(self.node, 0, KvInput::Upsert(value));
-        let core = &self.client.core;
+        let core = self.client.cores.first();
         self.ep.block_on(store_only(core, value, core.order(0), core.majority()))?;
         self.history.end(call, KvOutput::Stored);
         Ok(())
@@ -284,7 +284,7 @@ impl Recorded<'_, '_> {
     /// A write of register 0 that has reached one memory node, and goes no further.
     pub(super) fn write_to_one(&self, replica: usize, value: u64) -> Result<()> {
         self.history.begin(self.node, 0, KvInput::Upsert(value));
-        self.ep.block_on(store_only(&self.client.core, value, [replica].into_iter().collect(), 1))
+        self.ep.block_on(store_only(self.client.cores.first(), value, [replica].into_iter().collect(), 1))
     }
 
     pub(super) fn read_at(&self, register: usize) -> Result<()> {
@@ -321,10 +321,12 @@ impl Recorded<'_, '_> {
         Ok(())
     }
 
-    /// A read that may be dropped at some moment.
+    /// A read that may be dropped when it has put something, to bring it to a majority.
     pub(super) fn read_or_drop(&self) -> Result<()> {
         let call = self.history.begin(self.node, 0, KvInput::Get);
-        if let Some(value) = self.or_drop(self.client.read(0)).transpose()? {
+        let before = self.ep.counts();
+        let has_put = || (self.ep.counts() - before).puts > 0;
+        if let Some(value) = poll_until(self.ep, pin!(self.client.read(0)), has_put).transpose()? {
             self.history.end(call, found(value));
         }
         Ok(())
@@ -380,6 +382,24 @@ fn poll_times<T>(ep: &Endpoint, mut future: Pin<&mut impl Future<Output = T>>) -
     let mut polls = choose(12);
     ep.block_on(poll_fn(|cx| match future.as_mut().poll(cx) {
         Poll::Ready(value) => Poll::Ready(Some(value)),
+        Poll::Pending if polls == 0 => Poll::Ready(None),
+        Poll::Pending => {
+            polls -= 1;
+            Poll::Pending
+        }
+    }))
+}
+
+/// Polls a future until this is true, and a few times more.
+pub(super) fn poll_until<T>(
+    ep: &Endpoint,
+    mut future: Pin<&mut impl Future<Output = T>>,
+    is_over: impl Fn() -> bool,
+) -> Option<T> {
+    let mut polls = choose(6);
+    ep.block_on(poll_fn(|cx| match future.as_mut().poll(cx) {
+        Poll::Ready(value) => Poll::Ready(Some(value)),
+        Poll::Pending if !is_over() => Poll::Pending,
         Poll::Pending if polls == 0 => Poll::Ready(None),
         Poll::Pending => {
             polls -= 1;

@@ -15,6 +15,7 @@ pub(super) fn scenarios() -> Vec<Scenario> {
         replaces(),
         beside_update(),
         beside_two_updates(),
+        beside_late_update(),
         beside_stale(),
         beside_looks(),
         beside_delete(),
@@ -115,7 +116,50 @@ fn beside_two_updates() -> Scenario {
         }
         Ok(())
     })
-    .kills(&["swarm-limit-again", "swarm-below-unlocked"])
+    .kills(&["swarm-limit-again"])
+}
+
+/// An update is on its way while a reader takes its guess, another update comes after it, and the key moves.
+fn beside_late_update() -> Scenario {
+    let about = "an update that was read, and comes after a move, happens once";
+    Scenario::new("swarm-kv/replace-late", about, 4, |cluster| {
+        let Opened { stores, history } = open(cluster, options())?;
+        let (turn, slow) = (Rc::new(Word::new(0)), [0; 4].map(|_| cluster.draw(3)));
+        for (node, slow) in slow.into_iter().enumerate() {
+            let turn = Rc::clone(&turn);
+            client(cluster, node, &stores, &history, move |client| {
+                if node == 0 {
+                    client.insert(0, 1)?;
+                    turn.store(1);
+                }
+                client.wait_for(&turn, if node == 0 { 1 } else { node as u64 })?;
+                client.get(0)?;
+                client.set_slow(slow);
+                match node {
+                    1 => client.update_with_a_rest(0, 3, || {
+                        turn.store(2);
+                        client.wait_for(&turn, 4)
+                    }),
+                    2 => {
+                        client.get(0)?;
+                        turn.store(3);
+                        client.wait_for(&turn, 4)?;
+                        (0..3).try_for_each(|_| client.get(0))
+                    }
+                    3 => {
+                        client.update(0, 4)?;
+                        client.replace(0, [4, 5])?;
+                        turn.store(4);
+                        client.get(0)
+                    }
+                    _ => Ok(()),
+                }
+            });
+        }
+        Ok(())
+    })
+    .faults(Faults::new().stalls(1).of([1]))
+    .kills(&["swarm-below-unlocked"])
 }
 
 /// The guess of the update is always stale: its value is written twice, while the key moves and a reader looks.

@@ -11,7 +11,7 @@ use farfield_core::history::kv::{KvInput, KvOutput};
 use farfield_core::{Endpoint, Error, Node, Result};
 use farfield_fabric::Word;
 
-use super::parts::{Call, History, poll_or_drop, take_client, thread};
+use super::parts::{Call, History, poll_or_drop, poll_until, take_client, thread};
 use crate::agreement::Deciding;
 use crate::cell::{Change, Entries, Entry};
 use crate::chores::Chore;
@@ -51,7 +51,7 @@ pub(super) fn open_small(cluster: &Cluster, options: SwarmStoreOptions, register
         cluster.on_each(move |node| {
             let ep = node.endpoint()?;
             let client = all[node.id().index()].client(&ep)?;
-            let core = &client.core;
+            let core = client.cores.first();
             ep.block_on(async {
                 for _ in 0..takes {
                     if !core.take_group().await? {
@@ -138,19 +138,19 @@ pub(super) struct Recorded<'c, 'e> {
 impl Recorded<'_, '_> {
     /// Sets its clock forward, in microseconds.
     pub(super) fn set_ahead(&self, ahead: u64) {
-        self.client.core.ahead.set(ahead);
+        self.client.cores.first().ahead.set(ahead);
     }
 
     /// Asks this memory node last, as if it had been slow before.
     pub(super) fn set_slow(&self, replica: usize) {
         let mut slow = Replicas::default();
         slow.add(replica);
-        self.client.core.slow.set(slow);
+        self.client.cores.first().slow.set(slow);
     }
 
     /// Deletes a key, and leaves its register to all clients.
     pub(super) fn leave(&self, key: u64) -> Result<()> {
-        let core = &self.client.core;
+        let core = self.client.cores.first();
         core.with_store(|store| store.kept_max = 0);
         self.delete(key)?;
         self.ep.block_on(core.tend_until(|| core.in_hand() == 0))
@@ -158,7 +158,7 @@ impl Recorded<'_, '_> {
 
     /// The same, which may be dropped at some moment.
     pub(super) fn leave_or_drop(&self, key: u64) -> Result<()> {
-        let core = &self.client.core;
+        let core = self.client.cores.first();
         core.with_store(|store| store.kept_max = 0);
         self.delete(key)?;
         self.or_drop(core.tend_until(|| core.in_hand() == 0)).unwrap_or(Ok(()))
@@ -166,7 +166,7 @@ impl Recorded<'_, '_> {
 
     /// Brings a register whose key was deleted as far as the calls that were under way at that time have ended.
     pub(super) fn leave_first(&self) -> Result<()> {
-        let core = &self.client.core;
+        let core = self.client.cores.first();
         let has_ended = |chore: &Chore| matches!(chore, Chore::End(_));
         let is_first = || core.in_hand() == 0 || core.with_store(|store| store.chores.iter().any(has_ended));
         self.ep.block_on(core.tend_until(is_first))
@@ -174,18 +174,18 @@ impl Recorded<'_, '_> {
 
     /// Ends what was begun, or dropped.
     pub(super) fn leave_rest(&self) -> Result<()> {
-        let core = &self.client.core;
+        let core = self.client.cores.first();
         self.ep.block_on(core.tend_until(|| core.in_hand() == 0))
     }
 
     /// Whether this client would still find groups of registers that no client has.
     pub(super) fn may_take_groups(&self) -> bool {
-        !self.client.core.with_store(|store| store.are_groups_taken)
+        !self.client.cores.first().with_store(|store| store.are_groups_taken)
     }
 
     /// Fails if the first cell has a key that was deleted.
     pub(super) fn has_none_deleted(&self) -> Result<()> {
-        let core = &self.client.core;
+        let core = self.client.cores.first();
         self.ep.block_on(async {
             let entries = core.settled_entries(0).await?;
             for entry in entries.into_iter().filter(|entry| entry.is_mapped()) {
@@ -200,7 +200,7 @@ impl Recorded<'_, '_> {
 
     /// Finds out what has become of inserts that were dropped.
     pub(super) fn settle(&self) -> Result<()> {
-        self.ep.block_on(self.client.core.settle_one()).map(|_| ())
+        self.ep.block_on(self.client.cores.first().settle_one()).map(|_| ())
     }
 
     /// Makes some calls at the same time.
@@ -295,6 +295,22 @@ impl Recorded<'_, '_> {
         })
     }
 
+    /// An update that rests when it is on its way.
+    pub(super) fn update_with_a_rest(&self, key: u64, value: u64, rest: impl FnOnce() -> Result<()>) -> Result<()> {
+        let call = self.history.begin(self.node, key as usize, KvInput::Update(value));
+        let (before, value) = (self.ep.counts(), [value; 2]);
+        let is_posted = || (self.ep.counts() - before).atomics > 0;
+        let mut update = pin!(self.client.update(&key, &value));
+        let early = poll_until(self.ep, update.as_mut(), is_posted);
+        rest()?;
+        let is_there = match early {
+            Some(is_there) => is_there?,
+            None => self.ep.block_on(update)?,
+        };
+        self.history.end(call, KvOutput::Succeeded(is_there));
+        Ok(())
+    }
+
     pub(super) fn delete(&self, key: u64) -> Result<()> {
         self.call(key, KvInput::Delete, |client| client.delete_blocking(&key).map(|()| KvOutput::Stored))
     }
@@ -321,7 +337,7 @@ impl Recorded<'_, '_> {
 
     /// Adds an entry to the first cell. It has all those that were there before this began.
     pub(super) fn agree(&self, agreed: &Agreed, number: usize, may_drop: bool) -> Result<()> {
-        let core = &self.client.core;
+        let core = self.client.cores.first();
         let entry = Entry::free(Location { register: number, instance: 0 });
         let before = agreed.borrow().clone();
         let mut deciding = Deciding::new(0);

@@ -21,7 +21,7 @@ impl<'e, K: Key, V: Value> SwarmStoreClient<'e, K, V> {
     /// # Errors
     /// As `get`.
     pub fn get_blocking(&self, key: &K) -> Result<Option<V>> {
-        self.core.endpoint.block_on(self.get(key))
+        self.cores.first().endpoint.block_on(self.get(key))
     }
 
     /// [`SwarmStoreClient::get_many`], which it waits for on this thread.
@@ -40,7 +40,7 @@ impl<'e, K: Key, V: Value> SwarmStoreClient<'e, K, V> {
     /// # Errors
     /// As `get_many`.
     pub fn get_many_blocking(&self, keys: &[K]) -> Result<Vec<Option<V>>> {
-        self.core.endpoint.block_on(self.get_many(keys))
+        self.cores.first().endpoint.block_on(self.get_many(keys))
     }
 
     /// [`SwarmStoreClient::insert`], which it waits for on this thread.
@@ -59,7 +59,7 @@ impl<'e, K: Key, V: Value> SwarmStoreClient<'e, K, V> {
     /// # Errors
     /// As `insert`.
     pub fn insert_blocking(&self, key: &K, value: &V) -> Result<bool> {
-        self.core.endpoint.block_on(self.insert(key, value))
+        self.cores.first().endpoint.block_on(self.insert(key, value))
     }
 
     /// [`SwarmStoreClient::update`], which it waits for on this thread.
@@ -78,7 +78,7 @@ impl<'e, K: Key, V: Value> SwarmStoreClient<'e, K, V> {
     /// # Errors
     /// As `update`.
     pub fn update_blocking(&self, key: &K, value: &V) -> Result<bool> {
-        self.core.endpoint.block_on(self.update(key, value))
+        self.cores.first().endpoint.block_on(self.update(key, value))
     }
 
     /// [`SwarmStoreClient::upsert`], which it waits for on this thread.
@@ -97,7 +97,7 @@ impl<'e, K: Key, V: Value> SwarmStoreClient<'e, K, V> {
     /// # Errors
     /// As `upsert`.
     pub fn upsert_blocking(&self, key: &K, value: &V) -> Result<()> {
-        self.core.endpoint.block_on(self.upsert(key, value))
+        self.cores.first().endpoint.block_on(self.upsert(key, value))
     }
 
     /// [`SwarmStoreClient::delete`], which it waits for on this thread.
@@ -116,7 +116,7 @@ impl<'e, K: Key, V: Value> SwarmStoreClient<'e, K, V> {
     /// # Errors
     /// As `delete`.
     pub fn delete_blocking(&self, key: &K) -> Result<()> {
-        self.core.endpoint.block_on(self.delete(key))
+        self.cores.first().endpoint.block_on(self.delete(key))
     }
 
     /// [`SwarmStoreClient::update_if`], which it waits for on this thread.
@@ -135,6 +135,6 @@ impl<'e, K: Key, V: Value> SwarmStoreClient<'e, K, V> {
     /// # Errors
     /// As `update_if`.
     pub fn update_if_blocking(&self, key: &K, passes: impl FnMut(&V) -> bool, value: &V) -> Result<bool> {
-        self.core.endpoint.block_on(self.update_if(key, passes, value))
+        self.cores.first().endpoint.block_on(self.update_if(key, passes, value))
     }
 }

@@ -29,7 +29,7 @@ impl<K: Key, V: Value> SwarmStoreClient<'_, K, V> {
     /// # Errors
     /// As [`SwarmStoreClient::insert`]: the move needs a free register, too.
     pub async fn update_if(&self, key: &K, mut passes: impl FnMut(&V) -> bool, value: &V) -> Result<bool> {
-        measured!(self.core, UPDATE_IF, self.update_if(key, passes, value));
+        measured!(self.cores.first(), UPDATE_IF, self.update_if(key, passes, value));
         let name = self.name(key)?;
         let (words, mut found) = (self.encode(&name, value)?, self.empty_words());
         loop {
@@ -39,12 +39,12 @@ impl<K: Key, V: Value> SwarmStoreClient<'_, K, V> {
             }
             let mut replace = |found: &[u64]| Ok(passes(&self.decode(found)?).then(|| words.clone()));
             let entry = Entry::mapped(at, name.hash);
-            let moved = self.core.move_key(name.cell, entry, &mut found, &mut replace).await?;
+            let moved = name.core.move_key(name.cell, entry, &mut found, &mut replace).await?;
             self.forget(&name, at);
             match moved {
                 Moved::Replaced(to) => {
                     self.remember(&name, to);
-                    self.core.tend_if_many().await;
+                    name.core.tend_if_many().await;
                     return Ok(true);
                 }
                 Moved::Kept(to) => {

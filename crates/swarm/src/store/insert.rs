@@ -7,7 +7,6 @@ use super::{INSERT, Name, SwarmStoreClient};
 use crate::agreement::Deciding;
 use crate::cell::{Change, Entry};
 use crate::chores::Chore;
-use crate::client::Core;
 use crate::errors::StoreFull;
 use crate::mapping::Mapping;
 use crate::registers::Doubt;
@@ -33,7 +32,7 @@ impl<'e, K: Key, V: Value> SwarmStoreClient<'e, K, V> {
     /// [`NoMajority`](crate::NoMajority), a timeout and more than 64 calls at a time: it has happened, or not, or will before this client's
     /// next insert that finds no free register. The key or the value is too long, [`StoreFull`] or [`TimestampsUsedUp`](crate::TimestampsUsedUp): it has not.
     pub async fn insert(&self, key: &K, value: &V) -> Result<bool> {
-        measured!(self.core, INSERT, self.insert(key, value));
+        measured!(self.cores.first(), INSERT, self.insert(key, value));
         self.add(key, value).await
     }
 
@@ -44,7 +43,7 @@ impl<'e, K: Key, V: Value> SwarmStoreClient<'e, K, V> {
         if self.cached(&name).is_some() && self.find(&name, &mut found).await?.is_some() {
             return Ok(false);
         }
-        let core = &self.core;
+        let core = name.core;
         let deciding = Deciding { is_new: !core.is_used(name.cell), ..Deciding::new(name.cell) };
         let room = core.take_room().await?;
         let mut mapping = room.fill(&words, deciding, |at| Entry::mapped(at, name.hash), None)?;
@@ -57,15 +56,15 @@ impl<'e, K: Key, V: Value> SwarmStoreClient<'e, K, V> {
             core.tend_if_many().await;
         }
         if !has_had && mapped == Mapped::Full {
-            let keys = core.index().layout.buckets;
-            return Err(Error::custom(StoreFull { keys }).of(path(core)));
+            let keys = self.limits.keys;
+            return Err(Error::custom(StoreFull { keys }).of(self.cores.first().shared.object.path()));
         }
         Ok(has_had)
     }
 
     /// Maps the key to the register, unless another one has it already.
-    async fn map(&self, mapping: &mut Mapping<'_, 'e>, name: &Name<'_>, found: &mut [u64]) -> Result<Mapped> {
-        let core = &self.core;
+    async fn map(&self, mapping: &mut Mapping<'_, 'e>, name: &Name<'_, 'e>, found: &mut [u64]) -> Result<Mapped> {
+        let core = name.core;
         let (doubt, payload) = mapping.parts();
         let mapping = doubt.mapping;
         let deadline = core.endpoint.deadline();
@@ -120,7 +119,7 @@ impl<'e, K: Key, V: Value> SwarmStoreClient<'e, K, V> {
                 }
             } else if is_full
                 && !core.take_free_of(name.cell).await?
-                && !self.make_room(name.cell, &entries, deadline).await?
+                && !self.make_room(name, &entries, deadline).await?
             {
                 return Ok(Mapped::Full);
             }
@@ -129,8 +128,8 @@ impl<'e, K: Key, V: Value> SwarmStoreClient<'e, K, V> {
 
     /// Unmaps the deleted keys of a cell, and waits until others have taken theirs out. False if there is none of either, or the
     /// deadline is over.
-    async fn make_room(&self, cell: usize, entries: &[Entry], deadline: Instant) -> Result<bool> {
-        let (core, mut words, mut keys) = (&self.core, self.empty_words(), 0);
+    async fn make_room(&self, name: &Name<'_, 'e>, entries: &[Entry], deadline: Instant) -> Result<bool> {
+        let (core, cell, mut words, mut keys) = (name.core, name.cell, self.empty_words(), 0);
         for entry in entries.iter().copied().filter(|entry| entry.is_mapped()) {
             match core.read(entry.at(), &mut words).await? {
                 Read::Value => keys += 1,
@@ -147,10 +146,6 @@ impl<'e, K: Key, V: Value> SwarmStoreClient<'e, K, V> {
         core.pause(core.endpoint.now() + core.shared.options.patience).await;
         Ok(true)
     }
-}
-
-fn path<'c>(core: &'c Core<'_>) -> &'c str {
-    core.shared.object.path()
 }
 
 /// What has become of a mapping.

@@ -4,6 +4,7 @@ use farfield_core::{Key, Result, Value};
 
 use super::{AT_A_TIME, SCAN, SwarmStoreClient};
 use crate::cell::{Entries, Entry};
+use crate::client::Core;
 use crate::safe_guess::Read;
 use crate::sections::Section;
 use crate::together::together;
@@ -36,23 +37,27 @@ impl<'e, K: Key, V: Value> SwarmStoreClient<'e, K, V> {
     /// # Errors
     /// As [`SwarmStoreClient::get`].
     pub async fn scan(&self, from: usize) -> Result<(Vec<(K, V)>, Option<usize>)> {
-        measured!(self.core, SCAN, self.scan(from));
-        self.core.shared.object.check_current()?;
-        let buckets = self.core.index().layout.buckets;
-        let end = buckets.min(from.saturating_add(SCANNED));
-        let found = together(AT_A_TIME, (from..end).map(|cell| self.scan_cell(cell))).await?;
-        Ok((found.into_iter().flatten().collect(), (end < buckets).then_some(end)))
+        measured!(self.cores.first(), SCAN, self.scan(from));
+        let first = self.cores.first();
+        first.shared.object.check_current()?;
+        // The cells of one shard after those of the other: all have as many.
+        let buckets = first.index().layout.buckets;
+        let cells = buckets * self.cores.len();
+        let end = cells.min(from.saturating_add(SCANNED));
+        let scan = |cell| self.scan_cell(&self.cores[cell / buckets], cell % buckets);
+        let found = together(AT_A_TIME, (from..end).map(scan)).await?;
+        Ok((found.into_iter().flatten().collect(), (end < cells).then_some(end)))
     }
 
-    async fn scan_cell(&self, cell: usize) -> Result<Vec<(K, V)>> {
+    async fn scan_cell(&self, core: &Core<'e>, cell: usize) -> Result<Vec<(K, V)>> {
         loop {
-            let entries = self.core.settled_entries(cell).await?;
-            let section = self.core.enter()?;
-            let found = self.scan_among(&section, cell, entries).await;
+            let entries = core.settled_entries(cell).await?;
+            let section = core.enter()?;
+            let found = self.scan_among(core, &section, cell, entries).await;
             section.end();
             match found? {
                 Ok(found) => return Ok(found),
-                Err(moved) => drop(self.core.left(cell, moved).await?),
+                Err(moved) => drop(core.left(cell, moved).await?),
             }
         }
     }
@@ -60,6 +65,7 @@ impl<'e, K: Key, V: Value> SwarmStoreClient<'e, K, V> {
     /// Or an entry whose key moves.
     async fn scan_among(
         &self,
+        core: &Core<'e>,
         section: &Section<'_, 'e>,
         cell: usize,
         entries: Entries,
@@ -67,9 +73,9 @@ impl<'e, K: Key, V: Value> SwarmStoreClient<'e, K, V> {
         let mut found = Vec::new();
         let mut words = self.empty_words();
         for entry in entries.into_iter().filter(|entry| entry.is_mapped()) {
-            match self.core.read_in(section, entry.at(), &mut words).await? {
+            match core.read_in(section, entry.at(), &mut words).await? {
                 Read::Value => found.push((self.key(&words)?, self.decode(&words)?)),
-                Read::Sealed(seal) => self.core.found_deleted(cell, entry, seal),
+                Read::Sealed(seal) => core.found_deleted(cell, entry, seal),
                 Read::Moved => return Ok(Err(entry)),
             }
         }

@@ -30,7 +30,7 @@ fn invalid_options_are_errors() -> Result<()> {
     };
     let invalid = [
         options(0),
-        options(60_001),
+        options(64 * 65_535),
         options(usize::MAX),
         with(|options| options.cached_keys = 0),
         with(|options| options.key_bytes_max = usize::MAX),
@@ -114,13 +114,49 @@ fn every_call_finds_what_the_calls_of_other_clients_have_done() -> Result<()> {
 fn scan(client: &SwarmStoreClient<'_, u64, [u64; 2]>) -> Result<Vec<u64>> {
     let (mut from, mut keys) = (Some(0), Vec::new());
     while let Some(position) = from {
-        let (entries, next) = client.core.endpoint.block_on(client.scan(position))?;
+        let (entries, next) = client.cores.first().endpoint.block_on(client.scan(position))?;
         assert!(entries.iter().all(|(key, found)| *found == value(*key)));
         keys.extend(entries.iter().map(|(key, _)| *key));
         from = next;
     }
     keys.sort_unstable();
     Ok(keys)
+}
+
+/// More keys than a metadata word could have buffers for: all of them find room, each in its shard.
+#[test]
+fn a_store_of_many_keys_has_several_shards() -> Result<()> {
+    const KEYS: u64 = 100_000;
+    let nodes = local_session(2)?;
+    let stores = open(&nodes, &options(KEYS as usize))?;
+    let (ep, far) = (nodes[0].endpoint()?, nodes[1].endpoint()?);
+    let (mine, yours) = (stores[0].client(&ep)?, stores[1].client(&far)?);
+    assert!(mine.cores.len() > 1);
+    for key in 0..KEYS {
+        let client = if key % 2 == 0 { &mine } else { &yours };
+        assert!(client.insert_blocking(&key, &value(key))?, "key {key}");
+    }
+    assert_eq!(scan(&mine)?, (0..KEYS).collect::<Vec<_>>());
+    let keys: Vec<u64> = (0..KEYS).step_by(997).collect();
+    for key in &keys {
+        yours.delete_blocking(key)?;
+    }
+    assert!(mine.get_many_blocking(&keys)?.iter().all(Option::is_none));
+    for key in &keys {
+        assert!(mine.insert_blocking(key, &value(*key + 1))?);
+    }
+    let found = yours.get_many_blocking(&keys)?;
+    assert!(found.iter().zip(&keys).all(|(found, key)| *found == Some(value(key + 1))));
+
+    // A thread gets the clients of all shards, or of none.
+    let error = stores[0].client(&ep).map(drop).expect_err("the only one is in use");
+    assert!(matches!(error.kind(), ErrorKind::InUse { .. }), "{error}");
+    drop(mine);
+    let again = stores[0].client(&ep)?;
+    assert_eq!(again.get_blocking(&1)?, Some(value(1)));
+    drop(again);
+    drop(yours);
+    Ok(())
 }
 
 #[test]
