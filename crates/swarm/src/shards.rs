@@ -91,8 +91,8 @@ impl<'e> Cores<'e> {
 
     /// The shard of a key with this hash. Its cell comes of the low bits, and its tag of the highest ones.
     pub(crate) fn of_hash(&self, hash: u64) -> &Core<'e> {
-        let bits = hash >> 24 & u64::from(u32::MAX);
-        &self.cores[(bits * self.cores.len() as u64 >> 32) as usize]
+        let bits = (hash >> 24) & u64::from(u32::MAX);
+        &self.cores[((bits * self.cores.len() as u64) >> 32) as usize]
     }
 }
 

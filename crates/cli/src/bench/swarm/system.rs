@@ -106,6 +106,8 @@ impl System {
             Kind::Swarm => {
                 let mut options = SwarmStoreOptions::default();
                 (options.keys, options.key_bytes_max, options.value_bytes_max) = (scale.keys, 8, scale.size);
+                // Caches are warm.
+                options.cached_keys = options.cached_keys.max(scale.keys);
                 options.replicas.memory = scale.memory.clone();
                 options.replicas.clients = scale.client_nodes();
                 options.replicas.metadata_words = scale.metadata_words;
