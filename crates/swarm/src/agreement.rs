@@ -200,7 +200,7 @@ impl<'e> Core<'e> {
 
     /// Whether all memory nodes have answered lately.
     pub(crate) fn do_all_answer(&self) -> bool {
-        self.live(0).len() == self.shared.replicas.len() && self.slow.get() == Replicas::default()
+        self.live(0).len() == self.shared.replicas.len() && self.common.slow.get() == Replicas::default()
     }
 
     /// The record of a cell, and its word on most memory nodes. None if it is not known to be chosen.

@@ -2,6 +2,7 @@
 
 use core::cell::{Cell, RefCell};
 use std::collections::{HashMap, HashSet, VecDeque};
+use std::rc::Rc;
 use std::sync::Arc;
 
 use crate::buffers::{Held, Pool, Used};
@@ -20,12 +21,16 @@ use crate::version::hash_of;
 use crate::version::{Location, Version};
 use farfield_core::toolkit::Object;
 use farfield_core::{Error, ErrorKind, Result};
-use farfield_fabric::{self as fabric, Batch, Buf, Endpoint, Instant, LocalMutex, NodeId, Op, Posted, RemotePtr};
+use farfield_fabric::{self as fabric, Batch, Buf, Endpoint, Instant, NodeId, Op, Posted, RemotePtr};
 use smallvec::SmallVec;
 
-/// The state that all clients of a node share.
+/// The state of a shard that all clients of a node share.
 pub(crate) struct Shared {
-    pub(crate) object: Object,
+    pub(crate) object: Arc<Object>,
+    /// This shard, of so many, which have so many registers or keys together.
+    pub(crate) shard: usize,
+    pub(crate) shards: usize,
+    pub(crate) size: usize,
     pub(crate) options: SwarmOptions,
     pub(crate) layout: Layout,
     pub(crate) replicas: Vec<Replica>,
@@ -36,8 +41,13 @@ pub(crate) struct Shared {
     pub(crate) sections: Arc<Sections>,
     /// When the array was opened, on this node's clock. One that opens it later has a clock that is behind, and is set right.
     pub(crate) opened: Instant,
-    /// The clients that are not in use.
-    pub(crate) places: LocalMutex<Vec<Place>>,
+}
+
+impl Shared {
+    /// A register's number among those of all shards.
+    pub(crate) fn number_of(&self, register: usize) -> usize {
+        register * self.shards + self.shard
+    }
 }
 
 /// The index of a store, on the memory nodes.
@@ -205,16 +215,9 @@ impl Place {
     }
 }
 
-/// A client's handle, for registers of words.
-pub(crate) struct Core<'e> {
-    pub(crate) endpoint: &'e Endpoint,
-    pub(crate) shared: Arc<Shared>,
-    pub(crate) client: usize,
-    pub(crate) writer: usize,
-    /// None when it is dropped.
-    place: RefCell<Option<Place>>,
-    /// How far its clock is set forward, in microseconds.
-    pub(crate) ahead: Cell<u64>,
+/// What a thread's clients of all shards share.
+#[derive(Default)]
+pub(crate) struct Common<'e> {
     /// Calls so far, and memory nodes that were slow.
     pub(crate) asked: Cell<u32>,
     pub(crate) slow: Cell<Replicas>,
@@ -223,6 +226,18 @@ pub(crate) struct Core<'e> {
     pub(crate) sections: Cell<u64>,
     /// Sections of reads that have ended, and memory nodes to which they have put something, each with a get that flushes it.
     pub(crate) late: RefCell<Vec<(usize, usize, Op<'e, u64>)>>,
+}
+
+/// A client's handle of a shard, for registers of words.
+pub(crate) struct Core<'e> {
+    pub(crate) endpoint: &'e Endpoint,
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) client: usize,
+    pub(crate) writer: usize,
+    place: RefCell<Place>,
+    pub(crate) common: Rc<Common<'e>>,
+    /// How far its clock is set forward, in microseconds.
+    pub(crate) ahead: Cell<u64>,
     /// A look at the tables of nodes with clients that is under way.
     pub(crate) count: RefCell<Option<Count<'e>>>,
     /// Registers that this client is writing.
@@ -230,31 +245,23 @@ pub(crate) struct Core<'e> {
 }
 
 impl<'e> Core<'e> {
-    pub(crate) fn new(shared: &Arc<Shared>, endpoint: &'e Endpoint) -> Result<Core<'e>> {
-        shared.object.check_current()?;
-        if shared.asks.is_none() {
-            let why = "this node has no clients: it is not among `clients` of the options".into();
-            return Err(Error::from(ErrorKind::Config { why }).of(shared.object.path()));
-        }
-        let place = shared.places.lock().pop().ok_or_else(|| {
-            let in_use = ErrorKind::InUse { what: "clients of the array", max: shared.options.clients_per_node };
-            Error::from(in_use).of(shared.object.path())
-        })?;
-        Ok(Core {
+    pub(crate) fn new(shared: &Arc<Shared>, endpoint: &'e Endpoint, place: Place, common: Rc<Common<'e>>) -> Core<'e> {
+        Core {
             endpoint,
             shared: Arc::clone(shared),
             client: place.client,
             writer: place.writer,
-            place: RefCell::new(Some(place)),
+            place: RefCell::new(place),
+            common,
             ahead: Cell::new(0),
-            asked: Cell::new(0),
-            slow: Cell::default(),
-            answer_times: AnswerTimes::default(),
-            sections: Cell::new(0),
-            late: RefCell::new(Vec::new()),
             count: RefCell::new(None),
             writing: RefCell::new(SmallVec::new()),
-        })
+        }
+    }
+
+    /// The state that the next client in its place takes over.
+    pub(crate) fn into_place(self) -> Place {
+        self.place.into_inner()
     }
 
     /// What this writer's metadata word of a register holds, as far as it knows.
@@ -298,7 +305,7 @@ impl<'e> Core<'e> {
     }
 
     pub(crate) fn with_place<T>(&self, body: impl FnOnce(&mut Place) -> T) -> T {
-        body(self.place.borrow_mut().as_mut().expect("only a drop takes it"))
+        body(&mut self.place.borrow_mut())
     }
 
     /// What only a client of a store has.
@@ -453,7 +460,8 @@ impl<'e> Core<'e> {
         if begin().is_none() {
             let start = self.endpoint.now();
             self.endpoint.wait_until(start + self.endpoint.timeout(), begin).await.map_err(|_| {
-                let what = format!("this client's write of register {register} before this one");
+                let number = self.shared.number_of(register);
+                let what = format!("this client's write of register {number} before this one");
                 let waited = self.endpoint.now() - start;
                 Error::from(ErrorKind::Timeout { what, waited, missing: Vec::new() }).of(self.shared.object.path())
             })?;
@@ -465,22 +473,5 @@ impl<'e> Core<'e> {
 impl Drop for Writing<'_, '_> {
     fn drop(&mut self) {
         self.core.writing.borrow_mut().retain(|register| *register != self.register);
-    }
-}
-
-impl Drop for Core<'_> {
-    fn drop(&mut self) {
-        // The next client in this place has another endpoint, and must not be overtaken by what this one has put. Nor must a
-        // section end before that.
-        self.wait_for_all_replicas();
-        self.late.get_mut().clear();
-        let mut sections = self.sections.get();
-        while sections != 0 {
-            self.leave(sections.trailing_zeros() as usize);
-            sections &= sections - 1;
-        }
-        if let Some(place) = self.place.get_mut().take() {
-            self.shared.places.lock().push(place);
-        }
     }
 }

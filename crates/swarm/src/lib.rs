@@ -149,9 +149,9 @@ use zerocopy::IntoBytes;
 use self::client::{Core, Home};
 pub use self::errors::{MemoryLost, NoMajority, StoreFull, TimestampsUsedUp};
 pub use self::lender::{Lent, MemoryNode};
-use self::open::Shape;
+use self::open::{Opened, Shape};
 pub use self::options::{SwarmOptions, SwarmStoreOptions};
-use self::shards::{Cores, Shards};
+use self::shards::Cores;
 pub use self::store::{SwarmStore, SwarmStoreClient};
 use self::version::Location;
 
@@ -175,7 +175,7 @@ const WRITE: usize = 1;
 /// # Ok::<(), farfield::Error>(())
 /// ```
 pub struct SwarmArray<T> {
-    shards: Shards,
+    opened: Opened,
     registers: usize,
     _values: PhantomData<T>,
 }
@@ -184,7 +184,7 @@ impl<T: Plain> SwarmArray<T> {
     /// Words of a value.
     const WORDS: usize = if size_of::<T>() == 0 { 1 } else { size_of::<T>().div_ceil(8) };
 
-    /// Opens an array of `registers` registers at `path`, and waits for the memory nodes. If they have just opened it, all registers are zero.
+    /// Opens an array of `registers` registers at `path`, at most four million, and waits for the memory nodes. If they have just opened it, all registers are zero.
     ///
     /// ```
     /// # use farfield::swarm::{SwarmArray, SwarmOptions};
@@ -227,8 +227,8 @@ impl<T: Plain> SwarmArray<T> {
             is_store: false,
             calls: &CALLS,
         };
-        let shards = Shards::open(node, path, participants, &shape)?;
-        Ok(SwarmArray { shards, registers, _values: PhantomData })
+        let opened = Opened::open(node, path, participants, &shape)?;
+        Ok(SwarmArray { opened, registers, _values: PhantomData })
     }
 
     /// A client, which makes its calls with this endpoint. A thread takes one and keeps it.
@@ -247,7 +247,7 @@ impl<T: Plain> SwarmArray<T> {
     /// # Errors
     /// The node has [`SwarmOptions::clients_per_node`] clients already.
     pub fn client<'e>(&self, endpoint: &'e Endpoint) -> Result<SwarmClient<'e, T>> {
-        Ok(SwarmClient { cores: self.shards.client(endpoint)?, registers: self.registers, _values: PhantomData })
+        Ok(SwarmClient { cores: self.opened.client(endpoint)?, registers: self.registers, _values: PhantomData })
     }
 
     /// How many registers there are.

@@ -41,12 +41,12 @@ impl Core<'_> {
     pub(crate) fn order(&self, register: usize) -> Order {
         let count = self.shared.replicas.len();
         // Once in a while they get another chance.
-        let asked = self.asked.get().wrapping_add(1);
-        self.asked.set(asked);
+        let asked = self.common.asked.get().wrapping_add(1);
+        self.common.asked.set(asked);
         if asked.is_multiple_of(SLOW_FOR) {
-            self.slow.set(Replicas::default());
+            self.common.slow.set(Replicas::default());
         }
-        let slow = self.slow.get();
+        let slow = self.common.slow.get();
         let first = register % count;
         let mut order: Order = (first..count).chain(0..first).collect();
         if slow != Replicas::default() {
@@ -71,7 +71,7 @@ impl Core<'_> {
 
     /// How long a client waits before it asks others: what the memory nodes have taken lately, and `at_least` so long.
     pub(crate) fn patience(&self, at_least: Duration) -> Duration {
-        self.answer_times.patience().min(self.endpoint.timeout() / 8).max(at_least)
+        self.common.answer_times.patience().min(self.endpoint.timeout() / 8).max(at_least)
     }
 
     /// Waits until a moment.
@@ -181,7 +181,7 @@ impl Core<'_> {
                 None => {
                     let since = self.endpoint.now();
                     let until = since + self.patience(at_least);
-                    waits.insert(Wait { since, until, is_measured: self.answer_times.is_measured() }).until
+                    waits.insert(Wait { since, until, is_measured: self.common.answer_times.is_measured() }).until
                 }
             };
             loop {
@@ -202,9 +202,9 @@ impl Core<'_> {
         let was_patient = !matches!(ended, Ended::Impatient);
         if !was_patient {
             // They come last from now on. The clock is not looked at again: every operation ends.
-            let mut slow = self.slow.get();
+            let mut slow = self.common.slow.get();
             pending.iter().for_each(|(replica, _)| slow.add(*replica));
-            self.slow.set(slow);
+            self.common.slow.set(slow);
             let mut is_first = true;
             ended = poll_fn(|cx| {
                 let asks_all = core::mem::take(&mut is_first);
@@ -215,9 +215,9 @@ impl Core<'_> {
                 }
             })
             .await;
-            let mut slow = self.slow.get();
+            let mut slow = self.common.slow.get();
             gathered.answers.iter().for_each(|(replica, _)| slow.remove(*replica));
-            self.slow.set(slow);
+            self.common.slow.set(slow);
         }
         if let Some(Wait { since, until, is_measured }) = waits
             && matches!(ended, Ended::Enough)
@@ -225,12 +225,12 @@ impl Core<'_> {
         {
             let is_first = |(replica, _): &(usize, T)| order.iter().take(needed).any(|first| first == *replica);
             let asked = if gathered.answers.iter().all(is_first) { since } else { until };
-            self.answer_times.add(self.endpoint.now().since(asked));
+            self.common.answer_times.add(self.endpoint.now().since(asked));
         }
         if !failed.is_empty() {
-            let mut slow = self.slow.get();
+            let mut slow = self.common.slow.get();
             failed.iter().for_each(|(replica, _)| slow.add(*replica));
-            self.slow.set(slow);
+            self.common.slow.set(slow);
         }
         (ended, gathered, failed)
     }

@@ -266,7 +266,10 @@ impl<'e> Core<'e> {
                 continue;
             }
             if self.endpoint.now() >= start + self.endpoint.timeout() {
-                return Err(self.timed_out(format!("the move of a key from register {}", entry.at().register), start));
+                return Err(self.timed_out(
+                    format!("the move of a key from register {}", self.shared.number_of(entry.at().register)),
+                    start,
+                ));
             }
             let mut found = vec![0; self.shared.layout.value_words];
             Box::pin(self.move_key(cell, entry, &mut found, &mut |_| Ok(None))).await?;
@@ -291,7 +294,7 @@ impl<'e> Core<'e> {
     async fn limit(&self, cell: usize, entry: Entry) -> Result<Limit> {
         let start = self.endpoint.now();
         let record = self.left(cell, entry).await?;
-        let register = entry.at().register;
+        let register = self.shared.number_of(entry.at().register);
         self.limit_after(&record, entry).await?.ok_or_else(|| {
             self.timed_out(
                 format!("the end of a call on register {register}, which was used again several times"),

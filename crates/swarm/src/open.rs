@@ -2,15 +2,16 @@
 
 use std::sync::Arc;
 
-use farfield_core::toolkit::{ErrorContext, ObjectBuilder, Participants, Regions};
+use farfield_core::toolkit::{ErrorContext, ObjectBuilder, Participants, Regions, region_bytes};
 use farfield_core::{Error, ErrorKind, Node, Result};
-use farfield_fabric::{GroupKey, LocalMutex, NodeId, RemotePtr};
+use farfield_fabric::{Endpoint, GroupKey, LocalMutex, NodeId, RemotePtr};
 
 use crate::census::{Asks, REQUEST_BYTES, Table, register};
-use crate::client::{Core, Index, IndexReplica, Place, Replica, Shared};
+use crate::client::{Index, IndexReplica, Place, Replica, Shared};
 use crate::layout::IndexLayout;
 use crate::options::SwarmOptions;
 use crate::sections::{Answers, Sections};
+use crate::shards::{Cores, Places, shards_of};
 
 /// The kinds of objects, and their regions on a memory node.
 pub(crate) const KINDS: [&str; 2] = [ARRAY, STORE];
@@ -41,22 +42,19 @@ pub(crate) fn default_participants(node: &Node, path: &str) -> Vec<NodeId> {
 }
 
 /// The nodes that have to do with an object.
-pub(crate) struct Members {
+struct Members {
     memory: Vec<NodeId>,
-    /// The nodes that may have clients, by their places.
+    /// The nodes that may have clients, by their places; and this one's among them.
     client_nodes: Participants,
+    rank: Option<usize>,
     /// The clients of all nodes.
-    pub(crate) writers: usize,
-}
-
-/// Nodes are named by their places, since a later incarnation may open the object, too.
-fn place(node: &Node, of: NodeId) -> NodeId {
-    NodeId(node.rank_of(of) as u16)
+    writers: usize,
 }
 
 impl Members {
-    pub(crate) fn of(node: &Node, path: &str, participants: &[NodeId], options: &SwarmOptions) -> Result<Members> {
-        let place = |of: NodeId| place(node, of);
+    fn of(node: &Node, path: &str, participants: &[NodeId], options: &SwarmOptions) -> Result<Members> {
+        // Nodes are named by their places, since a later incarnation may open it, too.
+        let place = |of: NodeId| NodeId(node.rank_of(of) as u16);
         let places: Vec<NodeId> = participants.iter().copied().map(place).collect();
         let places = Participants::new(&places);
         places.require(place(node.id())).of(path)?;
@@ -71,14 +69,16 @@ impl Members {
         }
         let client_nodes = options.client_nodes(&places, place).of(path)?;
         let writers = options.writers(&client_nodes).of(path)?;
-        Ok(Members { memory, client_nodes, writers })
+        let rank = client_nodes.rank_of(place(node.id()));
+        Ok(Members { memory, client_nodes, rank, writers })
     }
 }
 
-/// An array or a store that is open on this node, or a shard of it.
+/// An array or a store that is open on this node.
 pub(crate) struct Opened {
-    pub(crate) shared: Arc<Shared>,
-    pub(crate) closes: Arc<Closes>,
+    shards: Vec<Arc<Shared>>,
+    places: Places,
+    closes: Arc<Closes>,
 }
 
 /// Tells the service thread that it is closed on this node.
@@ -91,22 +91,27 @@ impl Drop for Closes {
 }
 
 impl Opened {
-    /// Of this many registers, or keys.
-    pub(crate) fn open(node: &Node, path: &str, members: &Members, shape: &Shape<'_>, size: usize) -> Result<Opened> {
-        let Shape { kind, described, options, value_words, is_store, calls, .. } = shape;
-        let Members { memory, client_nodes, writers } = members;
-        let index = is_store.then(|| IndexLayout::new(size, *writers));
-        let registers = index.map_or(size, |index| index.registers());
-        let layout = options.layout(registers, *value_words, *writers, *is_store).of(path)?;
+    pub(crate) fn open(node: &Node, path: &str, participants: &[NodeId], shape: &Shape<'_>) -> Result<Opened> {
+        let Shape { kind, described, options, size, value_words, is_store, calls } = shape;
+        let members = Members::of(node, path, participants, options)?;
+        let Members { memory, client_nodes, rank, writers } = &members;
+        let writers = *writers;
+        let (shards, size_of_each) = shards_of(shape, writers).of(path)?;
+        let index = is_store.then(|| IndexLayout::new(size_of_each, writers));
+        let registers = index.map_or(size_of_each, |index| index.registers());
+        let layout = options.layout(registers, *value_words, writers, *is_store).of(path)?;
         let (clients, nodes) = (options.clients_per_node, client_nodes.count());
         let (answers_bytes, requests_bytes) = (clients * nodes * 8, layout.writers * REQUEST_BYTES);
         let table = Table { nodes, clients: layout.writers, memory_nodes: memory.len() };
         let (registers, buffers) = (layout.registers_bytes().of(path)?, layout.buffers_bytes().of(path)?);
+        // Of one shard.
         let mut bytes = vec![registers, buffers, layout.locks_bytes().of(path)?, table.bytes()];
         if let Some(index) = &index {
             bytes.extend([index.cells_bytes().of(path)?, index.records_bytes(layout.writers).of(path)?]);
         }
-        let lent: Vec<(&str, usize)> = REGIONS.into_iter().zip(bytes).collect();
+        let of_all = |bytes: &usize| region_bytes(shards, bytes / 8, "the registers, their size or the clients");
+        let all = bytes.iter().map(of_all).collect::<Result<Vec<usize>>>().of(path)?;
+        let lent: Vec<(&str, usize)> = REGIONS.into_iter().zip(all).collect();
 
         let mut regions = Regions::new(node);
         if memory.contains(&node.id()) {
@@ -114,14 +119,11 @@ impl Opened {
                 regions.alloc(name, GroupKey::DATA, *bytes).of(path)?;
             }
         }
-        let rank = client_nodes.rank_of(place(node, node.id()));
-        let questions = match rank {
-            None => None,
-            Some(rank) => {
-                let requests = regions.alloc_own(GroupKey::SERVICE, requests_bytes).of(path)?;
-                Some((rank, requests, regions.alloc_own(GroupKey::SIGNAL, answers_bytes).of(path)?))
-            }
-        };
+        let mut questions = Vec::new();
+        for _ in 0..if rank.is_some() { shards } else { 0 } {
+            let requests = regions.alloc_own(GroupKey::SERVICE, requests_bytes).of(path)?;
+            questions.push((requests, regions.alloc_own(GroupKey::SIGNAL, answers_bytes).of(path)?));
+        }
         let described = format!(
             "{described}, memory={memory:?}, clients={:?} of {clients}, metadata_words={}, buffers={}, first_timestamp={}",
             client_nodes.iter().collect::<Vec<_>>(),
@@ -137,70 +139,77 @@ impl Opened {
             }
         };
         let opening = ObjectBuilder::new(node, path, kind).layout(&described).homes(memory);
-        let object = opening.regions(regions).require_regions(expect).calls(calls).open()?;
-        // Operations to a memory node that had gone before this node came fail.
-        let region = |home: NodeId, name: &str| match object.remote(home, name) {
+        let object = Arc::new(opening.regions(regions).require_regions(expect).calls(calls).open()?);
+        // The part of a region that is a shard's. Operations to a memory node that had gone before this node came fail.
+        let region = |home: NodeId, region: usize, shard: usize| match object.remote::<u64>(home, REGIONS[region]) {
             Err(_) if node.has_gone(home) => Ok(RemotePtr::new(home, GroupKey::DATA, 0)),
-            found => found,
+            found => found.map(|found| found.at(shard * bytes[region] / 8)),
         };
 
-        let replica = |node: &NodeId| {
-            Ok(Replica {
-                node: *node,
-                registers: region(*node, "registers")?,
-                buffers: region(*node, "buffers")?,
-                locks: region(*node, "locks")?,
-                clients: region(*node, "clients")?,
-            })
-        };
-        let replicas = memory.iter().map(replica).collect::<Result<Vec<Replica>>>()?;
-        let index = match index {
-            None => None,
-            Some(layout) => {
-                let replica = |node: &NodeId| {
-                    Ok(IndexReplica { cells: region(*node, "index")?, records: region(*node, "records")? })
-                };
-                Some(Index { replicas: memory.iter().map(replica).collect::<Result<_>>()?, layout })
-            }
-        };
         let sections = Arc::new(Sections::new(clients));
-        let (mut asks, mut entered) = (None, None);
-        if let Some((rank, requests, answers)) = questions {
-            let (endpoint, own) = (node.endpoint()?, rank * clients..(rank + 1) * clients);
-            let found = register(node, &endpoint, &replicas, table, rank, own, requests.remote(0)).of(path)?;
-            entered = Some((found, endpoint));
-            let answering = Answers::new(Arc::clone(&sections), requests, rank, layout.writers, object.hold());
-            node.add_poller(Box::new(answering));
-            asks = Some(Asks { table, nodes: client_nodes.clone(), answers });
+        let opened = node.now();
+        let (mut all, mut entered) = (Vec::new(), Vec::new());
+        let endpoint = if rank.is_some() { Some(node.endpoint()?) } else { None };
+        let mut questions = questions.into_iter();
+        for shard in 0..shards {
+            let replica = |node: &NodeId| {
+                let [registers, buffers, locks, clients] = [0, 1, 2, 3].map(|number| region(*node, number, shard));
+                let (registers, buffers, locks, clients) = (registers?, buffers?, locks?, clients?);
+                Ok(Replica { node: *node, registers, buffers, locks, clients })
+            };
+            let replicas = memory.iter().map(replica).collect::<Result<Vec<Replica>>>()?;
+            let index = match index {
+                None => None,
+                Some(layout) => {
+                    let replica = |node: &NodeId| {
+                        Ok(IndexReplica { cells: region(*node, 4, shard)?, records: region(*node, 5, shard)? })
+                    };
+                    Some(Index { replicas: memory.iter().map(replica).collect::<Result<_>>()?, layout })
+                }
+            };
+            let mut asks = None;
+            if let (Some(rank), Some(endpoint), Some((requests, answers))) = (*rank, &endpoint, questions.next()) {
+                let own = rank * clients..(rank + 1) * clients;
+                entered.push(register(node, endpoint, &replicas, table, rank, own, requests.remote(0)).of(path)?);
+                let answering = Answers::new(Arc::clone(&sections), requests, rank, layout.writers, object.hold());
+                node.add_poller(Box::new(answering));
+                asks = Some(Asks { table, nodes: client_nodes.clone(), answers });
+            }
+            all.push(Arc::new(Shared {
+                opened,
+                object: Arc::clone(&object),
+                shard,
+                shards,
+                size: *size,
+                options: (*options).clone(),
+                layout,
+                replicas,
+                index,
+                asks,
+                sections: Arc::clone(&sections),
+            }));
         }
-        let closes = Arc::new(Closes(Arc::clone(&sections)));
-        let mut shared = Shared {
-            opened: node.now(),
-            object,
-            options: (*options).clone(),
-            layout,
-            replicas,
-            index,
-            asks,
-            sections,
-            places: LocalMutex::new(Vec::new()),
+        let of_client = |client: usize| {
+            let writer = rank.map_or(0, |rank| rank * clients + client);
+            all.iter().map(|shared| Place::new(client, writer, shared)).collect()
         };
-        if let Some(rank) = rank {
-            let places =
-                (0..clients).rev().map(|client| Place::new(client, rank * clients + client, &shared)).collect();
-            shared.places = LocalMutex::new(places);
-        }
-        let opened = Opened { shared: Arc::new(shared), closes };
-        if let Some((entered, endpoint)) = entered {
+        let places = if rank.is_some() { (0..clients).rev().map(of_client).collect() } else { Vec::new() };
+        let closes = Arc::new(Closes(Arc::clone(&sections)));
+        let opened = Opened { shards: all, places: Arc::new(LocalMutex::new(places)), closes };
+        if let Some(endpoint) = &endpoint {
             // All at a time: each has its place.
-            let cores = (0..clients).map(|_| Core::new(&opened.shared, &endpoint)).collect::<Result<Vec<_>>>()?;
-            for (core, reserved) in cores.iter().zip(entered.reserved) {
-                if entered.succeeds {
-                    endpoint.block_on(core.succeed(reserved))?;
+            let own = (0..clients).map(|_| opened.client(endpoint)).collect::<Result<Vec<_>>>()?;
+            for (client, cores) in own.iter().enumerate() {
+                for (shard, entered) in entered.iter().enumerate().filter(|(_, entered)| entered.succeeds) {
+                    endpoint.block_on(cores[shard].succeed(entered.reserved[client]))?;
                 }
             }
-            cores.into_iter().rev().for_each(drop);
+            own.into_iter().rev().for_each(drop);
         }
         Ok(opened)
+    }
+
+    pub(crate) fn client<'e>(&self, endpoint: &'e Endpoint) -> Result<Cores<'e>> {
+        Cores::new(&self.shards, &self.places, &self.closes, endpoint)
     }
 }

@@ -33,7 +33,8 @@ pub struct SwarmOptions {
     /// read is shorter, and a write repeats its compare-and-swap more often. Default: 0, one for each client.
     pub metadata_words: usize,
     /// Spare buffers of each client on each memory node, beside one for each register: values that were replaced, and
-    /// that slow readers may still read. More of them are given back less often. Default: 32.
+    /// that slow readers may still read. More of them are given back less often. A store or an array of more than 65,000 buffers for each client
+    /// has so many spare ones in each of its shards. Default: 32.
     pub spare_buffers: usize,
     /// How long a call waits at least for the majority that it has asked before it asks the other memory nodes, too. Each client
     /// also measures how long they take to answer, and waits longer where they are slow. Default: 100 µs.
@@ -53,8 +54,8 @@ pub struct SwarmOptions {
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct SwarmStoreOptions {
-    /// Keys that the store has room for. Of more than about 60,000 (fewer with many clients) it consists of several *shards*, at most 64, each
-    /// an object of its own: the others are open at the path with `/1`, `/2` and so on behind it. Default: 4,096.
+    /// Keys that the store has room for. Of more than about 60,000 (fewer with many clients) it consists of several *shards*, at most 64, of
+    /// which each has room for its share of them. Default: 4,096.
     pub keys: usize,
     /// The longest key, in bytes, for keys that are byte strings. Default: 64.
     pub key_bytes_max: usize,

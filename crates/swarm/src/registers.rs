@@ -126,8 +126,7 @@ impl<'e> Core<'e> {
             if self.wait_for_ended().await? || is_one_there() {
                 continue;
             }
-            let keys = self.index().layout.buckets;
-            return Err(Error::custom(StoreFull { keys }).of(self.shared.object.path()));
+            return Err(Error::custom(StoreFull { keys: self.shared.size }).of(self.shared.object.path()));
         }
     }
 

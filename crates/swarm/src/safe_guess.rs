@@ -473,7 +473,7 @@ impl<'e> Core<'e> {
 
     #[cold]
     pub(crate) fn unsettled(&self, register: usize) -> Error {
-        let what = format!("register {register}: the memory nodes with its latest value");
+        let what = format!("register {}: the memory nodes with its latest value", self.shared.number_of(register));
         let memory = self.shared.replicas.iter().map(|replica| replica.node).collect();
         let timeout = ErrorKind::Timeout { what, waited: self.patience(self.shared.options.patience), missing: memory };
         Error::from(timeout).of(self.shared.object.path())

@@ -178,7 +178,7 @@ impl<'e> Core<'e> {
     /// Begins a read.
     pub(crate) fn enter<'c>(&'c self) -> Result<Section<'c, 'e>> {
         self.end_late(None);
-        let number = self.sections.get().trailing_ones() as usize;
+        let number = self.common.sections.get().trailing_ones() as usize;
         if number >= SECTIONS {
             let in_use = ErrorKind::InUse {
                 what: "reads of a client (those count whose copies a memory node has not taken yet)",
@@ -186,14 +186,24 @@ impl<'e> Core<'e> {
             };
             return Err(Error::from(in_use).of(self.shared.object.path()));
         }
-        self.sections.set(self.sections.get() | 1 << number);
+        self.common.sections.set(self.common.sections.get() | 1 << number);
         self.shared.sections.enter(self.client, number);
         Ok(Section { core: self, number, has_put: Cell::default(), is_late: Cell::new(false) })
     }
 
     pub(crate) fn leave(&self, number: usize) {
         self.shared.sections.leave(self.client, number);
-        self.sections.set(self.sections.get() & !(1 << number));
+        self.common.sections.set(self.common.sections.get() & !(1 << number));
+    }
+
+    /// Ends all sections, when nothing that was put is under way any more.
+    pub(crate) fn leave_all(&self) {
+        self.common.late.borrow_mut().clear();
+        let mut sections = self.common.sections.get();
+        while sections != 0 {
+            self.leave(sections.trailing_zeros() as usize);
+            sections &= sections - 1;
+        }
     }
 
     /// A get flushes the puts before it (`NRW → NRR`).
@@ -224,12 +234,12 @@ impl<'e> Core<'e> {
         }
     }
 
-    /// Ends the sections whose puts have landed. With a context, its task is woken when others may have.
+    /// Ends the sections of all shards whose puts have landed. (They have the same memory nodes.) With a context, its task is woken when others may have.
     pub(crate) fn end_late(&self, mut cx: Option<&mut Context<'_>>) {
-        if self.late.borrow().is_empty() {
+        if self.common.late.borrow().is_empty() {
             return;
         }
-        let mut late = self.late.borrow_mut();
+        let mut late = self.common.late.borrow_mut();
         let mut at = 0;
         while at < late.len() {
             let (number, replica, flush) = &mut late[at];
@@ -263,7 +273,7 @@ impl Section<'_, '_> {
         if has_put != Replicas::default() {
             self.is_late.set(true);
             let flushes = has_put.iter().map(|replica| (self.number, replica, self.core.flush(replica)));
-            self.core.late.borrow_mut().extend(flushes);
+            self.core.common.late.borrow_mut().extend(flushes);
             // Those of nodes that have failed have ended.
             self.core.end_late(None);
         }

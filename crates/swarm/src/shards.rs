@@ -1,70 +1,55 @@
-//! Objects of many registers. A metadata word has 16 bits for a buffer, so one of more registers than that consists of several *shards*,
-//! each an object of its own, and each register or key belongs to one of them. They share nothing but the thread that makes a call.
+//! Objects of many registers. A metadata word has 16 bits for a buffer, so an object of more registers than that consists of several
+//! *shards*, and each register or key belongs to one of them. All lie in the same regions, one behind the other. A shard has buffers, an index
+//! and timestamps of its own; a client has one number in all of them, and its calls are counted together.
 
 use core::ops::Index;
+use std::rc::Rc;
 use std::sync::Arc;
 
-use farfield_core::toolkit::ErrorContext;
-use farfield_core::{Error, ErrorKind, Node, Result};
-use farfield_fabric::{Endpoint, NodeId};
+use farfield_core::{Error, ErrorKind, Result};
+use farfield_fabric::{Endpoint, LocalMutex};
 
-use crate::client::Core;
+use crate::client::{Common, Core, Place, Shared};
 use crate::layout::IndexLayout;
-use crate::open::{Closes, Members, Opened, Shape};
+use crate::open::{Closes, Shape};
 use crate::version::BUFFERS_MAX;
 
 /// The most shards of an object.
 const SHARDS_MAX: usize = 64;
 
-/// The shards of an array or a store that is open on this node.
-pub(crate) struct Shards(Vec<Opened>);
-
-impl Shards {
-    /// The first shard has the path of the object, and the others have their number behind it.
-    pub(crate) fn open(node: &Node, path: &str, participants: &[NodeId], shape: &Shape<'_>) -> Result<Shards> {
-        let members = Members::of(node, path, participants, shape.options)?;
-        let spare = shape.options.spare_buffers;
-        let fits = |shards: &usize| match size_of_each(shape, *shards) {
-            size if size > BUFFERS_MAX => false,
-            size => {
-                let registers = match shape.is_store {
-                    true => IndexLayout::new(size, members.writers).registers(),
-                    false => size,
-                };
-                registers.saturating_add(spare) <= BUFFERS_MAX
+/// How many shards an object has, and how many registers, or keys, each of them.
+pub(crate) fn shards_of(shape: &Shape<'_>, writers: usize) -> Result<(usize, usize)> {
+    let spare = shape.options.spare_buffers;
+    let fits = |size: usize| {
+        let registers = match shape.is_store {
+            true if size > BUFFERS_MAX => return false,
+            true => {
+                let index = IndexLayout::new(size, writers);
+                // So many records have a number of 16 bits.
+                if index.records > BUFFERS_MAX {
+                    return false;
+                }
+                index.registers()
             }
+            false => size,
         };
-        let Some(shards) = (1..=SHARDS_MAX).find(fits) else {
-            let why = format!(
-                "{} {}, with {} clients and `spare_buffers` of {spare}: there are at most {SHARDS_MAX} times {BUFFERS_MAX} buffers of a \
-                 client; open several",
+        registers.saturating_add(spare) <= BUFFERS_MAX
+    };
+    let all = (1..=SHARDS_MAX).map(|shards| (shards, size_of_each(shape, shards)));
+    all.into_iter().find(|(_, size)| fits(*size)).ok_or_else(|| {
+        let why = match fits(1) {
+            true => format!(
+                "there are {} {}: an object has {SHARDS_MAX} shards at most, each with {BUFFERS_MAX} buffers of a client (with {writers} \
+                 clients a store needs up to half as many again); open several",
                 shape.size,
                 if shape.is_store { "keys" } else { "registers" },
-                members.writers,
-            );
-            return Err(Error::from(ErrorKind::Config { why })).of(path);
+            ),
+            false => format!("`spare_buffers` is {spare}: a client has {BUFFERS_MAX} buffers at most"),
         };
-        let open = |shard: usize| {
-            let size = size_of_each(shape, shards);
-            match shard {
-                0 => Opened::open(node, path, &members, shape, size),
-                _ => Opened::open(node, &format!("{path}/{shard}"), &members, shape, size),
-            }
-        };
-        (0..shards).map(open).collect::<Result<_>>().map(Shards)
-    }
-
-    /// A client of each shard.
-    pub(crate) fn client<'e>(&self, endpoint: &'e Endpoint) -> Result<Cores<'e>> {
-        // The last one first: it is given back last, so that a thread that has got it gets the others.
-        let cores = self.0.iter().rev().map(|opened| Core::new(&opened.shared, endpoint));
-        let mut cores = cores.collect::<Result<Vec<_>>>()?;
-        cores.reverse();
-        Ok(Cores { cores, _closes: self.0.iter().map(|opened| Arc::clone(&opened.closes)).collect() })
-    }
+        ErrorKind::Config { why }.into()
+    })
 }
 
-/// Registers, or keys, of each of so many shards.
 fn size_of_each(shape: &Shape<'_>, shards: usize) -> usize {
     let share = shape.size.div_ceil(shards);
     // Keys fall to shards by their hashes, of which one share may be larger: by six standard deviations, once in a thousand million times.
@@ -72,14 +57,40 @@ fn size_of_each(shape: &Shape<'_>, shards: usize) -> usize {
     share.saturating_add(more)
 }
 
-/// The clients of all shards that a thread has.
+/// The state of the clients that are not in use: for each client, that of each shard.
+pub(crate) type Places = Arc<LocalMutex<Vec<Vec<Place>>>>;
+
+/// A thread's clients of all shards.
 pub(crate) struct Cores<'e> {
     cores: Vec<Core<'e>>,
+    places: Places,
     // After the clients.
-    _closes: Vec<Arc<Closes>>,
+    _closes: Arc<Closes>,
 }
 
 impl<'e> Cores<'e> {
+    pub(crate) fn new(
+        shards: &[Arc<Shared>],
+        places: &Places,
+        closes: &Arc<Closes>,
+        endpoint: &'e Endpoint,
+    ) -> Result<Cores<'e>> {
+        let first = &shards[0];
+        let path = first.object.path();
+        first.object.check_current()?;
+        if first.asks.is_none() {
+            let why = "this node has no clients: it is not among `clients` of the options".into();
+            return Err(Error::from(ErrorKind::Config { why }).of(path));
+        }
+        let own = places.lock().pop().ok_or_else(|| {
+            let in_use = ErrorKind::InUse { what: "clients of the array", max: first.options.clients_per_node };
+            Error::from(in_use).of(path)
+        })?;
+        let common = Rc::<Common<'e>>::default();
+        let cores = shards.iter().zip(own).map(|(shard, place)| Core::new(shard, endpoint, place, Rc::clone(&common)));
+        Ok(Cores { cores: cores.collect(), places: Arc::clone(places), _closes: Arc::clone(closes) })
+    }
+
     /// That of the first shard, which stands for all where a shard does not matter.
     pub(crate) fn first(&self) -> &Core<'e> {
         &self.cores[0]
@@ -100,5 +111,16 @@ impl<'e> Index<usize> for Cores<'e> {
     type Output = Core<'e>;
     fn index(&self, shard: usize) -> &Core<'e> {
         &self.cores[shard]
+    }
+}
+
+impl Drop for Cores<'_> {
+    fn drop(&mut self) {
+        // The next client in this place has another endpoint, and must not be overtaken by what this one has put. Nor must a
+        // section end before that.
+        self.first().wait_for_all_replicas();
+        self.first().leave_all();
+        let own = self.cores.drain(..).map(Core::into_place).collect();
+        self.places.lock().push(own);
     }
 }

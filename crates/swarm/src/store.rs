@@ -22,11 +22,11 @@ use zerocopy::IntoBytes;
 use crate::cell::{Entries, Entry};
 use crate::chores::Chore;
 use crate::client::{Core, Home};
-use crate::open::Shape;
+use crate::open::{Opened, Shape};
 use crate::options::SwarmStoreOptions;
 use crate::safe_guess::{Read, Sealed, Written};
 use crate::sections::Section;
-use crate::shards::{Cores, Shards};
+use crate::shards::Cores;
 use crate::together::together;
 use crate::version::{Location, Version};
 
@@ -56,7 +56,7 @@ mod scan;
 /// # Ok::<(), farfield::Error>(())
 /// ```
 pub struct SwarmStore<K, V> {
-    shards: Shards,
+    opened: Opened,
     limits: Limits,
     cached_keys: usize,
     _types: PhantomData<fn() -> (K, V)>,
@@ -73,10 +73,9 @@ const DELETE: usize = 5;
 const SCAN: usize = 6;
 const UPDATE_IF: usize = 7;
 
-/// How many keys there may be, and the lengths of keys and values.
+/// The lengths of keys and values.
 #[derive(Clone, Copy)]
 struct Limits {
-    keys: usize,
     key_bytes_max: usize,
     value_bytes_max: usize,
     /// Words of the longest key, and of the longest value.
@@ -130,7 +129,6 @@ impl<K: Key, V: Value> SwarmStore<K, V> {
         let SwarmStoreOptions { keys, key_bytes_max, value_bytes_max, cached_keys, replicas } = options;
         let key_bytes_max = if K::FIXED { size_of::<K>() } else { key_bytes_max };
         let limits = Limits {
-            keys,
             key_bytes_max,
             value_bytes_max,
             key_words: key_bytes_max.div_ceil(8),
@@ -149,8 +147,8 @@ impl<K: Key, V: Value> SwarmStore<K, V> {
             is_store: true,
             calls: &CALLS,
         };
-        let shards = Shards::open(node, path, participants, &shape)?;
-        Ok(SwarmStore { shards, limits, cached_keys, _types: PhantomData })
+        let opened = Opened::open(node, path, participants, &shape)?;
+        Ok(SwarmStore { opened, limits, cached_keys, _types: PhantomData })
     }
 
     /// A client, which makes its calls with this endpoint. A thread takes one and keeps it.
@@ -170,7 +168,7 @@ impl<K: Key, V: Value> SwarmStore<K, V> {
     /// The node has [`clients_per_node`](crate::SwarmOptions::clients_per_node) clients already.
     pub fn client<'e>(&self, endpoint: &'e Endpoint) -> Result<SwarmStoreClient<'e, K, V>> {
         Ok(SwarmStoreClient {
-            cores: self.shards.client(endpoint)?,
+            cores: self.opened.client(endpoint)?,
             limits: self.limits,
             cache: RefCell::new(Cache::with(
                 self.cached_keys,

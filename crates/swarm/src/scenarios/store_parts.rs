@@ -145,7 +145,7 @@ impl Recorded<'_, '_> {
     pub(super) fn set_slow(&self, replica: usize) {
         let mut slow = Replicas::default();
         slow.add(replica);
-        self.client.cores.first().slow.set(slow);
+        self.client.cores.first().common.slow.set(slow);
     }
 
     /// Deletes a key, and leaves its register to all clients.

@@ -56,8 +56,7 @@ impl<'e, K: Key, V: Value> SwarmStoreClient<'e, K, V> {
             core.tend_if_many().await;
         }
         if !has_had && mapped == Mapped::Full {
-            let keys = self.limits.keys;
-            return Err(Error::custom(StoreFull { keys }).of(self.cores.first().shared.object.path()));
+            return Err(Error::custom(StoreFull { keys: core.shared.size }).of(core.shared.object.path()));
         }
         Ok(has_had)
     }
