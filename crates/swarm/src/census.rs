@@ -14,6 +14,8 @@
 //! region `answers` of a node with clients: for each of its clients, a word for each node that may have clients
 //! ```
 //!
+//! Each shard has its own (`shards`).
+//!
 //! A node registers itself at all memory nodes that live before its first call (`NAW`, waited for). A client that wants something back reads
 //! the table at a majority, after the writes that have replaced it have ended there. So it finds each node with calls that may have begun
 //! before. If it does not find a node, some memory node of the two majorities was asked before that node was registered there, and all

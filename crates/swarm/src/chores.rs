@@ -128,9 +128,16 @@ impl<'e> Core<'e> {
         }
     }
 
+    /// Something to do, unless this client does enough in all shards.
+    fn next_todo<T>(&self, pop: impl FnOnce(&mut StorePlace) -> Option<T>) -> Option<T> {
+        if self.common.chores.get() >= CHORES_AT_A_TIME {
+            return None;
+        }
+        self.with_store(pop)
+    }
+
     async fn do_chore(&self) -> Result<()> {
-        let next = |store: &mut StorePlace| (store.under_way < CHORES_AT_A_TIME).then(|| store.chores.pop_front());
-        match self.with_store(next).flatten() {
+        match self.next_todo(|store| store.chores.pop_front()) {
             Some(chore) => self.do_this(chore).await.map(|_| ()),
             None => Ok(()),
         }
@@ -160,8 +167,7 @@ impl<'e> Core<'e> {
     }
 
     async fn clear_one(&self) -> Result<()> {
-        let next = |store: &mut StorePlace| (store.under_way < CHORES_AT_A_TIME).then(|| store.ended.pop());
-        let Some(mut ended) = self.with_store(next).flatten() else { return Ok(()) };
+        let Some(mut ended) = self.next_todo(|store| store.ended.pop()) else { return Ok(()) };
         let mut doing = Doing::new(self, Todo::Clear(ended));
         if !ended.are_words_clear {
             if !self.clear_words(ended.next()).await? {
@@ -190,6 +196,7 @@ enum Todo {
 impl<'c, 'e> Doing<'c, 'e> {
     fn new(core: &'c Core<'e>, todo: Todo) -> Doing<'c, 'e> {
         core.with_store(|store| store.under_way += 1);
+        core.common.chores.set(core.common.chores.get() + 1);
         Doing { core, todo: Some(todo) }
     }
 }
@@ -197,6 +204,7 @@ impl<'c, 'e> Doing<'c, 'e> {
 impl Drop for Doing<'_, '_> {
     fn drop(&mut self) {
         self.core.with_store(|store| store.under_way -= 1);
+        self.core.common.chores.set(self.core.common.chores.get() - 1);
         match self.todo {
             Some(Todo::Chore(chore)) => self.core.with_store(|store| store.chores.push_back(chore)),
             Some(Todo::Clear(ended)) => self.core.with_store(|store| store.ended.push(ended)),

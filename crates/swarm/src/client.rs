@@ -122,8 +122,6 @@ pub(crate) struct StorePlace {
     /// Where the search for a free group, and for free registers, goes on.
     pub(crate) next_group_cell: usize,
     pub(crate) next_cell: usize,
-    /// The calls that search now.
-    pub(crate) scans: usize,
     /// Until when there is none, as far as this client knows.
     pub(crate) none_free_until: Instant,
 }
@@ -226,6 +224,9 @@ pub(crate) struct Common<'e> {
     pub(crate) sections: Cell<u64>,
     /// Sections of reads that have ended, and memory nodes to which they have put something, each with a get that flushes it.
     pub(crate) late: RefCell<Vec<(usize, usize, Op<'e, u64>)>>,
+    /// Chores that calls are doing, and calls that search for free registers: both need sections.
+    pub(crate) chores: Cell<usize>,
+    pub(crate) scans: Cell<usize>,
 }
 
 /// A client's handle of a shard, for registers of words.

@@ -15,6 +15,8 @@
 //!               └────────────────┴─────┴────────────────┴───────┘
 //! ```
 //!
+//! An object of several shards (`shards`) has these of each of them, one behind the other.
+//!
 //! The value in place lies beside the metadata words, so one get reads both. A write puts it on one
 //! memory node, the first that its client asks.
 

@@ -153,7 +153,7 @@ use self::open::{Opened, Shape};
 pub use self::options::{SwarmOptions, SwarmStoreOptions};
 use self::shards::Cores;
 pub use self::store::{SwarmStore, SwarmStoreClient};
-use self::version::Location;
+use self::version::{BUFFERS_MAX, Location};
 
 /// The calls of an array, as they are counted.
 const CALLS: [&str; 2] = ["read", "write"];
@@ -218,6 +218,18 @@ impl<T: Plain> SwarmArray<T> {
         registers: usize,
         options: SwarmOptions,
     ) -> Result<SwarmArray<T>> {
+        SwarmArray::open_in_shards(node, path, participants, registers, options, BUFFERS_MAX)
+    }
+
+    /// [`SwarmArray::open_among`], with so many buffers of a client in each shard.
+    pub(crate) fn open_in_shards(
+        node: &Node,
+        path: &str,
+        participants: &[NodeId],
+        registers: usize,
+        options: SwarmOptions,
+        buffers_max: usize,
+    ) -> Result<SwarmArray<T>> {
         let shape = Shape {
             kind: open::ARRAY,
             described: format!("{registers} registers of {} bytes", size_of::<T>()),
@@ -225,6 +237,7 @@ impl<T: Plain> SwarmArray<T> {
             size: registers,
             value_words: Self::WORDS,
             is_store: false,
+            buffers_max,
             calls: &CALLS,
         };
         let opened = Opened::open(node, path, participants, &shape)?;

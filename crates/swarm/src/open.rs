@@ -29,6 +29,8 @@ pub(crate) struct Shape<'s> {
     pub(crate) size: usize,
     pub(crate) value_words: usize,
     pub(crate) is_store: bool,
+    /// The most buffers that a client has in a shard; fewer in scenarios.
+    pub(crate) buffers_max: usize,
     /// The names of its calls.
     pub(crate) calls: &'static [&'static str],
 }
@@ -92,7 +94,7 @@ impl Drop for Closes {
 
 impl Opened {
     pub(crate) fn open(node: &Node, path: &str, participants: &[NodeId], shape: &Shape<'_>) -> Result<Opened> {
-        let Shape { kind, described, options, size, value_words, is_store, calls } = shape;
+        let Shape { kind, described, options, size, value_words, is_store, calls, .. } = shape;
         let members = Members::of(node, path, participants, options)?;
         let Members { memory, client_nodes, rank, writers } = &members;
         let writers = *writers;
@@ -146,11 +148,7 @@ impl Opened {
             found => found.map(|found| found.at(shard * bytes[region] / 8)),
         };
 
-        let sections = Arc::new(Sections::new(clients));
-        let opened = node.now();
-        let (mut all, mut entered) = (Vec::new(), Vec::new());
-        let endpoint = if rank.is_some() { Some(node.endpoint()?) } else { None };
-        let mut questions = questions.into_iter();
+        let mut parts = Vec::new();
         for shard in 0..shards {
             let replica = |node: &NodeId| {
                 let [registers, buffers, locks, clients] = [0, 1, 2, 3].map(|number| region(*node, number, shard));
@@ -158,15 +156,21 @@ impl Opened {
                 Ok(Replica { node: *node, registers, buffers, locks, clients })
             };
             let replicas = memory.iter().map(replica).collect::<Result<Vec<Replica>>>()?;
+            let cells =
+                |node: &NodeId| Ok(IndexReplica { cells: region(*node, 4, shard)?, records: region(*node, 5, shard)? });
             let index = match index {
                 None => None,
-                Some(layout) => {
-                    let replica = |node: &NodeId| {
-                        Ok(IndexReplica { cells: region(*node, 4, shard)?, records: region(*node, 5, shard)? })
-                    };
-                    Some(Index { replicas: memory.iter().map(replica).collect::<Result<_>>()?, layout })
-                }
+                Some(layout) => Some(Index { replicas: memory.iter().map(cells).collect::<Result<_>>()?, layout }),
             };
+            parts.push((shard, replicas, index));
+        }
+        let sections = Arc::new(Sections::new(clients));
+        // If this fails in the middle, the service thread goes no further.
+        let closes = Arc::new(Closes(Arc::clone(&sections)));
+        let opened = node.now();
+        let endpoint = if rank.is_some() { Some(node.endpoint()?) } else { None };
+        let (mut all, mut entered, mut questions) = (Vec::new(), Vec::new(), questions.into_iter());
+        for (shard, replicas, index) in parts {
             let mut asks = None;
             if let (Some(rank), Some(endpoint), Some((requests, answers))) = (*rank, &endpoint, questions.next()) {
                 let own = rank * clients..(rank + 1) * clients;
@@ -194,7 +198,6 @@ impl Opened {
             all.iter().map(|shared| Place::new(client, writer, shared)).collect()
         };
         let places = if rank.is_some() { (0..clients).rev().map(of_client).collect() } else { Vec::new() };
-        let closes = Arc::new(Closes(Arc::clone(&sections)));
         let opened = Opened { shards: all, places: Arc::new(LocalMutex::new(places)), closes };
         if let Some(endpoint) = &endpoint {
             // All at a time: each has its place.

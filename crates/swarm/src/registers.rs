@@ -425,17 +425,14 @@ struct Scan<'c, 'e> {
 
 impl<'c, 'e> Scan<'c, 'e> {
     fn begin(core: &'c Core<'e>) -> Scan<'c, 'e> {
-        let others = core.with_store(|store| {
-            store.scans += 1;
-            store.scans - 1
-        });
+        let others = core.common.scans.replace(core.common.scans.get() + 1);
         Scan { core, cells_at_a_time: if others == 0 { CELLS_AT_A_TIME } else { 1 } }
     }
 }
 
 impl Drop for Scan<'_, '_> {
     fn drop(&mut self) {
-        self.core.with_store(|store| store.scans -= 1);
+        self.core.common.scans.set(self.core.common.scans.get() - 1);
     }
 }
 

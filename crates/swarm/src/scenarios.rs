@@ -17,7 +17,7 @@ use farfield_check::{Cluster, Faults, Scenario};
 use farfield_core::Result;
 use farfield_fabric::Word;
 
-use self::parts::{Opened, open, register};
+use self::parts::{Opened, open, open_in_shards, register};
 use crate::SwarmOptions;
 use crate::timestamp_lock::Mode;
 use crate::version::Version;
@@ -41,6 +41,7 @@ pub fn all() -> Vec<Scenario> {
         dropped_late(),
         given_up(),
         random(),
+        shards(),
         one_word(),
         one_word_behind(),
         window(),
@@ -297,6 +298,14 @@ fn random() -> Scenario {
     })
 }
 
+/// The same with two registers that lie in two shards.
+fn shards() -> Scenario {
+    Scenario::new("swarm/shards", "random calls of three clients in two shards are linearizable", 3, |cluster| {
+        let options = SwarmOptions { spare_buffers: 2, ..SwarmOptions::default() };
+        random_calls_of(cluster, &open_in_shards(cluster, 2, options)?)
+    })
+}
+
 /// The same with one metadata word for all writers.
 fn one_word() -> Scenario {
     Scenario::new("swarm/one-word", "writers that share a metadata word are linearizable", 3, |cluster| {
@@ -377,13 +386,17 @@ fn next_client() -> Scenario {
     })
 }
 
-fn random_calls(cluster: &Cluster, mut options: SwarmOptions) -> Result<()> {
-    options.spare_buffers = 2;
-    let Opened { clients, history } = open(cluster, 2, options)?;
+fn random_calls(cluster: &Cluster, options: SwarmOptions) -> Result<()> {
+    let opened = open(cluster, 2, SwarmOptions { spare_buffers: 2, ..options })?;
+    random_calls_of(cluster, &opened)
+}
+
+fn random_calls_of(cluster: &Cluster, opened: &Opened) -> Result<()> {
+    let Opened { clients, history } = opened;
     for node in 0..3 {
         let (ahead, slow) = (20 * cluster.draw(3) as u64, cluster.draw(3));
         let calls: Vec<(usize, bool)> = (0..3).map(|_| (cluster.draw(2), cluster.draw(2) == 0)).collect();
-        register(cluster, node, &clients, &history, move |client| {
+        register(cluster, node, clients, history, move |client| {
             client.set_ahead(ahead);
             client.set_slow(slow);
             calls.iter().enumerate().try_for_each(|(call, (at, is_write))| match is_write {

@@ -12,39 +12,38 @@ use farfield_fabric::{Endpoint, LocalMutex};
 use crate::client::{Common, Core, Place, Shared};
 use crate::layout::IndexLayout;
 use crate::open::{Closes, Shape};
-use crate::version::BUFFERS_MAX;
 
 /// The most shards of an object.
 const SHARDS_MAX: usize = 64;
 
 /// How many shards an object has, and how many registers, or keys, each of them.
 pub(crate) fn shards_of(shape: &Shape<'_>, writers: usize) -> Result<(usize, usize)> {
-    let spare = shape.options.spare_buffers;
+    let (spare, buffers_max) = (shape.options.spare_buffers, shape.buffers_max);
     let fits = |size: usize| {
         let registers = match shape.is_store {
-            true if size > BUFFERS_MAX => return false,
+            true if size > buffers_max => return false,
             true => {
                 let index = IndexLayout::new(size, writers);
-                // So many records have a number of 16 bits.
-                if index.records > BUFFERS_MAX {
+                // Their numbers have 16 bits, too.
+                if index.records > buffers_max {
                     return false;
                 }
                 index.registers()
             }
             false => size,
         };
-        registers.saturating_add(spare) <= BUFFERS_MAX
+        registers.saturating_add(spare) <= buffers_max
     };
     let all = (1..=SHARDS_MAX).map(|shards| (shards, size_of_each(shape, shards)));
     all.into_iter().find(|(_, size)| fits(*size)).ok_or_else(|| {
         let why = match fits(1) {
             true => format!(
-                "there are {} {}: an object has {SHARDS_MAX} shards at most, each with {BUFFERS_MAX} buffers of a client (with {writers} \
+                "there are {} {}: an object has {SHARDS_MAX} shards at most, each with {buffers_max} buffers of a client (with {writers} \
                  clients a store needs up to half as many again); open several",
                 shape.size,
                 if shape.is_store { "keys" } else { "registers" },
             ),
-            false => format!("`spare_buffers` is {spare}: a client has {BUFFERS_MAX} buffers at most"),
+            false => format!("`spare_buffers` is {spare}: a client has {buffers_max} buffers at most"),
         };
         ErrorKind::Config { why }.into()
     })

@@ -28,7 +28,7 @@ use crate::safe_guess::{Read, Sealed, Written};
 use crate::sections::Section;
 use crate::shards::Cores;
 use crate::together::together;
-use crate::version::{Location, Version};
+use crate::version::{BUFFERS_MAX, Location, Version};
 
 mod blocking;
 mod conditional;
@@ -145,6 +145,7 @@ impl<K: Key, V: Value> SwarmStore<K, V> {
             size: keys,
             value_words: limits.image_words(),
             is_store: true,
+            buffers_max: BUFFERS_MAX,
             calls: &CALLS,
         };
         let opened = Opened::open(node, path, participants, &shape)?;

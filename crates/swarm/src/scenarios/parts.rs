@@ -10,7 +10,7 @@ use farfield_check::parts::{Excuse, unless_faults};
 use farfield_check::{Cluster, choose, was_paused};
 use farfield_core::history::kv::{KvInput, KvModel, KvOutput};
 use farfield_core::history::{Budget, Effect, Event, Model, check};
-use farfield_core::{Endpoint, Error, ErrorKind, Result};
+use farfield_core::{Endpoint, Error, ErrorKind, Node, Result};
 use farfield_fabric::Word;
 
 use crate::client::Core;
@@ -121,6 +121,21 @@ pub(super) struct Opened {
 pub(super) fn open(cluster: &Cluster, registers: usize, options: SwarmOptions) -> Result<Opened> {
     let open = move |node: &_| Ok(Rc::new(SwarmArray::open(node, "array", registers, options.clone())?));
     let clients = cluster.on_each(open)?;
+    Ok(opened(cluster, registers, clients))
+}
+
+/// The same, with each register in a shard of its own.
+pub(super) fn open_in_shards(cluster: &Cluster, registers: usize, options: SwarmOptions) -> Result<Opened> {
+    let buffers_max = 1 + options.spare_buffers;
+    let open = move |node: &Node| {
+        let (nodes, options) = (node.live_members(), options.clone());
+        Ok(Rc::new(SwarmArray::open_in_shards(node, "array", &nodes, registers, options, buffers_max)?))
+    };
+    let clients = cluster.on_each(open)?;
+    Ok(opened(cluster, registers, clients))
+}
+
+fn opened(cluster: &Cluster, registers: usize, clients: Vec<Array>) -> Opened {
     let history = History::new(registers);
     // They are closed when all threads have ended: closing takes locks, and would only add to the search.
     let (kept, seen) = (clients.clone(), history.clone());
@@ -129,7 +144,7 @@ pub(super) fn open(cluster: &Cluster, registers: usize, options: SwarmOptions) -
         seen.check();
         Ok(())
     });
-    Ok(Opened { clients, history })
+    Opened { clients, history }
 }
 
 /// A thread with a client, which faults may prevent from ending its calls.

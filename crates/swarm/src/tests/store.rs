@@ -126,7 +126,7 @@ fn scan(client: &SwarmStoreClient<'_, u64, [u64; 2]>) -> Result<Vec<u64>> {
 /// More keys than a metadata word could have buffers for: all of them find room, each in its shard.
 #[test]
 fn a_store_of_many_keys_has_several_shards() -> Result<()> {
-    const KEYS: u64 = 100_000;
+    const KEYS: u64 = 300_000;
     let nodes = local_session(2)?;
     let stores = open(&nodes, &options(KEYS as usize))?;
     let (ep, far) = (nodes[0].endpoint()?, nodes[1].endpoint()?);
@@ -148,9 +148,20 @@ fn a_store_of_many_keys_has_several_shards() -> Result<()> {
     let found = yours.get_many_blocking(&keys)?;
     assert!(found.iter().zip(&keys).all(|(found, key)| *found == Some(value(key + 1))));
 
-    // A thread gets the clients of all shards, or of none.
+    // Registers are made free in all shards at the same time, beside the calls.
+    let calls = (0..20_000).map(|key| {
+        let mine = &mine;
+        async move {
+            mine.delete(&key).await?;
+            assert!(mine.insert(&key, &value(key)).await?);
+            Ok(())
+        }
+    });
+    ep.run_window(32, calls, |ended: Result<()>| ended.expect("a client may have 64 calls under way"));
+
     let error = stores[0].client(&ep).map(drop).expect_err("the only one is in use");
     assert!(matches!(error.kind(), ErrorKind::InUse { .. }), "{error}");
+    assert_eq!(error.object(), Some("store"));
     drop(mine);
     let again = stores[0].client(&ep)?;
     assert_eq!(again.get_blocking(&1)?, Some(value(1)));
