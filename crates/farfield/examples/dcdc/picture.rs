@@ -221,7 +221,8 @@ fn builder<'a, 'b>(area: &'a Area<'b>, has_labels: bool) -> ChartBuilder<'a, 'b,
 
 fn axes<'a, 'b>(area: &'a Area<'b>, x: Range<f64>, y: Range<f64>, has_labels: bool) -> Drawing<Chart<'a, 'b>> {
     let mut chart = builder(area, has_labels).build_cartesian_2d(x, y)?;
-    let label = |value: &f64| if value.fract().abs() < 1e-9 { format!("{value:.0}") } else { format!("{value:.1}") };
+    // As many digits as it has, without what is lost in sums.
+    let label = |value: &f64| ((value * 1e6).round() / 1e6 + 0.0).to_string();
     let rows = if area.dim_in_pixel().1 > (100 * FINE) as u32 { 6 } else { 3 };
     chart
         .configure_mesh()
@@ -288,6 +289,7 @@ mod tests {
         }
         let [over_time, _] = pictures(false);
         assert_eq!([over_time.matches("steady").count(), over_time.matches("strays").count()], [1, 1]);
+        assert!(["0.01", "0.04"].iter().all(|label| over_time.contains(&format!("\n{label}\n"))), "{over_time}");
     }
 
     /// Every colour that is drawn has another one on a dark page.
