@@ -57,7 +57,7 @@
 //! | [`SwarmClient::read`], of a value that is not in place | 2 | 1 get more |
 //! | [`SwarmClient::write`] | 1 | for each of R/2 + 1 nodes a put, a compare-and-swap and a get; in the background a compare-and-swap each, and one put |
 //! | [`SwarmClient::read`], of a value that is being written | 4 or more | a second look, the value, and a compare-and-swap each of the timestamp lock |
-//! | [`SwarmClient::write`], after a stale guess | 3 to 5 | for each a put and two or more compare-and-swaps |
+//! | [`SwarmClient::write`], after a stale guess | 3 to 6 | for each a put and two or more compare-and-swaps |
 //!
 //! A writer knows the content of its metadata word. With fewer words than clients it may not, and then takes a round trip more.
 //!

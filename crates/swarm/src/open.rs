@@ -111,9 +111,11 @@ impl Opened {
         if let Some(index) = &index {
             bytes.extend([index.cells_bytes().of(path)?, index.records_bytes(layout.writers).of(path)?]);
         }
-        let of_all = |bytes: &usize| region_bytes(shards, bytes / 8, "the registers, their size or the clients");
-        let all = bytes.iter().map(of_all).collect::<Result<Vec<usize>>>().of(path)?;
-        let lent: Vec<(&str, usize)> = REGIONS.into_iter().zip(all).collect();
+        let of_each: Vec<(&str, usize)> = REGIONS.into_iter().zip(bytes).collect();
+        let of_all = |(name, bytes): &(&'static str, usize)| {
+            Ok((*name, region_bytes(shards, bytes / 8, "the registers, their size or the clients")?))
+        };
+        let lent = of_each.iter().map(of_all).collect::<Result<Vec<(&str, usize)>>>().of(path)?;
 
         let mut regions = Regions::new(node);
         if memory.contains(&node.id()) {
@@ -143,21 +145,30 @@ impl Opened {
         let opening = ObjectBuilder::new(node, path, kind).layout(&described).homes(memory);
         let object = Arc::new(opening.regions(regions).require_regions(expect).calls(calls).open()?);
         // The part of a region that is a shard's. Operations to a memory node that had gone before this node came fail.
-        let region = |home: NodeId, region: usize, shard: usize| match object.remote::<u64>(home, REGIONS[region]) {
+        let region = |home: NodeId, name: &str, shard: usize| match object.remote::<u64>(home, name) {
             Err(_) if node.has_gone(home) => Ok(RemotePtr::new(home, GroupKey::DATA, 0)),
-            found => found.map(|found| found.at(shard * bytes[region] / 8)),
+            found => {
+                let bytes = of_each.iter().find(|(other, _)| *other == name).map_or(0, |(_, bytes)| *bytes);
+                found.map(|found| found.at(shard * bytes / 8))
+            }
         };
 
         let mut parts = Vec::new();
         for shard in 0..shards {
             let replica = |node: &NodeId| {
-                let [registers, buffers, locks, clients] = [0, 1, 2, 3].map(|number| region(*node, number, shard));
-                let (registers, buffers, locks, clients) = (registers?, buffers?, locks?, clients?);
-                Ok(Replica { node: *node, registers, buffers, locks, clients })
+                Ok(Replica {
+                    node: *node,
+                    registers: region(*node, "registers", shard)?,
+                    buffers: region(*node, "buffers", shard)?,
+                    locks: region(*node, "locks", shard)?,
+                    clients: region(*node, "clients", shard)?,
+                })
             };
             let replicas = memory.iter().map(replica).collect::<Result<Vec<Replica>>>()?;
-            let cells =
-                |node: &NodeId| Ok(IndexReplica { cells: region(*node, 4, shard)?, records: region(*node, 5, shard)? });
+            let cells = |node: &NodeId| {
+                let (cells, records) = (region(*node, "index", shard)?, region(*node, "records", shard)?);
+                Ok(IndexReplica { cells, records })
+            };
             let index = match index {
                 None => None,
                 Some(layout) => Some(Index { replicas: memory.iter().map(cells).collect::<Result<_>>()?, layout }),

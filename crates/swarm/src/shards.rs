@@ -34,8 +34,8 @@ pub(crate) fn shards_of(shape: &Shape<'_>, writers: usize) -> Result<(usize, usi
         };
         registers.saturating_add(spare) <= buffers_max
     };
-    let all = (1..=SHARDS_MAX).map(|shards| (shards, size_of_each(shape, shards)));
-    all.into_iter().find(|(_, size)| fits(*size)).ok_or_else(|| {
+    let mut all = (1..=SHARDS_MAX).map(|shards| (shards, size_of_each(shape, shards)));
+    all.find(|(_, size)| fits(*size)).ok_or_else(|| {
         let why = match fits(1) {
             true => format!(
                 "there are {} {}: an object has {SHARDS_MAX} shards at most, each with {buffers_max} buffers of a client (with {writers} \
