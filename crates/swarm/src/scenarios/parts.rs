@@ -341,7 +341,7 @@ impl Recorded<'_, '_> {
         let call = self.history.begin(self.node, 0, KvInput::Get);
         let before = self.ep.counts();
         let has_put = || (self.ep.counts() - before).puts > 0;
-        if let Some(value) = poll_until(self.ep, pin!(self.client.read(0)), has_put).transpose()? {
+        if let Some(value) = poll_until(self.ep, pin!(self.client.read(0)), choose(6), has_put).transpose()? {
             self.history.end(call, found(value));
         }
         Ok(())
@@ -393,25 +393,17 @@ pub(super) fn poll_or_drop<T>(ep: &Endpoint, future: impl Future<Output = T>) ->
 }
 
 /// Polls a future a few times.
-fn poll_times<T>(ep: &Endpoint, mut future: Pin<&mut impl Future<Output = T>>) -> Option<T> {
-    let mut polls = choose(12);
-    ep.block_on(poll_fn(|cx| match future.as_mut().poll(cx) {
-        Poll::Ready(value) => Poll::Ready(Some(value)),
-        Poll::Pending if polls == 0 => Poll::Ready(None),
-        Poll::Pending => {
-            polls -= 1;
-            Poll::Pending
-        }
-    }))
+fn poll_times<T>(ep: &Endpoint, future: Pin<&mut impl Future<Output = T>>) -> Option<T> {
+    poll_until(ep, future, choose(12), || true)
 }
 
-/// Polls a future until this is true, and a few times more.
+/// Polls a future until this is true, and so many times more.
 pub(super) fn poll_until<T>(
     ep: &Endpoint,
     mut future: Pin<&mut impl Future<Output = T>>,
+    mut polls: usize,
     is_over: impl Fn() -> bool,
 ) -> Option<T> {
-    let mut polls = choose(6);
     ep.block_on(poll_fn(|cx| match future.as_mut().poll(cx) {
         Poll::Ready(value) => Poll::Ready(Some(value)),
         Poll::Pending if !is_over() => Poll::Pending,

@@ -301,7 +301,7 @@ impl Recorded<'_, '_> {
         let (before, value) = (self.ep.counts(), [value; 2]);
         let is_posted = || (self.ep.counts() - before).atomics > 0;
         let mut update = pin!(self.client.update(&key, &value));
-        let early = poll_until(self.ep, update.as_mut(), is_posted);
+        let early = poll_until(self.ep, update.as_mut(), choose(6), is_posted);
         rest()?;
         let is_there = match early {
             Some(is_there) => is_there?,
