@@ -34,8 +34,8 @@ impl Held {
     }
 
     /// Unless this is true for it, there is none any more.
-    pub(crate) fn retain(&mut self, is_kept: impl Fn(Version) -> bool) {
-        self.0 = self.0.filter(|(_, version)| is_kept(*version));
+    pub(crate) fn retain(&mut self, is_kept: impl Fn(u64, Version) -> bool) {
+        self.0 = self.0.filter(|(instance, version)| is_kept(*instance, *version));
     }
 }
 
@@ -210,7 +210,7 @@ impl<'e> Core<'e> {
                 match (used, &mut place.store) {
                     (Used::Buffer(buffer), _) => pool.free.push(buffer),
                     (Used::Record(record), Some(store)) => store.records.push(record),
-                    (Used::Register(ended), Some(store)) if ended.has_next => store.ended.push(ended),
+                    (Used::Register(ended), Some(store)) if ended.next.is_some() => store.ended.push(ended),
                     (Used::Register(ended), Some(store)) => store.chores.push_back(Chore::End(ended)),
                     (_, None) => unreachable!("an array has only buffers"),
                 }

@@ -12,17 +12,17 @@
 //!   │ hash │ ballot │ ballot of base │ from, to (2) │ version │ limit │ entries of the base … │
 //!   └──────┴────────┴────────────────┴──────────────┴─────────┴───────┴───────────────────────┘
 //! an entry
-//! 63                     31 30         24 23             8 7       0
-//! ┌────────────────────────┬────────────┬─────────────────┬─────────┐
-//! │ instance (33)          │ owner (7)  │ register (16)   │ tag (8) │   0: none
-//! └────────────────────────┴────────────┴─────────────────┴─────────┘
+//! 63                          25 24             9 8        0
+//! ┌─────────────────────────────┬────────────────┬──────────┐   kind: 0 none, 1 to 252 of a key (by its hash), 253 free,
+//! │ instance (39)               │ register (16)  │ kind (9) │         from 256 held and from 384 taken, by a client
+//! └─────────────────────────────┴────────────────┴──────────┘
 //! ```
 //!
 //! A record is a state of the cell, the *base*, with one change to it: the entry `from` becomes `to`. D is set when it is known
 //! that the record was chosen. If the change maps a key to a register, `version` is the value that was written with it. If
 //! `from` was that of a key, `limit` is the last version of its register that counts, or the seal (`moving`).
 
-use crate::version::{Location, Version, hash_of};
+use crate::version::{INSTANCE_BITS, Location, Version, hash_of};
 
 /// Entries of a cell. A cell has one key on average; more than these have one in thirty million.
 pub(crate) const ENTRIES: usize = 10;
@@ -93,58 +93,66 @@ pub(crate) fn is_fast(ballot: u64) -> bool {
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub(crate) struct Entry(pub(crate) u64);
 
-/// Instances of a register that an entry can tell apart. One that has had so many is not used again.
-pub(crate) const INSTANCES_MAX: u64 = (1 << 33) - 1;
 /// Registers of a store.
 pub(crate) const REGISTERS_MAX: usize = 1 << 16;
 
-const TAKEN: u64 = 253;
-const FREE: u64 = 254;
-const HELD: u64 = 255;
+const KIND_BITS: u32 = 9;
+const INSTANCE_SHIFT: u32 = KIND_BITS + 16;
+/// Kinds of entries.
+const KINDS: u64 = 1 << KIND_BITS;
+/// The kinds of keys are from 1 to this one.
+const TAGS: u64 = 252;
+const FREE: u64 = TAGS + 1;
+const HELD: u64 = 256;
+const TAKEN: u64 = 384;
 
 impl Entry {
     pub(crate) const NONE: Entry = Entry(0);
 
-    fn new(at: Location, owner: usize, tag: u64) -> Entry {
-        debug_assert!(at.instance <= INSTANCES_MAX && at.register < REGISTERS_MAX);
-        Entry(at.instance << 31 | (owner as u64) << 24 | (at.register as u64) << 8 | tag)
+    fn new(at: Location, kind: u64) -> Entry {
+        debug_assert!(at.instance >> INSTANCE_BITS == 0 && at.register < REGISTERS_MAX);
+        Entry(at.instance << INSTANCE_SHIFT | (at.register as u64) << KIND_BITS | kind)
+    }
+
+    fn kind(self) -> u64 {
+        self.0 % KINDS
     }
 
     /// A key with this hash has this register.
     pub(crate) fn mapped(at: Location, hash: u64) -> Entry {
-        Entry::new(at, 0, tag(hash))
+        Entry::new(at, tag(hash))
     }
 
     /// The same key has another register.
     pub(crate) fn moved_to(self, at: Location) -> Entry {
-        Entry::new(at, 0, self.0 & 255)
+        Entry::new(at, self.kind())
     }
 
     /// Any client may take this register.
     pub(crate) fn free(at: Location) -> Entry {
-        Entry::new(at, 0, FREE)
+        Entry::new(at, FREE)
     }
 
     /// This client has the register, whose key was deleted; or the group of registers.
     pub(crate) fn held(at: Location, owner: usize) -> Entry {
-        Entry::new(at, owner, HELD)
+        Entry::new(at, HELD + owner as u64)
     }
 
     /// This client has the register, which was free.
     pub(crate) fn taken(at: Location, owner: usize) -> Entry {
-        Entry::new(at, owner, TAKEN)
+        Entry::new(at, TAKEN + owner as u64)
     }
 
     pub(crate) fn at(self) -> Location {
-        Location { register: (self.0 >> 8) as usize % REGISTERS_MAX, instance: self.0 >> 31 }
+        Location { register: (self.0 >> KIND_BITS) as usize % REGISTERS_MAX, instance: self.0 >> INSTANCE_SHIFT }
     }
 
     pub(crate) fn is_free(self) -> bool {
-        self.0 & 255 == FREE
+        self.kind() == FREE
     }
 
     pub(crate) fn is_mapped(self) -> bool {
-        !matches!(self.0 & 255, 0 | TAKEN | FREE | HELD)
+        (1..=TAGS).contains(&self.kind())
     }
 
     /// How often its register has come to the client that has it before, if it came to no other: first as a free one, then as one
@@ -154,18 +162,18 @@ impl Entry {
     }
 
     pub(crate) fn is_held(self) -> bool {
-        self.0 & 255 == HELD
+        (HELD..TAKEN).contains(&self.kind())
     }
 
     /// Whether it may be that of a key with this hash.
     pub(crate) fn may_be(self, hash: u64) -> bool {
-        self.0 & 255 == tag(hash)
+        self.kind() == tag(hash)
     }
 }
 
 /// From 1 to 252.
 fn tag(hash: u64) -> u64 {
-    (hash >> 56) % (TAKEN - 1) + 1
+    (hash >> 56) % TAGS + 1
 }
 
 /// All entries of a cell.
@@ -277,7 +285,7 @@ mod tests {
 
     #[test]
     fn entries_are_of_one_kind() {
-        let at = Location { register: 65_535, instance: INSTANCES_MAX };
+        let at = Location { register: 65_535, instance: (1 << INSTANCE_BITS) - 1 };
         let mapped = (0..=255).map(|tag| Entry::mapped(at, tag << 56));
         for entry in [Entry::free(at), Entry::held(at, 126), Entry::taken(at, 126)].into_iter().chain(mapped) {
             assert_eq!(entry.at(), at);

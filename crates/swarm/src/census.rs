@@ -42,6 +42,7 @@ use crate::errors::{MemoryLost, NoMajority};
 use crate::patience::ATTEMPT;
 use crate::raise::Raise;
 use crate::replicas::PerReplica;
+use crate::version::Location;
 
 /// Bytes between the requests of two clients, which may be on different nodes.
 pub(crate) const REQUEST_BYTES: usize = 64;
@@ -360,9 +361,14 @@ const RESERVED_MAX: u64 = 60_000_000;
 pub(crate) const SLACK: u64 = 1 << 20;
 
 impl Core<'_> {
-    /// Before a guess: so many timestamps are reserved that calls beside this one do not use them up. The result is the clock.
-    pub(crate) async fn keep_reserved(&self) -> Result<u64> {
-        let clock = self.clock();
+    /// Before a guess: so many timestamps are reserved that calls beside this one do not use them up. The result is the clock, which is
+    /// set forward if it is behind the epoch of this register.
+    pub(crate) async fn keep_reserved(&self, at: Location) -> Result<u64> {
+        let mut clock = self.clock();
+        if clock < at.base() {
+            self.set_clock_to(at.base());
+            clock = at.base();
+        }
         let (next, reserved) = self.with_place(|place| (place.last.max(clock), place.reserved));
         if next + SLACK <= reserved {
             return Ok(clock);

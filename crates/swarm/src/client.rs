@@ -18,7 +18,7 @@ use crate::registers::Ended;
 use crate::replicas::Replicas;
 use crate::sections::Sections;
 use crate::version::hash_of;
-use crate::version::{Location, Version};
+use crate::version::{Location, TIMESTAMP_MAX, Version};
 use farfield_core::toolkit::Object;
 use farfield_core::{Error, ErrorKind, Result};
 use farfield_fabric::{self as fabric, Batch, Buf, Endpoint, Instant, NodeId, Op, Posted, RemotePtr};
@@ -382,9 +382,9 @@ impl<'e> Core<'e> {
     }
 
     /// Fills an image with the words of a value, and its hash.
-    pub(crate) fn image(&self, version: Version, value: &[u64]) -> fabric::Result<Buf<'e, u64>> {
+    pub(crate) fn image(&self, at: Location, version: Version, value: &[u64]) -> fabric::Result<Buf<'e, u64>> {
         let mut image = self.endpoint.buf(self.shared.layout.image_words())?;
-        image[0] = hash(version, value);
+        image[0] = hash(at, version, value);
         image[1..].copy_from_slice(value);
         Ok(image)
     }
@@ -396,8 +396,8 @@ pub(crate) fn is_as_new(found: u64, new: u64) -> bool {
 }
 
 /// The hash of a value in place. It covers the write that the value is of, but not the flag, which is set later.
-pub(crate) fn hash(version: Version, value: &[u64]) -> u64 {
-    hash_of(version.write(), value)
+pub(crate) fn hash(at: Location, version: Version, value: &[u64]) -> u64 {
+    hash_of(version.write_at(at), value)
 }
 
 /// Timestamps.
@@ -409,39 +409,55 @@ impl Core<'_> {
     }
 
     /// A timestamp that is probably higher than those of all writes that have ended, and certainly than this writer's own.
-    pub(crate) fn guess(&self, clock: u64, buffer: u16) -> Result<Version> {
-        self.guess_of(clock, |timestamp, writer| Version::guessed(timestamp, writer, buffer))
+    pub(crate) fn guess(&self, at: Location, clock: u64, buffer: u16) -> Result<Version, TimestampsUsedUp> {
+        self.guess_of(at, clock, |timestamp, writer| Version::guessed(timestamp, writer, buffer))
     }
 
     /// A seal of this client.
-    pub(crate) fn guess_seal(&self, clock: u64) -> Result<Version> {
-        self.guess_of(clock, Version::seal)
+    pub(crate) fn guess_seal(&self, at: Location, clock: u64) -> Result<Version, TimestampsUsedUp> {
+        self.guess_of(at, clock, Version::seal)
     }
 
     fn guess_of(
         &self,
+        at: Location,
         clock: u64,
         version: impl FnOnce(u64, usize) -> Result<Version, TimestampsUsedUp>,
-    ) -> Result<Version> {
+    ) -> Result<Version, TimestampsUsedUp> {
         self.with_place(|place| {
             // A guess that is too low is stale, at worst. More are reserved before the next one.
-            let timestamp = clock.min(place.reserved.saturating_sub(SLACK / 2)).max(place.last + 1);
-            debug_assert!(timestamp <= place.reserved, "{timestamp} of {}", place.reserved);
-            let version = version(timestamp, place.writer);
-            let version = version.map_err(|error| Error::custom(error).of(self.shared.object.path()))?;
-            place.last = timestamp;
+            let time = clock.min(place.reserved.saturating_sub(SLACK / 2)).max(place.last + 1).max(at.base() + 1);
+            debug_assert!(time <= place.reserved, "{time} of {}", place.reserved);
+            let version = version(time - at.base(), place.writer)?;
+            place.last = time;
             Ok(version)
         })
     }
 
+    /// Whether this register has no timestamp left for this client.
+    pub(crate) fn is_used_up(&self, at: Location) -> bool {
+        self.with_place(|place| place.last).max(self.clock()) >= at.base() + TIMESTAMP_MAX
+    }
+
+    #[cold]
+    pub(crate) fn used_up(&self) -> Error {
+        Error::custom(TimestampsUsedUp).of(self.shared.object.path())
+    }
+
     /// The version of a write whose guess may have been stale: later than what was found. If the clock is behind that, it
     /// is set forward.
-    pub(crate) async fn later_than(&self, found: Version, stale: Version) -> Result<Version> {
+    pub(crate) async fn later_than(&self, at: Location, found: Version, stale: Version) -> Result<Version> {
         let later = stale.at(found.timestamp() + 1).verified();
-        self.reserve(later.timestamp()).await?;
-        self.ahead.set(self.ahead.get() + later.timestamp().saturating_sub(self.clock()));
-        self.with_place(|place| place.last = place.last.max(later.timestamp()));
+        let time = at.time(later);
+        self.reserve(time).await?;
+        self.set_clock_to(time);
+        self.with_place(|place| place.last = place.last.max(time));
         Ok(later)
+    }
+
+    /// Sets the clock forward, if it is behind.
+    pub(crate) fn set_clock_to(&self, time: u64) {
+        self.ahead.set(self.ahead.get() + time.saturating_sub(self.clock()));
     }
 }
 

@@ -65,10 +65,10 @@ pub struct MemoryLost {
     pub node: NodeId,
 }
 
-/// The clock of a writer has reached the end of the 40 bits of a timestamp
-/// ([`Error::custom_ref`](farfield_core::Error::custom_ref)), twelve days after the array was opened. Nothing was written.
+/// The clock of a writer has reached the end of the timestamps ([`Error::custom_ref`](farfield_core::Error::custom_ref)): twelve days after
+/// an array was opened, and four and a half years after a store was. Nothing was written.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
-#[error("the timestamps of the array are used up: open another one, and copy the values to it")]
+#[error("the timestamps are used up: open another array or store, and copy the values to it")]
 pub struct TimestampsUsedUp;
 
 /// All registers of a store are in use ([`Error::custom_ref`](farfield_core::Error::custom_ref)). Nothing was inserted.

@@ -8,14 +8,16 @@ use crate::buffers::UnusedBuffer;
 use crate::cell::Entry;
 use crate::chores::Chore;
 use crate::client::Core;
+use crate::errors::TimestampsUsedUp;
 use crate::registers::{Doubt, UnusedRegister};
 use crate::version::{Location, Version};
 
-/// A register, and a buffer for its first value. No key has it.
+/// A register, and a buffer and a timestamp for its first value. No key has it.
 pub(crate) struct Room<'c, 'e> {
     core: &'c Core<'e>,
     register: UnusedRegister<'c, 'e>,
     buffer: UnusedBuffer<'c, 'e>,
+    version: Version,
 }
 
 /// A mapping that is under way. If it ends in the middle, a later call settles it.
@@ -29,9 +31,17 @@ pub(crate) struct Mapping<'c, 'e> {
 impl<'e> Core<'e> {
     /// Waits for a register and a buffer: outside of any section.
     pub(crate) async fn take_room<'c>(&'c self) -> Result<Room<'c, 'e>> {
-        self.keep_reserved().await?;
-        let register = self.take_unused_register().await?;
-        Ok(Room { core: self, register, buffer: self.take_unused_buffer().await? })
+        loop {
+            let register = self.take_unused_register().await?;
+            let buffer = self.take_unused_buffer().await?;
+            let clock = self.keep_reserved(register.at).await?;
+            // No other client writes the register before it is mapped, so the timestamp is fresh.
+            match self.guess(register.at, clock, buffer.number) {
+                Ok(version) => return Ok(Room { core: self, register, buffer, version: version.verified() }),
+                Err(TimestampsUsedUp) if register.at.is_of_last_epoch() => return Err(self.used_up()),
+                Err(TimestampsUsedUp) => register.renew(),
+            }
+        }
     }
 }
 
@@ -44,11 +54,10 @@ impl<'c, 'e> Room<'c, 'e> {
         of: impl FnOnce(Location) -> Entry,
         moved: Option<(Location, Version)>,
     ) -> Result<Mapping<'c, 'e>> {
-        let core = self.core;
-        // No other client writes the register before it is mapped, so the timestamp is fresh.
-        let version = core.guess(core.clock(), self.buffer.number)?.verified();
-        let image = core.image(version, words).map_err(|error| Error::from(error).of(core.shared.object.path()))?;
-        let mapping = of(self.register.at);
+        let Room { core, version, .. } = self;
+        let at = self.register.at;
+        let image = core.image(at, version, words).map_err(|error| Error::from(error).of(core.shared.object.path()))?;
+        let mapping = of(at);
         self.register.keep();
         self.buffer.keep();
         Ok(Mapping { core, doubt: Doubt { deciding, mapping, version, moved }, image, is_over: false })

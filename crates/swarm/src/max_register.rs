@@ -42,7 +42,7 @@ impl<'e> Core<'e> {
         if answers.iter().any(|(_, words)| words[0] != at.instance) {
             return Ok(Look::Moved);
         }
-        let (mut found, words) = self.highest(answers)?;
+        let (mut found, words) = self.highest(at, answers)?;
         if found.version.is_initial() {
             return Ok(Look::Found(found));
         }
@@ -75,7 +75,7 @@ impl<'e> Core<'e> {
         if answers.iter().any(|(_, words)| words[0] != at.moving()) {
             return Ok(Look::Moved);
         }
-        Ok(Look::Found(self.highest(answers)?.0))
+        Ok(Look::Found(self.highest(at, answers)?.0))
     }
 
     /// Gets the instance and metadata words of a register, with its value in place or without.
@@ -93,7 +93,7 @@ impl<'e> Core<'e> {
     }
 
     /// The highest version that a majority shows, and the words of its writer that others of them have.
-    fn highest(&self, answers: PerReplica<Buf<'e, u64>>) -> Result<(Found<'e>, PerReplica<u64>)> {
+    fn highest(&self, at: Location, answers: PerReplica<Buf<'e, u64>>) -> Result<(Found<'e>, PerReplica<u64>)> {
         let layout = &self.shared.layout;
         let head = layout.head_words();
         let version = answers.iter().map(|(_, answer)| newest(&answer[1..head])).max_by_key(|version| version.rank());
@@ -112,7 +112,7 @@ impl<'e> Core<'e> {
             } else {
                 words.push((replica, own));
             }
-            if answer.len() > head && hash(version, &answer[head + 1..]) == answer[head] {
+            if answer.len() > head && hash(at, version, &answer[head + 1..]) == answer[head] {
                 let mut image = self.endpoint.buf(layout.image_words()).map_err(Error::from)?;
                 image.copy_from_slice(&answer[head..]);
                 found.image = Some(image);

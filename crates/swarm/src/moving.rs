@@ -191,14 +191,7 @@ impl<'e> Core<'e> {
         if !is_kept {
             self.keep_limit_in_section(from, limit).await?;
         }
-        self.retire([Used::Register(Ended {
-            at: from,
-            cell: None,
-            is_clear: false,
-            has_next: false,
-            are_words_clear: false,
-            is_kept: true,
-        })]);
+        self.retire([Used::Register(Ended::new(from, None, true))]);
         Ok(())
     }
 
@@ -351,7 +344,7 @@ impl<'e> Core<'e> {
             // Its second timestamp is fresh, and a later write has replaced it.
             _ if last.write() != guess.write() => Ok(true),
             // A reader may have taken the guess.
-            _ => Ok(!self.try_lock(at.register, guess, Mode::Write).await?),
+            _ => Ok(!self.try_lock(at, guess, Mode::Write).await?),
         }
     }
 }

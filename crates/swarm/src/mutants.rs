@@ -157,6 +157,14 @@ farfield_core::mutants! {
     ///
     /// *Scenario:* `swarm-kv/ended`.
     SWARM_ENDED_AT_ONCE = "swarm-ended-at-once" in "SwarmStore": "A register is cleared while calls use it.";
+    /// *Missing:* one instance for all memory nodes.
+    ///
+    /// *Scenario:* `swarm-kv/renews-halfway`.
+    SWARM_EPOCH_HALFWAY = "swarm-epoch-halfway" in "SwarmStore": "A register is used again while some memory nodes have its instance of another epoch.";
+    /// *Missing:* the epoch of a timestamp in its lock, which stays when the register has another key.
+    ///
+    /// *Scenario:* `swarm-kv/renews-locked`.
+    SWARM_LOCK_OF_EPOCH = "swarm-lock-of-epoch" in "SwarmStore": "A timestamp is locked as it is in its epoch.";
     /// *Missing:* the exchange of the old metadata words.
     ///
     /// *Scenario:* `swarm-kv/reuse`.

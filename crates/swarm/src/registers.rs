@@ -26,7 +26,7 @@ use farfield_fabric as fabric;
 
 use crate::agreement::Deciding;
 use crate::buffers::Used;
-use crate::cell::{Change, ENTRIES, Entry, INSTANCES_MAX};
+use crate::cell::{Change, ENTRIES, Entry};
 use crate::chores::Chore;
 use crate::client::Core;
 use crate::errors::StoreFull;
@@ -59,8 +59,8 @@ pub(crate) struct Ended {
     pub(crate) cell: Option<usize>,
     /// Whether it was free already, and only the entry is left.
     pub(crate) is_clear: bool,
-    /// Whether all memory nodes have the number of the next instance.
-    pub(crate) has_next: bool,
+    /// The next instance, when all memory nodes have it.
+    pub(crate) next: Option<Location>,
     /// Whether its words were cleared: that must not happen twice, since it may have another owner then.
     pub(crate) are_words_clear: bool,
     /// Whether this client keeps it, or leaves it in the index for all. It does not change its mind: an attempt that was given up may
@@ -69,11 +69,14 @@ pub(crate) struct Ended {
 }
 
 impl Ended {
-    pub(crate) fn next(&self) -> Location {
-        match self.is_clear {
-            true => self.at,
-            false => Location { instance: self.at.instance + 1, ..self.at },
-        }
+    /// A register that no key has any more. Its calls have not ended.
+    pub(crate) fn new(at: Location, cell: Option<usize>, is_kept: bool) -> Ended {
+        Ended { at, cell, is_clear: false, next: None, are_words_clear: false, is_kept }
+    }
+
+    /// A register that was free, with an entry that says that this client has it.
+    pub(crate) fn taken(at: Location, cell: usize) -> Ended {
+        Ended { at, cell: Some(cell), is_clear: true, next: Some(at), are_words_clear: true, is_kept: true }
     }
 }
 
@@ -113,7 +116,9 @@ impl<'e> Core<'e> {
                 return Ok(at);
             }
             let is_one_there = || self.with_store(|store| !store.registers.is_empty());
-            if self.take_group().await? {
+            // In later epochs a new group is no use before its next instances have begun, as those that are on their way.
+            let is_new_used_up = self.is_used_up(Location { register: 0, instance: 0 });
+            if !(is_new_used_up && self.is_one_coming()) && self.take_group().await? {
                 continue;
             }
             // Without a memory node that is not evicted, none comes back.
@@ -137,14 +142,12 @@ impl<'e> Core<'e> {
 
     /// A register into which something was written, and which no key has.
     pub(crate) fn end_register(&self, at: Location) {
-        self.add_chore(Chore::End(Ended {
-            at,
-            cell: None,
-            is_clear: false,
-            has_next: false,
-            are_words_clear: false,
-            is_kept: true,
-        }));
+        self.add_chore(Chore::End(Ended::new(at, None, true)));
+    }
+
+    /// Whether a register may be on its way to this client.
+    fn is_one_coming(&self) -> bool {
+        self.with_place(|place| place.registers_on_the_way().any(|kept| kept != Some(false)))
     }
 
     /// How many registers are on their way back.
@@ -201,8 +204,7 @@ impl<'e> Core<'e> {
 
     /// Waits until a register has come back. False if none is on its way to this client.
     pub(crate) async fn wait_for_ended(&self) -> Result<bool> {
-        let is_over = || self.with_place(|place| !place.registers_on_the_way().any(|kept| kept != Some(false)));
-        self.tend_until(|| is_over() || self.with_store(|store| !store.registers.is_empty())).await?;
+        self.tend_until(|| !self.is_one_coming() || self.with_store(|store| !store.registers.is_empty())).await?;
         Ok(self.with_store(|store| !store.registers.is_empty()))
     }
 
@@ -275,9 +277,7 @@ impl<'e> Core<'e> {
         let Some(taken) = entries.into_iter().find(|entry| self.has_taken(*entry)) else { return Ok(false) };
         if self.comes(taken) {
             let at = taken.at();
-            let ended =
-                Ended { at, cell: Some(cell), is_clear: true, has_next: true, are_words_clear: true, is_kept: true };
-            self.with_store(|store| store.ended.push(ended));
+            self.with_store(|store| store.ended.push(Ended::taken(at, cell)));
         }
         self.tend().await;
         Ok(true)
@@ -303,14 +303,7 @@ impl<'e> Core<'e> {
                 let store = place.store.as_ref().expect("it is a store's client");
                 store.registers.len() + coming < store.kept_max
             });
-            self.retire([Used::Register(Ended {
-                at,
-                cell: Some(cell),
-                is_clear: false,
-                has_next: false,
-                are_words_clear: false,
-                is_kept,
-            })]);
+            self.retire([Used::Register(Ended::new(at, Some(cell), is_kept))]);
         }
         Ok(true)
     }
@@ -350,29 +343,35 @@ impl<'e> Core<'e> {
 
     /// Step 4. False if a memory node does not answer.
     pub(crate) async fn begin_next_instance(&self, ended: Ended) -> Result<bool> {
-        let Location { register, instance } = ended.next();
-        if instance > INSTANCES_MAX {
-            // It cannot be told apart from its first instance any more.
-            return Ok(true);
+        let register = ended.at.register;
+        // It cannot be told apart from an earlier instance any more.
+        let Some(mut next) = ended.at.next(self.clock()) else { return Ok(true) };
+        loop {
+            let live = self.live(register);
+            let post = |replica: usize| {
+                let word = self.register_at(replica, register);
+                // A client that freezes the register, for the index of a moment ago, does so by a compare-and-swap, too (`moving`).
+                let is_enough = |found: u64, new: u64| Location::instance_of(found) >= new;
+                Ok(Raise::new(self.endpoint, word, [ended.at.instance, next.instance], is_enough))
+            };
+            let answers = self.gather_all(live, post).await;
+            if answers.len() < live.len() {
+                return Ok(false);
+            }
+            let found = answers.iter().map(|(_, word)| Location::instance_of(*word));
+            let highest = found.clone().max().unwrap_or(next.instance);
+            next.instance = highest;
+            // If not, an earlier attempt, perhaps of an earlier client in this place, was made in another epoch.
+            if found.min() == Some(highest) {
+                self.retire([Used::Register(Ended { next: Some(next), ..ended })]);
+                return Ok(true);
+            }
         }
-        let live = self.live(register);
-        let post = |replica: usize| {
-            let word = self.register_at(replica, register);
-            // A client that freezes the register, for the index of a moment ago, does so by a compare-and-swap, too (`moving`).
-            let is_enough = |found: u64, new: u64| Location { register: 0, instance: new }.is_in(found);
-            Ok(Raise::new(self.endpoint, word, [ended.at.instance, instance], is_enough))
-        };
-        let answers = self.gather_all(live, post).await;
-        let is_everywhere = answers.len() == live.len();
-        if is_everywhere {
-            self.retire([Used::Register(Ended { has_next: true, ..ended })]);
-        }
-        Ok(is_everywhere)
     }
 
     /// Ends the entry that says which client has a register. The register's words are clear.
     pub(crate) async fn leave_entry(&self, ended: Ended) -> Result<()> {
-        let next = ended.next();
+        let next = ended.next.expect("its words were cleared");
         let Some(cell) = ended.cell else {
             self.give_back_register(next);
             return Ok(());
@@ -446,6 +445,12 @@ impl UnusedRegister<'_, '_> {
     /// From now on a key may have it.
     pub(crate) fn keep(self) {
         core::mem::forget(self);
+    }
+
+    /// It has no timestamp left: it comes back with its next instance.
+    pub(crate) fn renew(self) {
+        self.core.end_register(self.at);
+        self.keep();
     }
 }
 

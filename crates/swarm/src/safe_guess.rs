@@ -12,6 +12,7 @@ use smallvec::SmallVec;
 use crate::buffers::UnusedBuffer;
 use crate::chores::Chore;
 use crate::client::{Core, Home, Unfinished, Writing};
+use crate::errors::TimestampsUsedUp;
 use crate::max_register::{Found, Look, newest};
 use crate::raise::Raise;
 use crate::replicas::Replicas;
@@ -38,6 +39,8 @@ pub(crate) enum Written {
     Gone,
     /// The key moves to another register. Whether this write counts is found out there (`moving`).
     Moving(Again),
+    /// The register has no timestamp left: nothing was written, and the key has to move.
+    UsedUp,
 }
 
 /// The versions of a write: its guess, and its last one, which is another one if the guess was stale. Both are in one buffer.
@@ -57,6 +60,8 @@ pub(crate) enum Sealed {
     Moved,
     /// Its key moves to another register: the index decides which comes first.
     Moving,
+    /// It has no timestamp left: it was not sealed, and its key has to move.
+    UsedUp,
 }
 
 /// What a write has found beside its guess.
@@ -155,9 +160,7 @@ impl<'e> Core<'e> {
             match seen.iter_mut().find(|earlier| earlier.version.writer() == version.writer()) {
                 // Found twice: its timestamp was fresh when it was written.
                 Some(earlier) if earlier.version.write() == version.write() => {
-                    if self.value(at, &mut found, into).await?
-                        && self.try_lock(at.register, version, Mode::Read).await?
-                    {
+                    if self.value(at, &mut found, into).await? && self.try_lock(at, version, Mode::Read).await? {
                         if let Some(image) = &found.image {
                             self.verify(at, version, found.holders, image);
                         }
@@ -229,9 +232,14 @@ impl<'e> Core<'e> {
         if self.finish(section, home.at).await? == Written::Gone {
             return Ok(Written::Gone);
         }
-        let clock = self.keep_reserved().await?;
-        let version = self.guess(clock, unused.number)?;
-        let image = self.image(version, value).map_err(|error| Error::from(error).of(self.shared.object.path()))?;
+        let clock = self.keep_reserved(home.at).await?;
+        let version = match self.guess(home.at, clock, unused.number) {
+            Ok(version) => version,
+            Err(TimestampsUsedUp) if self.shared.index.is_some() => return Ok(Written::UsedUp),
+            Err(TimestampsUsedUp) => return Err(self.used_up()),
+        };
+        let image =
+            self.image(home.at, version, value).map_err(|error| Error::from(error).of(self.shared.object.path()))?;
         unused.keep();
         let write = Write::new(self, home, version);
         self.end_write(section, write, &image).await
@@ -252,7 +260,7 @@ impl<'e> Core<'e> {
             self.retire_buffer(version.buffer());
             return Ok(Written::Done);
         }
-        let written = match self.image(version, &unfinished.value) {
+        let written = match self.image(home.at, version, &unfinished.value) {
             Ok(image) => {
                 let mut write = Write::new(self, home, version);
                 (write.is_earlier, write.is_second) = (is_earlier, Cell::new(is_second));
@@ -305,7 +313,7 @@ impl<'e> Core<'e> {
                 Guess::Gone => {
                     // A reader may have taken the guess before the register ended. Then this write has happened, and the delete
                     // came after it.
-                    if self.try_lock(at.register, version, Mode::Write).await? {
+                    if self.try_lock(at, version, Mode::Write).await? {
                         written = Written::Gone;
                     }
                 }
@@ -315,7 +323,7 @@ impl<'e> Core<'e> {
                 Guess::Stale(stale) if write.is_second.get() => drop(self.set_verified(at, version, stale.posted)),
                 Guess::Stale(stale) => {
                     let posted = stale.posted;
-                    let mut later = self.later_than(stale.later, version).await?;
+                    let mut later = self.later_than(at, stale.later, version).await?;
                     if self.shared.index.is_some() {
                         // It is verified when it has ended (`moving`).
                         later = later.unverified();
@@ -327,7 +335,7 @@ impl<'e> Core<'e> {
                         // From here on the value is written at this timestamp only: at a third one it would be written twice.
                         write.version.set(later);
                         write.is_second.set(true);
-                        let image = self.image(later, &image[1..]).map_err(Error::from)?;
+                        let image = self.image(at, later, &image[1..]).map_err(Error::from)?;
                         if !self.write_fresh(at, later, &image).await? {
                             written = Written::Moving(Again { guess: version, last: later });
                         }
@@ -338,7 +346,7 @@ impl<'e> Core<'e> {
         write.value.set(None);
         match written {
             Written::Done => self.hold(at, write.version.get()),
-            Written::Gone => self.retire_buffer(version.buffer()),
+            Written::Gone | Written::UsedUp => self.retire_buffer(version.buffer()),
             // It may be the last version that counts: the move needs it.
             Written::Moving(_) => {}
         }
@@ -450,8 +458,8 @@ impl<'e> Core<'e> {
 
     /// [`Core::seal`] in a section of its own, and the seal.
     pub(crate) async fn seal_in_section(&self, at: Location) -> Result<(Sealed, Version)> {
-        let clock = self.keep_reserved().await?;
-        let seal = self.guess_seal(clock)?;
+        let clock = self.keep_reserved(at).await?;
+        let Ok(seal) = self.guess_seal(at, clock) else { return Ok((Sealed::UsedUp, Version(0))) };
         let section = self.enter()?;
         let sealed = self.seal(at, seal).await;
         section.end();

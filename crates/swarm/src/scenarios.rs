@@ -5,6 +5,7 @@ mod faults;
 mod parts;
 mod store;
 mod store_comings;
+mod store_epochs;
 mod store_faults;
 mod store_moves;
 mod store_parts;
@@ -20,7 +21,7 @@ use farfield_fabric::Word;
 use self::parts::{Opened, open, open_in_shards, register};
 use crate::SwarmOptions;
 use crate::timestamp_lock::Mode;
-use crate::version::Version;
+use crate::version::{Location, Version};
 
 /// All of them.
 ///
@@ -54,6 +55,7 @@ pub fn all() -> Vec<Scenario> {
                 .chain(comings::scenarios())
                 .chain(store::scenarios())
                 .chain(store_comings::scenarios())
+                .chain(store_epochs::scenarios())
                 .chain(store_faults::scenarios())
                 .chain(store_moves::scenarios())
                 .chain(store_registers::scenarios()),
@@ -143,7 +145,7 @@ fn lock() -> Scenario {
             cluster.thread(node, "locks", move |ep| {
                 let client = array.client(ep)?;
                 let version = Version::guessed(5, 0, 0).expect("it is far from the end");
-                if ep.block_on(client.cores.first().try_lock(0, version, mode))? {
+                if ep.block_on(client.cores.first().try_lock(Location { register: 0, instance: 0 }, version, mode))? {
                     taken.push(mode == Mode::Write);
                 }
                 Ok(())

@@ -76,6 +76,6 @@ impl<'e> Core<'e> {
             self.write_back(at, &mut found, &words, section).await?;
             known = answered(locks);
         }
-        self.try_lock_from(at.register, version, Mode::Write, &known).await
+        self.try_lock_from(at, version, Mode::Write, &known).await
     }
 }

@@ -22,6 +22,7 @@ use zerocopy::IntoBytes;
 use crate::cell::{Entries, Entry};
 use crate::chores::Chore;
 use crate::client::{Core, Home};
+use crate::moving::Moved;
 use crate::open::{Opened, Shape};
 use crate::options::SwarmStoreOptions;
 use crate::safe_guess::{Read, Sealed, Written};
@@ -299,7 +300,8 @@ impl<'e, K: Key, V: Value> SwarmStoreClient<'e, K, V> {
     /// # Errors
     /// [`NoMajority`](crate::NoMajority) and a timeout: it has happened, or not, or will have before this client's next write of the
     /// key. The key or the value is too long, more than 64 calls at a time (and the key does not move meanwhile), or
-    /// [`TimestampsUsedUp`](crate::TimestampsUsedUp): it has not.
+    /// [`TimestampsUsedUp`](crate::TimestampsUsedUp): it has not. Once in six to twelve days the key moves to a fresh register, and fails as
+    /// [`SwarmStoreClient::update_if`] does if there is none.
     pub async fn update(&self, key: &K, value: &V) -> Result<bool> {
         measured!(self.cores.first(), UPDATE, self.update(key, value));
         self.replace(key, value).await
@@ -321,7 +323,7 @@ impl<'e, K: Key, V: Value> SwarmStoreClient<'e, K, V> {
             let entry = Entry::mapped(at, name.hash);
             // No other write of this client to the register begins before it is known whether this one counts.
             let written = name.core.write_in_section(Home::store(name.cell, entry), &words).await?;
-            let (written, _writing, section) = written;
+            let (written, writing, section) = written;
             match written {
                 Written::Done => {
                     section.end();
@@ -337,8 +339,30 @@ impl<'e, K: Key, V: Value> SwarmStoreClient<'e, K, V> {
                         return Ok(true);
                     }
                 }
+                Written::UsedUp => {
+                    section.end();
+                    drop(writing);
+                    if self.renew(&name, at, Some(&words)).await? {
+                        return Ok(true);
+                    }
+                }
             }
         }
+    }
+
+    /// Moves a key to a register with timestamps, with a new value or the same one. False if others have moved or deleted it.
+    #[cold]
+    async fn renew(&self, name: &Name<'_, 'e>, at: Location, words: Option<&Words>) -> Result<bool> {
+        let (entry, mut found) = (Entry::mapped(at, name.hash), self.empty_words());
+        let mut replace = |_: &[u64]| Ok(words.cloned());
+        let moved = Box::pin(name.core.move_key(name.cell, entry, &mut found, &mut replace)).await?;
+        self.forget(name, at);
+        match moved {
+            Moved::Replaced(to) | Moved::Kept(to) => self.remember(name, to),
+            Moved::Lost => return Ok(false),
+        }
+        name.core.tend_if_many().await;
+        Ok(true)
     }
 
     /// Inserts a key, or replaces its value.
@@ -385,7 +409,7 @@ impl<'e, K: Key, V: Value> SwarmStoreClient<'e, K, V> {
     ///
     /// # Errors
     /// [`NoMajority`](crate::NoMajority), a timeout and more than 64 calls at a time: it has happened, or not, or will when a read finds
-    /// it.
+    /// it. A key that has to move first as [`SwarmStoreClient::update`].
     pub async fn delete(&self, key: &K) -> Result<()> {
         measured!(self.cores.first(), DELETE, self.delete(key));
         let name = self.name(key)?;
@@ -402,7 +426,7 @@ impl<'e, K: Key, V: Value> SwarmStoreClient<'e, K, V> {
             match self.end(name, at).await? {
                 (Sealed::Now, _) => return Ok(()),
                 (Sealed::Before | Sealed::Moving, seal) => own = Some((at, seal)),
-                (Sealed::Moved, _) => {}
+                (Sealed::Moved | Sealed::UsedUp, _) => {}
             }
         }
         while let Some(at) = self.find_in_index(name, &mut self.empty_words()).await? {
@@ -418,6 +442,7 @@ impl<'e, K: Key, V: Value> SwarmStoreClient<'e, K, V> {
                 (Sealed::Moving, seal) => own = Some((at, seal)),
                 // It may have moved before.
                 (Sealed::Moved, _) => own = None,
+                (Sealed::UsedUp, _) => drop(self.renew(name, at, None).await?),
             }
         }
         Ok(())
@@ -433,7 +458,7 @@ impl<'e, K: Key, V: Value> SwarmStoreClient<'e, K, V> {
         sealing.chore = match sealed {
             // Others may do it, too: one does.
             Sealed::Now | Sealed::Before => Some(Chore::Unmap { cell, entry, seal }),
-            Sealed::Moved | Sealed::Moving => None,
+            Sealed::Moved | Sealed::Moving | Sealed::UsedUp => None,
         };
         Ok((sealed, seal))
     }

@@ -99,16 +99,18 @@ impl Core<'_> {
     /// Each buffer that a word names gets an owner: a register that it is held for, an unfinished write, or one to a key that moves.
     fn assign(&self, earlier: &Earlier, mut seen_unfinished: Vec<Unfinished>) {
         self.with_place(|place| {
-            place.held.iter_mut().for_each(|held| held.retain(|version| earlier.is_last(version)));
+            for (register, held) in place.held.iter_mut().enumerate() {
+                held.retain(|instance, version| earlier.is_last(Location { register, instance }, version));
+            }
             // Such a write is not at a majority of words that clients share, or its register was sealed.
-            place.unfinished.retain(|write| earlier.is_last(write.version));
+            place.unfinished.retain(|write| earlier.is_last(write.home.at, write.version));
         });
-        for (home, version) in earlier.moving.iter().filter(|(_, version)| earlier.is_last(*version)) {
+        for (home, version) in earlier.moving.iter().filter(|(home, version)| earlier.is_last(home.at, *version)) {
             self.add_chore(Chore::Leave { cell: home.cell, entry: home.entry, buffer: version.buffer() });
         }
         // Those that were seen at first, and not any more: a read that is under way may bring them back until this client writes the register.
         for (home, version) in earlier.last_in.iter().flatten().copied() {
-            let is_same = |write: &Unfinished| write.version.write() == version.write();
+            let is_same = |write: &Unfinished| write.home.at == home.at && write.version.write() == version.write();
             let is_known = self.with_place(|place| {
                 place.held[home.at.register].is_of(version) || place.unfinished.iter().any(is_same)
             });
@@ -337,17 +339,9 @@ impl Core<'_> {
                 }
                 let is_taken = entry == Entry::taken(at, self.writer);
                 if (is_taken || entry == Entry::held(at, self.writer)) && self.comes(entry) {
-                    let ended = Ended {
-                        at,
-                        cell: Some(cell),
-                        is_clear: is_taken,
-                        has_next: is_taken,
-                        are_words_clear: is_taken,
-                        is_kept: true,
-                    };
                     match is_taken {
-                        true => self.with_store(|store| store.ended.push(ended)),
-                        false => self.retire([Used::Register(ended)]),
+                        true => self.with_store(|store| store.ended.push(Ended::taken(at, cell))),
+                        false => self.retire([Used::Register(Ended::new(at, Some(cell), true))]),
                     }
                 }
             }
@@ -367,13 +361,14 @@ struct Earlier {
 
 impl Earlier {
     /// Whether the buffer of a version has not had another value since.
-    fn is_last(&self, version: Version) -> bool {
-        self.last_in[version.buffer()].is_some_and(|(_, last)| last.write() == version.write())
+    fn is_last(&self, at: Location, version: Version) -> bool {
+        self.last_in[version.buffer()].is_some_and(|(home, last)| home.at == at && last.write() == version.write())
     }
 
     fn saw(&mut self, home: Home, version: Version) {
         let last = &mut self.last_in[version.buffer()];
-        *last = last.filter(|(_, last)| last.write() > version.write()).or(Some((home, version)));
+        let time = |home: Home, version| home.at.time(version);
+        *last = last.filter(|(other, last)| time(*other, *last) > time(home, version)).or(Some((home, version)));
     }
 }
 

@@ -8,7 +8,7 @@
 //! ```
 //!
 //! There is one lock for each register and writer, with a word on each memory node. It is never released, only taken again
-//! at higher timestamps. No word changes its mode at the same timestamp, so a majority cannot have both.
+//! at higher timestamps: those of the clock, which go on when the register has another key. No word changes its mode at the same timestamp, so a majority cannot have both.
 
 use core::future::Future;
 use core::pin::Pin;
@@ -20,7 +20,7 @@ use farfield_fabric::{Op, RemotePtr};
 use crate::client::Core;
 use crate::raise::Raise;
 use crate::replicas::PerReplica;
-use crate::version::Version;
+use crate::version::{Location, Version};
 
 /// The side that takes the lock.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -31,8 +31,8 @@ pub(crate) enum Mode {
     Write,
 }
 
-fn word(version: Version, mode: Mode) -> u64 {
-    version.timestamp() << 1 | u64::from(mode == Mode::Write)
+fn word(at: Location, version: Version, mode: Mode) -> u64 {
+    at.time(version) << 1 | u64::from(mode == Mode::Write)
 }
 
 fn timestamp(word: u64) -> u64 {
@@ -42,19 +42,19 @@ fn timestamp(word: u64) -> u64 {
 impl<'e> Core<'e> {
     /// Takes the lock of a version's writer at its timestamp. False if the other side may have taken it, or somebody a
     /// higher one.
-    pub(crate) async fn try_lock(&self, register: usize, version: Version, mode: Mode) -> Result<bool> {
-        self.try_lock_from(register, version, mode, &PerReplica::new()).await
+    pub(crate) async fn try_lock(&self, at: Location, version: Version, mode: Mode) -> Result<bool> {
+        self.try_lock_from(at, version, mode, &PerReplica::new()).await
     }
 
     /// [`Core::try_lock`], from these words of the lock. One that is right saves a round trip.
     pub(crate) async fn try_lock_from(
         &self,
-        register: usize,
+        at: Location,
         version: Version,
         mode: Mode,
         known: &PerReplica<u64>,
     ) -> Result<bool> {
-        let wanted = word(version, mode);
+        let (register, wanted) = (at.register, word(at, version, mode));
         let post = |replica: usize| {
             let lock = self.lock_at(replica, register, version.writer());
             let known = known.iter().find(|(other, _)| *other == replica).map_or(0, |(_, word)| *word);

@@ -7,13 +7,28 @@
 //! └─────────────────────────────┴────────────┴───┴──────────────┘
 //! ```
 //!
-//! Timestamp and writer name a write, and order it. V is set when the timestamp is known to be *fresh*: higher than those
+//! Timestamp and writer name a write of an instance of a register, and order it. V is set when the timestamp is known to be *fresh*: higher than those
 //! of all writes that had ended when this one began. The buffer is one of the writer's own, with the same number on all
 //! memory nodes. It decides nothing in the order.
 //!
 //! The last buffer number is a *seal*: the key of the register was deleted. It is above all versions. The last writer number marks a
 //! word to which nothing was written yet; the register's instance is in place of the timestamp. So a word of an earlier
 //! instance is no word of this one, and a compare-and-swap that is late exchanges nothing.
+//!
+//! ```text
+//! an instance
+//! 38        31 30                     0
+//! ┌───────────┬────────────────────────┐
+//! │ epoch (8) │ count (31)             │   in an array always 0
+//! └───────────┴────────────────────────┘
+//! ```
+//!
+//! *Timestamps do not end.* A clock counts microseconds, and 40 bits of them are over after twelve days. So the timestamps of a register
+//! count from the beginning of an epoch, of 2³⁹ microseconds each, which is that of its instance. A key whose register is used up moves to
+//! another one (`moving`) with its next write; a register that comes free begins an instance of the present epoch. Until 256 epochs are over,
+//! a store is four and a half years old. An array has no index in which its registers could move, and ends after the first two.
+//!
+//! Timestamps of different registers are compared by the clock that they stand for ([`Location::time`]).
 
 use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
 use zerocopy::IntoBytes;
@@ -38,10 +53,19 @@ const WRITER_BITS: u32 = 7;
 const VERIFIED: u64 = 1 << BUFFER_BITS;
 const WRITER_SHIFT: u32 = BUFFER_BITS + 1;
 const TIMESTAMP_SHIFT: u32 = WRITER_SHIFT + WRITER_BITS;
-/// The last timestamp of a guess, in microseconds: twelve days. A version that has to be later than a guess has room beyond.
+/// The last timestamp of a guess, in microseconds: two epochs. A version that has to be later than a guess has room beyond.
 pub(crate) const TIMESTAMP_MAX: u64 = (1 << (64 - TIMESTAMP_SHIFT)) - 1 - (1 << 24);
 
-/// A register, and how often it was used again for another key. In an array it is 0.
+/// The bits of an instance.
+pub(crate) const INSTANCE_BITS: u32 = COUNT_BITS + 8;
+const COUNT_BITS: u32 = 31;
+const EPOCH_MAX: u64 = (1 << (INSTANCE_BITS - COUNT_BITS)) - 1;
+/// Of the microseconds of an epoch.
+const EPOCH_BITS: u32 = 39;
+/// When an epoch begins, the count goes on with these bits of it: they tell limits apart (`moving`).
+const COUNT_KEPT: u64 = (1 << 16) - 1;
+
+/// A register, and its instance: it has another one for each key.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Location {
     pub(crate) register: usize,
@@ -60,6 +84,37 @@ impl Location {
     /// The instance word while its key moves.
     pub(crate) fn moving(self) -> u64 {
         self.instance | MOVING
+    }
+
+    fn epoch(self) -> u64 {
+        self.instance >> COUNT_BITS
+    }
+
+    /// The clock from which the timestamps of this instance count.
+    pub(crate) fn base(self) -> u64 {
+        self.epoch() << EPOCH_BITS
+    }
+
+    /// The clock that the timestamp of a version stands for.
+    pub(crate) fn time(self, version: Version) -> u64 {
+        self.base() + version.timestamp()
+    }
+
+    /// Whether no later instance of this register has timestamps for a longer time.
+    pub(crate) fn is_of_last_epoch(self) -> bool {
+        self.epoch() == EPOCH_MAX
+    }
+
+    /// The next instance, for keys that the register gets from this time on. None if it has had as many in this epoch as can be told apart.
+    pub(crate) fn next(self, clock: u64) -> Option<Location> {
+        let epoch = (clock >> EPOCH_BITS).min(EPOCH_MAX);
+        let count = self.instance % (1 << COUNT_BITS) + 1;
+        let instance = match epoch > self.epoch() {
+            true => epoch << COUNT_BITS | count & COUNT_KEPT,
+            false if count >> COUNT_BITS == 0 => self.instance + 1,
+            false => return None,
+        };
+        Some(Location { instance, ..self })
     }
 
     /// Whether an instance word is that of this instance, whether its key moves or not.
@@ -141,6 +196,11 @@ impl Version {
         if self.is_initial() { 0 } else { self.0 >> WRITER_SHIFT }
     }
 
+    /// The write itself, among those of all instances of a register.
+    pub(crate) fn write_at(self, at: Location) -> u64 {
+        at.epoch() << (64 - WRITER_SHIFT) | self.write()
+    }
+
     /// Its place in the order of the max register. A verified version is above the same guessed one.
     pub(crate) fn rank(self) -> u64 {
         if self.is_sealed() { u64::MAX } else { self.write() << 1 | u64::from(self.is_verified()) }
@@ -165,6 +225,24 @@ mod tests {
                 assert!((1..=12).all(|words| hashes.insert(hash_of(owner, &image[..words]))), "{owner}, {value}");
             }
         }
+    }
+
+    #[test]
+    fn an_instance_is_followed_by_one_whose_timestamps_last() {
+        let at = |instance| Location { register: 3, instance };
+        let epoch = 1 << EPOCH_BITS;
+        assert_eq!(at(0).next(epoch - 1), Some(at(1)));
+        let later = at(COUNT_KEPT).next(5 * epoch + 7).expect("an instance");
+        assert_eq!((later.base(), later.instance % (1 << COUNT_BITS)), (5 * epoch, 0));
+        // Its clock is behind that of another client.
+        assert_eq!(later.next(epoch).map(Location::base), Some(5 * epoch));
+        let used_up = at(later.instance + (1 << COUNT_BITS) - 1);
+        assert_eq!((used_up.base(), used_up.next(6 * epoch - 1)), (5 * epoch, None));
+        let next = used_up.next(6 * epoch).expect("an instance");
+        assert_eq!(next.instance % (COUNT_KEPT + 1), (used_up.instance + 1) % (COUNT_KEPT + 1));
+        let last = used_up.next(u64::MAX).expect("an instance");
+        assert!(last.is_of_last_epoch() && last.instance >> INSTANCE_BITS == 0 && !used_up.is_of_last_epoch());
+        assert!(!Version::empty(last.instance).is_sealed() && Version::empty(last.instance).is_initial());
     }
 
     #[test]

@@ -378,9 +378,9 @@ impl Recorded<'_, '_> {
 /// Stores a value of register 0 on these memory nodes, as a write with a fresh guess does, and does nothing else.
 async fn store_only(core: &Core<'_>, value: u64, order: Order, needed: usize) -> Result<()> {
     let (at, unused) = (core.register(0)?, core.take_unused_buffer().await?);
-    let clock = core.keep_reserved().await?;
-    let version = core.guess(clock, unused.number)?;
-    let image = core.image(version, &[value; 2])?;
+    let clock = core.keep_reserved(at).await?;
+    let version = core.guess(at, clock, unused.number).map_err(|_| core.used_up())?;
+    let image = core.image(at, version, &[value; 2])?;
     unused.keep();
     core.gather(order, needed, |replica| core.store_and_get(replica, at, version, Some(&image))).await?;
     core.hold(at, version);

@@ -16,7 +16,7 @@ use crate::agreement::Deciding;
 use crate::cell::{Change, Entries, Entry};
 use crate::chores::Chore;
 use crate::replicas::Replicas;
-use crate::version::Location;
+use crate::version::{Location, TIMESTAMP_MAX};
 use crate::{StoreFull, SwarmStore, SwarmStoreClient, SwarmStoreOptions};
 
 /// Two equal words, so that a torn value shows.
@@ -172,6 +172,18 @@ impl Recorded<'_, '_> {
         self.ep.block_on(core.tend_until(is_first))
     }
 
+    /// Gives one memory node an instance of the next epoch, for a register that was left first.
+    pub(super) fn begin_next_epoch_on(&self, replica: usize) -> Result<()> {
+        let core = self.client.cores.first();
+        let ended = core.with_store(|store| match store.chores.front() {
+            Some(Chore::End(ended)) => ended.at,
+            other => panic!("{other:?}"),
+        });
+        let next = ended.next(TIMESTAMP_MAX).expect("it had few");
+        core.endpoint.cas(core.register_at(replica, ended.register), ended.instance, next.instance).wait()?;
+        Ok(())
+    }
+
     /// Ends what was begun, or dropped.
     pub(super) fn leave_rest(&self) -> Result<()> {
         let core = self.client.cores.first();
@@ -251,16 +263,23 @@ impl Recorded<'_, '_> {
 
     /// An insert for which there may be no register.
     pub(super) fn insert_if_room(&self, key: u64, value: u64) -> Result<()> {
-        match self.insert(key, value) {
-            Err(error) if error.custom_ref::<StoreFull>().is_some() => Ok(()),
-            inserted => inserted,
-        }
+        unless_full(self.insert(key, value))
     }
 
     pub(super) fn update(&self, key: u64, value: u64) -> Result<()> {
         self.call(key, KvInput::Update(value), |client| {
             client.update_blocking(&key, &[value; 2]).map(KvOutput::Succeeded)
         })
+    }
+
+    /// An update of a key that may have to move, for which there may be no register.
+    pub(super) fn update_if_room(&self, key: u64, value: u64) -> Result<()> {
+        unless_full(self.update(key, value))
+    }
+
+    /// A delete of a key that may have to move, for which there may be no register.
+    pub(super) fn delete_if_room(&self, key: u64) -> Result<()> {
+        unless_full(self.delete(key))
     }
 
     /// A conditional update.
@@ -272,10 +291,7 @@ impl Recorded<'_, '_> {
 
     /// The same, for which there may be no register.
     pub(super) fn replace_if_room(&self, key: u64, values: [u64; 2]) -> Result<()> {
-        match self.replace(key, values) {
-            Err(error) if error.custom_ref::<StoreFull>().is_some() => Ok(()),
-            replaced => replaced,
-        }
+        unless_full(self.replace(key, values))
     }
 
     /// The same, which may be dropped at some moment.
@@ -373,5 +389,13 @@ impl Recorded<'_, '_> {
 
     fn or_drop<T>(&self, future: impl Future<Output = T>) -> Option<T> {
         poll_or_drop(self.ep, future)
+    }
+}
+
+/// A call that has failed since the store was full has had no effect.
+fn unless_full(called: Result<()>) -> Result<()> {
+    match called {
+        Err(error) if error.custom_ref::<StoreFull>().is_some() => Ok(()),
+        called => called,
     }
 }

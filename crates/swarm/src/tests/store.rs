@@ -1,7 +1,10 @@
 //! The store: its calls, their round trips, and what is used again.
 
+use std::time::{Duration, Instant};
+
 use farfield_core::{ByteString, ErrorKind, local_session, on_each};
 
+use crate::version::TIMESTAMP_MAX;
 use crate::{StoreFull, SwarmOptions, SwarmStore, SwarmStoreClient, SwarmStoreOptions};
 use farfield_core::{Node, Result};
 use farfield_fabric::NodeId;
@@ -73,6 +76,58 @@ fn nodes_without_clients_only_lend_memory() -> Result<()> {
         assert_eq!(client.get_blocking(&(round % 7))?, Some(value(round)));
         client.delete_blocking(&(round % 7))?;
     }
+    Ok(())
+}
+
+/// The clocks pass the end of the first registers' timestamps, while clients of all nodes make calls.
+#[test]
+fn timestamps_of_a_store_are_renewed_under_load() -> Result<()> {
+    const KEYS: u64 = 120;
+    let nodes = local_session(3)?;
+    let mut options = options(KEYS as usize);
+    options.replicas.first_timestamp = TIMESTAMP_MAX - 500_000;
+    let stores = open(&nodes, &options)?;
+    let epochs = |client: &SwarmStoreClient<'_, u64, [u64; 2]>| -> Result<Vec<u64>> {
+        let core = client.cores.first();
+        let entries = |cell| core.endpoint.block_on(core.settled_entries(cell));
+        let all: Result<Vec<_>> = (0..core.index().layout.buckets).map(entries).collect();
+        Ok(all?.iter().flatten().filter(|entry| entry.is_mapped()).map(|entry| entry.at().base()).collect())
+    };
+    let start = Instant::now();
+    let rounds: u64 = std::thread::scope(|scope| {
+        let calls = |(node, store): (&Node, &Store)| -> Result<u64> {
+            let (own, endpoint) = (u64::from(node.id().0), node.endpoint()?);
+            let client = store.client(&endpoint)?;
+            // A third of the keys is this client's, and all are read by all.
+            let keys = (0..KEYS).filter(|key| key % 3 == own);
+            keys.clone().try_for_each(|key| client.insert_blocking(&key, &value(0)).map(|is_new| assert!(is_new)))?;
+            let mut round = 0;
+            while start.elapsed() < Duration::from_millis(1500) {
+                round += 1;
+                for key in keys.clone() {
+                    match key % 5 {
+                        0 => {
+                            client.delete_blocking(&key)?;
+                            assert!(client.insert_blocking(&key, &value(round))?);
+                        }
+                        1 => assert!(client.update_if_blocking(&key, |old| *old == value(round - 1), &value(round))?),
+                        _ => assert!(client.update_blocking(&key, &value(round))?),
+                    }
+                    assert_eq!(client.get_blocking(&key)?, Some(value(round)));
+                    let other = client.get_blocking(&((key + 1) % KEYS))?;
+                    assert!(other.is_none_or(|found| found[1] == !found[0]));
+                }
+            }
+            Ok(round)
+        };
+        let threads: Vec<_> = nodes.iter().zip(&stores).map(|each| scope.spawn(move || calls(each))).collect();
+        threads.into_iter().map(|thread| thread.join().expect("it does not panic")).sum::<Result<u64>>()
+    })?;
+    assert!(rounds > 6, "{rounds} rounds");
+    let endpoint = nodes[0].endpoint()?;
+    let epochs = epochs(&stores[0].client(&endpoint)?)?;
+    assert_eq!(epochs.len() as u64, KEYS);
+    assert!(epochs.iter().all(|base| *base > 0), "a key is where it was in the first epoch");
     Ok(())
 }
 
