@@ -22,7 +22,6 @@ use zerocopy::IntoBytes;
 use crate::cell::{Entries, Entry};
 use crate::chores::Chore;
 use crate::client::{Core, Home};
-use crate::moving::Moved;
 use crate::open::{Opened, Shape};
 use crate::options::SwarmStoreOptions;
 use crate::safe_guess::{Read, Sealed, Written};
@@ -348,21 +347,6 @@ impl<'e, K: Key, V: Value> SwarmStoreClient<'e, K, V> {
                 }
             }
         }
-    }
-
-    /// Moves a key to a register with timestamps, with a new value or the same one. False if others have moved or deleted it.
-    #[cold]
-    async fn renew(&self, name: &Name<'_, 'e>, at: Location, words: Option<&Words>) -> Result<bool> {
-        let (entry, mut found) = (Entry::mapped(at, name.hash), self.empty_words());
-        let mut replace = |_: &[u64]| Ok(words.cloned());
-        let moved = Box::pin(name.core.move_key(name.cell, entry, &mut found, &mut replace)).await?;
-        self.forget(name, at);
-        match moved {
-            Moved::Replaced(to) | Moved::Kept(to) => self.remember(name, to),
-            Moved::Lost => return Ok(false),
-        }
-        name.core.tend_if_many().await;
-        Ok(true)
     }
 
     /// Inserts a key, or replaces its value.

@@ -1,10 +1,11 @@
-//! Calls that depend on the value of a key.
+//! Calls that move a key: those that depend on its value, and those that find its register used up.
 
 use farfield_core::{Key, Result, Value};
 
-use super::{SwarmStoreClient, UPDATE_IF};
+use super::{Name, SwarmStoreClient, UPDATE_IF, Words};
 use crate::cell::Entry;
 use crate::moving::Moved;
+use crate::version::Location;
 
 impl<K: Key, V: Value> SwarmStoreClient<'_, K, V> {
     /// Replaces the value of a key if it passes a test, as one operation. Returns whether it has. An absent key passes none. The
@@ -54,5 +55,20 @@ impl<K: Key, V: Value> SwarmStoreClient<'_, K, V> {
                 Moved::Lost => {}
             }
         }
+    }
+
+    /// Moves a key to a register with timestamps, with a new value or the same one. False if others have moved or deleted it.
+    #[cold]
+    pub(super) async fn renew(&self, name: &Name<'_, '_>, at: Location, words: Option<&Words>) -> Result<bool> {
+        let (entry, mut found) = (Entry::mapped(at, name.hash), self.empty_words());
+        let mut replace = |_: &[u64]| Ok(words.cloned());
+        let moved = Box::pin(name.core.move_key(name.cell, entry, &mut found, &mut replace)).await?;
+        self.forget(name, at);
+        match moved {
+            Moved::Replaced(to) | Moved::Kept(to) => self.remember(name, to),
+            Moved::Lost => return Ok(false),
+        }
+        name.core.tend_if_many().await;
+        Ok(true)
     }
 }
