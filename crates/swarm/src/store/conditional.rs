@@ -7,7 +7,7 @@ use crate::cell::Entry;
 use crate::moving::Moved;
 use crate::version::Location;
 
-impl<K: Key, V: Value> SwarmStoreClient<'_, K, V> {
+impl<'e, K: Key, V: Value> SwarmStoreClient<'e, K, V> {
     /// Replaces the value of a key if it passes a test, as one operation. Returns whether it has. An absent key passes none. The
     /// test may be made several times.
     ///
@@ -59,7 +59,7 @@ impl<K: Key, V: Value> SwarmStoreClient<'_, K, V> {
 
     /// Moves a key to a register with timestamps, with a new value or the same one. False if others have moved or deleted it.
     #[cold]
-    pub(super) async fn renew(&self, name: &Name<'_, '_>, at: Location, words: Option<&Words>) -> Result<bool> {
+    pub(super) async fn renew(&self, name: &Name<'_, 'e>, at: Location, words: Option<&Words>) -> Result<bool> {
         let (entry, mut found) = (Entry::mapped(at, name.hash), self.empty_words());
         let mut replace = |_: &[u64]| Ok(words.cloned());
         let moved = Box::pin(name.core.move_key(name.cell, entry, &mut found, &mut replace)).await?;
