@@ -40,8 +40,8 @@ use xxhash_rust::xxh3::xxh3_64;
 
 /// A cell on one memory node.
 #[derive(Clone, Copy, Debug)]
-struct Seen {
-    word: CellWord,
+pub(crate) struct Seen {
+    pub(crate) word: CellWord,
     record: Record,
 }
 
@@ -53,7 +53,7 @@ impl Seen {
 }
 
 /// Gets a cell from one memory node: in place, or from where its word points to.
-struct GetCell<'c, 'e> {
+pub(crate) struct GetCell<'c, 'e> {
     core: &'c Core<'e>,
     replica: usize,
     cell: usize,
@@ -101,7 +101,7 @@ impl Future for GetCell<'_, '_> {
                     // The word has changed since, and its record is used again.
                     get.attempts += 1;
                     if get.attempts > ATTEMPTS_MAX {
-                        let node = get.core.shared.replicas[get.replica].node;
+                        let node = get.core.replica(get.replica).node;
                         return Poll::Ready(Err(fabric::ErrorKind::Unreachable { node }.into()));
                     }
                     get.step = Step::InPlace(get.core.get_in_place(get.replica, get.cell)?);
@@ -174,33 +174,35 @@ impl Deciding {
 
 impl<'e> Core<'e> {
     pub(crate) fn cell_at(&self, replica: usize, cell: usize) -> RemotePtr<u64> {
-        self.index().replicas[replica].cells.at(cell * CELL_WORDS)
+        self.replica(replica).cells.at(cell * CELL_WORDS)
     }
 
-    fn record_at(&self, replica: usize, word: CellWord) -> RemotePtr<u64> {
-        let index = self.index();
-        let record = word.writer() * index.layout.records + usize::from(word.record());
-        index.replicas[replica].records.at(record * RECORD_WORDS)
+    pub(crate) fn record_at(&self, replica: usize, word: CellWord) -> RemotePtr<u64> {
+        let record = self.index().record(self.shared.layout.writers, word.writer(), word.record().into());
+        self.replica(replica).records.at(record * RECORD_WORDS)
     }
 
     fn get_in_place(&self, replica: usize, cell: usize) -> fabric::Result<BufOp<'e, u64>> {
         Ok(self.endpoint.get_into(self.cell_at(replica, cell), self.endpoint.buf(CELL_WORDS)?))
     }
 
-    fn get_cell(&self, replica: usize, cell: usize) -> fabric::Result<GetCell<'_, 'e>> {
+    pub(crate) fn get_cell(&self, replica: usize, cell: usize) -> fabric::Result<GetCell<'_, 'e>> {
         let step = Step::InPlace(self.get_in_place(replica, cell)?);
         Ok(GetCell { core: self, replica, cell, step, attempts: 0 })
     }
 
     /// The memory nodes of which something may still be read, or land there.
     pub(crate) fn live(&self, cell: usize) -> Order {
-        let is_live = |replica: &usize| !is_out(self.shared.object.node(), self.shared.replicas[*replica].node);
-        self.order(cell).iter().filter(is_live).collect()
+        self.order(cell).iter().filter(|replica| self.is_live(replica)).collect()
+    }
+
+    pub(crate) fn is_live(&self, replica: &usize) -> bool {
+        !is_out(self.shared.object.node(), self.replica(*replica).node)
     }
 
     /// Whether all memory nodes have answered lately.
     pub(crate) fn do_all_answer(&self) -> bool {
-        self.live(0).len() == self.shared.replicas.len() && self.common.slow.get() == Replicas::default()
+        self.live(0).len() == self.shared.memory_nodes && self.common.slow.get() == Replicas::default()
     }
 
     /// The record of a cell, and its word on most memory nodes. None if it is not known to be chosen.
@@ -229,10 +231,10 @@ impl<'e> Core<'e> {
     }
 
     /// The highest record, if it is known to be chosen.
-    fn chosen(&self, seen: &PerReplica<Seen>) -> Option<(Record, CellWord)> {
+    pub(crate) fn chosen(&self, seen: &PerReplica<Seen>) -> Option<(Record, CellWord)> {
         let (_, top) = seen.iter().max_by_key(|(_, seen)| (seen.record.ballot, seen.word.is_decided()))?;
         let holders = seen.iter().filter(|(_, seen)| seen.is_same(top)).count();
-        let needed = if is_fast(top.record.ballot) { self.shared.replicas.len() } else { self.majority() };
+        let needed = if is_fast(top.record.ballot) { self.shared.memory_nodes } else { self.majority() };
         let is_chosen = top.record.ballot == 0 || top.word.is_decided() || holders >= needed;
         is_chosen.then_some((top.record, top.word))
     }
@@ -338,8 +340,8 @@ impl<'e> Core<'e> {
         let post = |replica| self.propose_at(replica, cell, [word, accepted], &image, payload);
         let answers = self.gather_all(self.order(cell), post).await;
         let accepted_by = answers.iter().filter(|(_, found)| *found == word.0).count();
-        if accepted_by < self.shared.replicas.len() {
-            if accepted_by == 0 && answers.len() == self.shared.replicas.len() {
+        if accepted_by < self.shared.memory_nodes {
+            if accepted_by == 0 && answers.len() == self.shared.memory_nodes {
                 deciding.proposed = before;
                 self.give_back_of(cell, &[accepted.record()]);
             }
@@ -427,11 +429,12 @@ impl<'e> Core<'e> {
         if is_kept {
             self.publish(cell, accepted, &image, order.iter());
         }
-        if self.live(cell).iter().all(|replica| order.contains(replica)) {
+        let is_everywhere = self.live(cell).iter().all(|replica| order.contains(replica));
+        if is_everywhere && self.joining.get() == Replicas::default() {
             // As after a fast proposal: no word that can still be read points to an earlier one.
             self.give_back_of(cell, &earlier);
         } else if is_kept {
-            self.bring_up(cell, accepted, &image).await;
+            self.bring_up(section, cell, accepted, &image).await;
         }
         Ok(match (repeats, has_ended) {
             (true, _) => Attempt::Lost,
@@ -519,7 +522,7 @@ impl<'e> Core<'e> {
             }
             value = Some(stored);
         }
-        let batch = self.endpoint.batch(self.shared.replicas[replica].node);
+        let batch = self.endpoint.batch(self.replica(replica).node);
         let batch = batch.put(self.record_at(replica, new), image);
         Ok(Propose { value, cell: batch.cas(self.cell_at(replica, cell), expected.0, new.0) })
     }
@@ -528,7 +531,7 @@ impl<'e> Core<'e> {
     fn publish(&self, cell: usize, word: CellWord, image: &Buf<'_, u64>, replicas: impl Iterator<Item = usize>) {
         for replica in replicas {
             let at = self.cell_at(replica, cell);
-            let batch = self.endpoint.batch(self.shared.replicas[replica].node).put(at.at(1), image);
+            let batch = self.endpoint.batch(self.replica(replica).node).put(at.at(1), image);
             // If it is refused, readers take longer.
             drop(batch.cas(at, word.0, word.decided().0));
         }
@@ -536,7 +539,15 @@ impl<'e> Core<'e> {
 
     /// The words of a cell on all memory nodes, if they answer. They have executed all that this client has proposed before.
     pub(crate) async fn words(&self, cell: usize) -> Option<PerReplica<CellWord>> {
-        let live = self.live(cell);
+        let section = self.enter().ok()?;
+        let words = self.words_in(&section, cell).await;
+        section.end();
+        words
+    }
+
+    /// The section keeps a memory node that joins from getting the cell meanwhile.
+    async fn words_in(&self, _section: &Section<'_, 'e>, cell: usize) -> Option<PerReplica<CellWord>> {
+        let live = self.holders_of_cell(cell).await?;
         // A compare-and-swap comes after those of this client before it (`NAR` before `NAR`); a get might not.
         let get = |replica: usize| Ok(self.endpoint.cas(self.cell_at(replica, cell), 0, 0));
         let words = self.gather_all(live, get).await;
@@ -545,11 +556,11 @@ impl<'e> Core<'e> {
     }
 
     /// Brings the memory nodes up to date that have not accepted a record.
-    async fn bring_up(&self, cell: usize, word: CellWord, image: &Buf<'_, u64>) {
-        for (replica, found) in self.words(cell).await.unwrap_or_default() {
+    async fn bring_up(&self, section: &Section<'_, 'e>, cell: usize, word: CellWord, image: &Buf<'_, u64>) {
+        for (replica, found) in self.words_in(section, cell).await.unwrap_or_default() {
             if found.place() != word.place() && found.promise() < word.promise() {
                 let at = self.cell_at(replica, cell);
-                let batch = self.endpoint.batch(self.shared.replicas[replica].node);
+                let batch = self.endpoint.batch(self.replica(replica).node);
                 let batch = batch.put(self.record_at(replica, word), image).put(at.at(1), image);
                 drop(batch.cas(at, found.0, word.decided().0));
             }

@@ -3,16 +3,20 @@
 //! Nodes with clients come and go, and none of them needs to know the others. Each memory node has a *table*:
 //!
 //! ```text
-//! region `clients`: a word for each node that may have clients, one for each client, and one for each memory node
-//!   ┌──────────────────────────────────────────────┬───┬────────────────────────┬───┬────────────────┬───
-//!   │ where requests to its present incarnation go │ … │ timestamps it reserves │ … │ where it is    │ …
-//!   └──────────────────────────────────────────────┴───┴────────────────────────┴───┴────────────────┴───
-//! region `requests` of a node with clients: for each client of all nodes
-//!   +0  ┌────────┬────────────────────────┬────────┐
-//!       │ number │ where the answers go   │ number │   64 bytes
-//!       └────────┴────────────────────────┴────────┘
-//! region `answers` of a node with clients: for each of its clients, a word for each node that may have clients
+//! region `clients`: a word for each node that may have clients and for each place of a memory node, one for each client, six for each
+//! place of a memory node, and one
+//!   ┌──────────────────────────────────────────────┬───┬────────────────────────┬───┬─────────────────┬───┬──────────────┐
+//!   │ where requests to its present incarnation go │ … │ timestamps it reserves │ … │ its seat        │ … │ its progress │
+//!   └──────────────────────────────────────────────┴───┴────────────────────────┴───┴─────────────────┴───┴──────────────┘
+//! region `requests` of a node with clients: for each client of all nodes, and for each place of a memory node
+//!   +0  ┌────────┬────────────────────────┬───────────────────────────────┬────────┐
+//!       │ number │ where the answers go   │ seat, if a memory node asks   │ number │   128 bytes
+//!       └────────┴────────────────────────┴───────────────────────────────┴────────┘
+//! region `answers` of a node with clients: for each of its clients, a word for each node that may have clients and each memory node
 //! ```
+//!
+//! A *seat* is where the regions of a memory node are (`view`). A memory node that replaces another one has calls, too, and asks all nodes
+//! (`replacement`); only then has it requests and a place among those that are asked.
 //!
 //! Each shard has its own (`shards`).
 //!
@@ -31,29 +35,31 @@ use core::future::Future;
 use core::pin::Pin;
 use core::task::{Context, Poll, Waker};
 
-use farfield_core::toolkit::Participants;
 use farfield_core::{Error, ErrorKind, MemberStatus, Node, Result};
-use farfield_fabric::{self as fabric, Buf, BufOp, Endpoint, NodeId, Region, RemotePtr};
+use farfield_fabric::{self as fabric, Buf, BufOp, Endpoint, LocalMutex, NodeId, Region, RemotePtr};
 
 use smallvec::SmallVec;
 
-use crate::client::{Core, Replica};
+use crate::client::Core;
 use crate::errors::{MemoryLost, NoMajority};
+use crate::layout::REGION_COUNT;
 use crate::patience::ATTEMPT;
 use crate::raise::Raise;
 use crate::replicas::PerReplica;
 use crate::version::Location;
+use crate::view::{Replica, Seat, Standing, View};
 
 /// Bytes between the requests of two clients, which may be on different nodes.
-pub(crate) const REQUEST_BYTES: usize = 64;
+pub(crate) const REQUEST_BYTES: usize = 128;
 
 /// The parts of a request, in words.
 pub(crate) const FIRST: usize = 0;
 pub(crate) const ANSWERS: usize = 1;
-pub(crate) const SECOND: usize = 2;
+pub(crate) const SEAT: usize = 2;
+pub(crate) const SECOND: usize = SEAT + REGION_COUNT;
 
 /// Where the words of a table are.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Table {
     pub(crate) nodes: usize,
     pub(crate) clients: usize,
@@ -62,32 +68,47 @@ pub(crate) struct Table {
 
 impl Table {
     pub(crate) fn bytes(self) -> usize {
-        self.memory(self.memory_nodes) * 8
+        (self.progress() + 1) * 8
     }
 
-    /// The entry of a node, by its rank among those that may have clients.
-    fn node(self, rank: usize) -> usize {
+    /// Those that may be asked: nodes with clients, and memory nodes that replace others.
+    pub(crate) fn asked(self) -> usize {
+        self.nodes + self.memory_nodes
+    }
+
+    /// Those that may ask.
+    pub(crate) fn askers(self) -> usize {
+        self.clients + self.memory_nodes
+    }
+
+    /// The entry of a node, by its rank among those that may be asked.
+    pub(crate) fn node(self, rank: usize) -> usize {
         rank
     }
 
     /// The timestamps that a client reserves.
     fn client(self, writer: usize) -> usize {
-        self.nodes + writer
+        self.asked() + writer
     }
 
-    /// Where a memory node's table is.
-    fn memory(self, replica: usize) -> usize {
-        self.nodes + self.clients + replica
+    /// The seat of a memory node. It is that of the first shard that counts.
+    pub(crate) fn seat(self, replica: usize) -> usize {
+        self.asked() + self.clients + replica * REGION_COUNT
+    }
+
+    /// What the memory node of this table gets just now, when it joins.
+    pub(crate) fn progress(self) -> usize {
+        self.seat(self.memory_nodes)
     }
 }
 
 /// The means of a node with clients to ask the others.
 pub(crate) struct Asks {
     pub(crate) table: Table,
-    /// The nodes that may have clients, by their places in the session.
-    pub(crate) nodes: Participants,
-    /// Of each of this node's clients, the answers of all of them.
+    /// Of each of this node's clients, the answers of all that may be asked.
     pub(crate) answers: Region,
+    /// What a memory node that replaces another one tells with its requests.
+    pub(crate) seat: LocalMutex<Option<Seat>>,
 }
 
 /// A node that has to answer a request.
@@ -137,21 +158,7 @@ pub(crate) fn register(
     writers: core::ops::Range<usize>,
     requests: RemotePtr<u64>,
 ) -> Result<Entered> {
-    // A memory node that has other memory than the one that earlier nodes have found is none of these any more.
-    let meet = async |replica: &Replica| -> fabric::Result<Option<NodeId>> {
-        for (number, other) in replicas.iter().enumerate().filter(|(_, other)| other.clients.offset() != 0) {
-            let at = replica.clients.at(table.memory(number));
-            let found = endpoint.cas(at, 0, other.clients.packed()).await?;
-            if found != 0 && found != other.clients.packed() {
-                return Ok(Some(other.node));
-            }
-        }
-        Ok(None)
-    };
-    let met = on_each_home(node, endpoint, replicas, |replica| Box::pin(meet(replica)))?;
-    if let Some(lost) = met.into_iter().flatten().next() {
-        return Err(Error::custom(MemoryLost { node: lost }).about(lost));
-    }
+    let majority = replicas.len() / 2 + 1;
     let get = async |replica: &Replica| -> fabric::Result<Vec<u64>> {
         let mut found = vec![endpoint.get(replica.clients.at(table.node(rank))).await?];
         for writer in writers.clone() {
@@ -159,7 +166,7 @@ pub(crate) fn register(
         }
         Ok(found)
     };
-    let look = || on_each_home(node, endpoint, replicas, |replica| Box::pin(get(replica)));
+    let look = || on_each_home(node, endpoint, replicas, majority, |replica| Box::pin(get(replica)));
     let start = endpoint.now();
     for entry in look()?.iter().map(|words| words[0]).filter(|entry| *entry != 0) {
         let earlier = RemotePtr::<u64>::from_packed(entry).node();
@@ -176,17 +183,67 @@ pub(crate) fn register(
     let reserved = (0..writers.len()).map(reserved).collect();
     let succeeds = found.iter().any(|words| words[0] != 0);
     let entry = [0, requests.packed()];
-    on_each_home(node, endpoint, replicas, |replica| {
+    on_each_home(node, endpoint, replicas, majority, |replica| {
         Raise::new(endpoint, replica.clients.at(table.node(rank)), entry, |found, entry| found == entry)
     })?;
     Ok(Entered { reserved, succeeds })
 }
 
-/// Does something at each memory node that has not gone: the results of a majority at least.
-fn on_each_home<'r, T: Clone, F>(
+/// The seats of the memory nodes, as their tables have them: those that an object was opened with, or of others that have replaced them. They are
+/// looked up at a majority at least.
+pub(crate) fn agreed_seats(node: &Node, endpoint: &Endpoint, view: &View, table: Table) -> Result<()> {
+    let opened_with = view.seats();
+    loop {
+        let (before, replicas) = (view.changes(), view.replicas(0));
+        let meet = async |replica: &Replica| -> fabric::Result<Vec<Seat>> {
+            let mut seats = Vec::new();
+            for (number, own) in opened_with.iter().enumerate() {
+                let at = replica.clients.at(table.seat(number));
+                let own_word = own.words()[0];
+                let found = match own.has_gone_before() {
+                    false => endpoint.cas(at, 0, own_word).await?,
+                    true => endpoint.get(at).await?,
+                };
+                if found == 0 || found == own_word {
+                    seats.push(*own);
+                    continue;
+                }
+                let mut words = [found; REGION_COUNT];
+                for (part, word) in words.iter_mut().enumerate().skip(1) {
+                    *word = endpoint.get(at.at(part)).await?;
+                }
+                // They are there before it joins, and do not change afterwards, unless another one comes.
+                if endpoint.get(at).await? != found {
+                    words[0] = Seat { standing: Standing::Comes, ..Seat::from_words(words) }.words()[0];
+                }
+                seats.push(Seat::from_words(words));
+            }
+            Ok(seats)
+        };
+        let met = on_each_home(node, endpoint, &replicas, 1, |replica| Box::pin(meet(replica)))?;
+        for (number, own) in opened_with.iter().enumerate() {
+            let others = || met.iter().map(|seats| seats[number]).filter(|seat| seat != own);
+            // It has other memory than the one that earlier nodes have found.
+            if !own.has_gone_before() && others().any(|seat| seat.standing == Standing::First) {
+                return Err(Error::custom(MemoryLost { node: own.node() }).about(own.node()));
+            }
+            let last = |seat: &Seat| (!node.has_gone(seat.node()), seat.node(), seat.standing);
+            if let Some(seat) = others().filter(|seat| seat.standing != Standing::First).max_by_key(last) {
+                view.set(number, seat);
+            }
+        }
+        if view.changes() == before {
+            return Ok(());
+        }
+    }
+}
+
+/// Does something at each memory node that counts and has not gone: the results of so many at least.
+pub(crate) fn on_each_home<'r, T: Clone, F>(
     node: &Node,
     endpoint: &Endpoint,
     replicas: &'r [Replica],
+    needed: usize,
     each: impl Fn(&'r Replica) -> F,
 ) -> Result<Vec<T>>
 where
@@ -196,7 +253,7 @@ where
     let mut results: PerReplica<T> = PerReplica::new();
     loop {
         let is_left = |(number, replica): &(usize, &Replica)| {
-            !node.has_gone(replica.node) && results.iter().all(|(done, _)| done != number)
+            replica.counts && !node.has_gone(replica.node) && results.iter().all(|(done, _)| done != number)
         };
         let left: Vec<(usize, &Replica)> = replicas.iter().enumerate().filter(is_left).collect();
         let done = endpoint.block_on(endpoint.quorum(left.iter().map(|(_, replica)| each(replica)), left.len()));
@@ -210,7 +267,7 @@ where
             }
         }
         let are_all_done = failed.is_empty() && ended.len() == left.len();
-        if are_all_done && results.len() > replicas.len() / 2 {
+        if are_all_done && results.len() >= needed {
             return Ok(results.into_iter().map(|(_, result)| result).collect());
         }
         // One that has failed is tried again, until it is known to have gone.
@@ -259,7 +316,7 @@ impl<'e> Core<'e> {
             return None;
         }
         let mut asked = AllAsked::new();
-        for rank in 0..self.asks().nodes.count() {
+        for rank in 0..self.asks().table.asked() {
             for (_, table) in tables.iter().filter(|(_, table)| table[rank] != 0) {
                 let requests = RemotePtr::from_packed(table[rank]);
                 if asked.iter().all(|other| other.requests != requests) {
@@ -272,18 +329,19 @@ impl<'e> Core<'e> {
     }
 
     fn begin_count(&self) -> Count<'e> {
-        let nodes = self.asks().nodes.count();
+        self.keep_view();
+        let nodes = self.asks().table.asked();
         let get = |(replica, it): (usize, &Replica)| {
             Some((replica, self.endpoint.get_into(it.clients, self.endpoint.buf(nodes).ok()?)))
         };
-        let pending = self.shared.replicas.iter().enumerate().filter_map(get).collect();
+        let pending = self.replicas.borrow().iter().enumerate().filter(|(_, it)| it.counts).filter_map(get).collect();
         Count { pending, tables: PerReplica::new() }
     }
 
     /// Asks a node, unless it has answered. True if nothing that it has begun before the request is under way.
     pub(crate) fn has_answered(&self, asked: &mut Asked, writer: usize, last_request: &mut u64) -> bool {
         let asks = self.asks();
-        let row = self.client * asks.nodes.count();
+        let row = self.client * asks.table.asked();
         let has_answered = || asks.answers.word((row + asked.rank) * 8).load() == asked.number;
         if asked.is_over || asked.is_told && has_answered() || is_out(self.shared.object.node(), asked.requests.node())
         {
@@ -296,8 +354,12 @@ impl<'e> Core<'e> {
             let at = asked.requests.byte_add((writer * REQUEST_BYTES) as u64);
             let put = |word: usize, value| self.endpoint.put_untracked(at.at(word), value).detach();
             let answers = asks.answers.remote::<u64>(row * 8).packed();
-            let told =
-                put(FIRST, asked.number).and_then(|()| put(ANSWERS, answers)).and_then(|()| put(SECOND, asked.number));
+            let seat = asks.seat.lock().map(|seat| seat.words());
+            let mut seat = seat.iter().flatten().enumerate();
+            let told = put(FIRST, asked.number)
+                .and_then(|()| put(ANSWERS, answers))
+                .and_then(|()| seat.try_for_each(|(part, word)| put(SEAT + part, *word)))
+                .and_then(|()| put(SECOND, asked.number));
             match told {
                 Ok(()) => asked.is_told = true,
                 // No client is left there, and none of their calls.
@@ -326,7 +388,7 @@ impl<'e> Core<'e> {
         self.with_place(|place| {
             let (writer, pool) = (place.writer, &mut place.pool);
             let Some(asked) = &mut pool.asked else {
-                return self.shared.replicas.iter().map(|replica| replica.node).collect();
+                return self.replicas.borrow().iter().map(|replica| replica.node).collect();
             };
             let missing = asked.iter_mut().filter_map(|asked| {
                 let is_missing = !self.has_answered(asked, writer, &mut pool.request);
@@ -390,7 +452,7 @@ impl Core<'_> {
         });
         let (until, word) = (timestamp + reserves, self.asks().table.client(self.writer));
         let post = |replica: usize| {
-            let word = self.shared.replicas[replica].clients.at(word);
+            let word = self.replica(replica).clients.at(word);
             Ok(Raise::new(self.endpoint, word, [known, until], |found, until| found >= until))
         };
         self.gather(self.order(self.writer), self.majority(), post).await?;

@@ -42,7 +42,7 @@ impl<'e> Core<'e> {
 
     /// The key of an entry was deleted, and the client that has deleted it may have died since.
     pub(crate) fn found_deleted(&self, cell: usize, entry: Entry, seal: Version) {
-        if self.in_hand() < self.index().layout.group {
+        if self.in_hand() < self.index().group {
             self.add_chore(Chore::Unmap { cell, entry, seal });
         }
     }
@@ -63,7 +63,7 @@ impl<'e> Core<'e> {
     /// After a delete, or an insert that has used a register in vain. The index is changed for several keys at a time, and a client
     /// holds up few registers. Its call has succeeded already: a later one does again everything that fails here.
     pub(crate) async fn tend_if_many(&self) {
-        let group = self.index().layout.group;
+        let group = self.index().group;
         if self.has_many_chores() {
             self.tend().await;
         }
@@ -74,7 +74,7 @@ impl<'e> Core<'e> {
 
     /// Whether there is enough to do at a time.
     pub(crate) fn has_many_chores(&self) -> bool {
-        self.with_store(|store| store.chores.len() + store.ended.len()) >= self.index().layout.group
+        self.with_store(|store| store.chores.len() + store.ended.len()) >= self.index().group
     }
 
     pub(crate) async fn tend_until(&self, is_enough: impl Fn() -> bool) -> Result<()> {

@@ -19,9 +19,10 @@ use crate::replicas::Replicas;
 use crate::sections::Sections;
 use crate::version::hash_of;
 use crate::version::{Location, TIMESTAMP_MAX, Version};
+use crate::view::{Replica, View};
 use farfield_core::toolkit::Object;
 use farfield_core::{Error, ErrorKind, Result};
-use farfield_fabric::{self as fabric, Batch, Buf, Endpoint, Instant, NodeId, Op, Posted, RemotePtr};
+use farfield_fabric::{self as fabric, Batch, Buf, Endpoint, Instant, Op, Posted, RemotePtr};
 use smallvec::SmallVec;
 
 /// The state of a shard that all clients of a node share.
@@ -33,9 +34,10 @@ pub(crate) struct Shared {
     pub(crate) size: usize,
     pub(crate) options: SwarmOptions,
     pub(crate) layout: Layout,
-    pub(crate) replicas: Vec<Replica>,
+    pub(crate) memory_nodes: usize,
+    pub(crate) view: Arc<View>,
     /// Only a store has one.
-    pub(crate) index: Option<Index>,
+    pub(crate) index: Option<IndexLayout>,
     /// None on a node without clients.
     pub(crate) asks: Option<Asks>,
     pub(crate) sections: Arc<Sections>,
@@ -48,27 +50,6 @@ impl Shared {
     pub(crate) fn number_of(&self, register: usize) -> usize {
         register * self.shards + self.shard
     }
-}
-
-/// The index of a store, on the memory nodes.
-pub(crate) struct Index {
-    pub(crate) replicas: Vec<IndexReplica>,
-    pub(crate) layout: IndexLayout,
-}
-
-pub(crate) struct IndexReplica {
-    pub(crate) cells: RemotePtr<u64>,
-    pub(crate) records: RemotePtr<u64>,
-}
-
-/// The memory of an array on one memory node.
-pub(crate) struct Replica {
-    pub(crate) node: NodeId,
-    pub(crate) registers: RemotePtr<u64>,
-    pub(crate) buffers: RemotePtr<u64>,
-    pub(crate) locks: RemotePtr<u64>,
-    /// The table of nodes with clients (`census`).
-    pub(crate) clients: RemotePtr<u64>,
 }
 
 /// The state of a writer, which the next client in its place takes over.
@@ -159,22 +140,22 @@ impl Home {
 
 impl Place {
     pub(crate) fn new(client: usize, writer: usize, shared: &Shared) -> Place {
-        let Shared { layout, replicas, .. } = shared;
-        let (buffers, replicas) = (layout.buffers, replicas.len());
+        let Shared { layout, memory_nodes, .. } = shared;
+        let buffers = layout.buffers;
         let store = shared.index.as_ref().map(|index| StorePlace {
-            records: (1..index.layout.records).rev().map(|record| record as u16).collect(),
-            used_cells: vec![0; index.layout.cells().div_ceil(64)],
-            kept_max: index.layout.group + 1,
+            records: (1..index.records).rev().map(|record| record as u16).collect(),
+            used_cells: vec![0; index.cells().div_ceil(64)],
+            kept_max: index.group + 1,
             // They begin at different places.
-            next_group_cell: writer * index.layout.group_cells() / layout.writers,
-            next_cell: writer * index.layout.buckets / layout.writers,
+            next_group_cell: writer * index.group_cells() / layout.writers,
+            next_cell: writer * index.buckets / layout.writers,
             ..StorePlace::default()
         });
         Place {
             client,
             writer,
             instances: vec![0; layout.registers],
-            known: vec![Version(0); layout.registers * replicas],
+            known: vec![Version(0); layout.registers * memory_nodes],
             held: vec![Held::default(); layout.registers],
             pool: Pool {
                 free: (0..buffers).rev().map(|buffer| buffer as u16).collect(),
@@ -235,6 +216,11 @@ pub(crate) struct Core<'e> {
     pub(crate) shared: Arc<Shared>,
     pub(crate) client: usize,
     pub(crate) writer: usize,
+    /// The memory nodes as of the last look at the view; those that join, and those that do not count.
+    pub(crate) replicas: RefCell<Vec<Replica>>,
+    pub(crate) seen_view: Cell<u64>,
+    pub(crate) joining: Cell<Replicas>,
+    pub(crate) out: Cell<Replicas>,
     place: RefCell<Place>,
     pub(crate) common: Rc<Common<'e>>,
     /// How far its clock is set forward, in microseconds.
@@ -247,17 +233,28 @@ pub(crate) struct Core<'e> {
 
 impl<'e> Core<'e> {
     pub(crate) fn new(shared: &Arc<Shared>, endpoint: &'e Endpoint, place: Place, common: Rc<Common<'e>>) -> Core<'e> {
-        Core {
+        let core = Core {
             endpoint,
             shared: Arc::clone(shared),
             client: place.client,
             writer: place.writer,
+            replicas: RefCell::default(),
+            seen_view: Cell::new(0),
+            joining: Cell::default(),
+            out: Cell::default(),
             place: RefCell::new(place),
             common,
             ahead: Cell::new(0),
             count: RefCell::new(None),
             writing: RefCell::new(SmallVec::new()),
-        }
+        };
+        core.look_at_view();
+        core
+    }
+
+    /// A memory node.
+    pub(crate) fn replica(&self, replica: usize) -> Replica {
+        self.replicas.borrow()[replica]
     }
 
     /// The state that the next client in its place takes over.
@@ -267,7 +264,7 @@ impl<'e> Core<'e> {
 
     /// What this writer's metadata word of a register holds, as far as it knows.
     pub(crate) fn known(&self, at: Location, replica: usize) -> Version {
-        let word = at.register * self.shared.replicas.len() + replica;
+        let word = at.register * self.shared.memory_nodes + replica;
         self.with_place(|place| match place.instances[at.register] == at.instance {
             true => place.known[word],
             false => Version::empty(at.instance),
@@ -275,7 +272,7 @@ impl<'e> Core<'e> {
     }
 
     pub(crate) fn set_known(&self, at: Location, replica: usize, version: Version) {
-        let replicas = self.shared.replicas.len();
+        let replicas = self.shared.memory_nodes;
         let words = at.register * replicas..(at.register + 1) * replicas;
         self.with_place(|place| {
             let instance = &mut place.instances[at.register];
@@ -318,12 +315,12 @@ impl<'e> Core<'e> {
         self.shared.asks.as_ref().expect("a client is on a node that may have some")
     }
 
-    pub(crate) fn index(&self) -> &Index {
+    pub(crate) fn index(&self) -> &IndexLayout {
         self.shared.index.as_ref().expect("it is a store's client")
     }
 
     pub(crate) fn majority(&self) -> usize {
-        self.shared.replicas.len() / 2 + 1
+        self.shared.memory_nodes / 2 + 1
     }
 
     /// A register of an array, by its number.
@@ -335,7 +332,7 @@ impl<'e> Core<'e> {
 
     /// A register: its instance, its metadata words, and its value in place.
     pub(crate) fn register_at(&self, replica: usize, register: usize) -> RemotePtr<u64> {
-        self.shared.replicas[replica].registers.at(self.shared.layout.register(register))
+        self.replica(replica).registers.at(self.shared.layout.register(register))
     }
 
     /// The metadata word of a writer.
@@ -345,7 +342,7 @@ impl<'e> Core<'e> {
 
     pub(crate) fn buffer_at(&self, replica: usize, version: Version) -> RemotePtr<u64> {
         let at = self.shared.layout.buffer(version.writer(), version.buffer());
-        self.shared.replicas[replica].buffers.at(at)
+        self.replica(replica).buffers.at(at)
     }
 
     /// Puts an image into the buffer of a version, and then raises the metadata word of its writer to that version, in one
@@ -363,7 +360,7 @@ impl<'e> Core<'e> {
         let raise = match image {
             None => Raise::new(self.endpoint, word, [known.0, new.0], is_as_new),
             Some(image) => {
-                let batch: Batch<'b> = self.endpoint.batch(self.shared.replicas[replica].node);
+                let batch: Batch<'b> = self.endpoint.batch(self.replica(replica).node);
                 let batch = batch.put(self.buffer_at(replica, new), image);
                 let first: Posted<'b, u64> = batch.cas(word, known.0, new.0);
                 Raise::after(self.endpoint, word, [known.0, new.0], is_as_new, first)

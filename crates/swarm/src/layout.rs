@@ -25,6 +25,12 @@ use farfield_core::toolkit::region_bytes;
 
 use crate::cell::{CELL_WORDS, ENTRIES, RECORD_WORDS};
 
+/// The regions of a memory node, in this order.
+pub(crate) const REGIONS: [&str; REGION_COUNT] = ["clients", "registers", "buffers", "locks", "index", "records"];
+pub(crate) const REGION_COUNT: usize = 6;
+/// So many of them an array has.
+pub(crate) const CELLS: usize = 4;
+
 /// The most memory nodes of an array.
 pub(crate) const REPLICAS_MAX: usize = 7;
 
@@ -80,8 +86,15 @@ impl IndexLayout {
         region_bytes(self.cells(), CELL_WORDS, "the keys")
     }
 
-    pub(crate) fn records_bytes(&self, writers: usize) -> Result<usize> {
-        region_bytes(self.records.saturating_mul(writers), RECORD_WORDS, "the keys or the clients")
+    /// Where a record of a writer is. After the clients come the memory nodes that replace others.
+    pub(crate) fn record(&self, writers: usize, writer: usize, record: usize) -> usize {
+        let of_memory = writer.saturating_sub(writers);
+        writer.min(writers) * self.records + of_memory * Self::SPARE_RECORDS + record
+    }
+
+    pub(crate) fn records_bytes(&self, writers: usize, memory_nodes: usize) -> Result<usize> {
+        let records = self.records.saturating_mul(writers).saturating_add(memory_nodes * Self::SPARE_RECORDS);
+        region_bytes(records, RECORD_WORDS, "the keys or the clients")
     }
 }
 

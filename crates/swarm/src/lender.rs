@@ -7,7 +7,8 @@ use farfield_core::toolkit::{Call, Object, ObjectBuilder, Regions};
 use farfield_core::{Error, Node, Result};
 use farfield_fabric::{Endpoint, GroupKey, Instant, LocalMutex};
 
-use crate::open::{KINDS, REGIONS};
+use crate::layout::REGIONS;
+use crate::open::KINDS;
 
 /// Lends memory of a node to replicated registers and stores that other nodes open. It needs to know neither their types nor their
 /// sizes, and computes nothing for their calls.

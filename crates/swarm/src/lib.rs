@@ -111,12 +111,15 @@ pub mod mutants;
 mod open;
 mod options;
 mod patience;
+mod plan;
 #[cfg(any(not(seeded), clippy, doc, rust_analyzer))]
 mod raise;
 #[cfg(any(not(seeded), clippy, doc, rust_analyzer))]
 mod records;
 #[cfg(any(not(seeded), clippy, doc, rust_analyzer))]
 mod registers;
+#[cfg(any(not(seeded), clippy, doc, rust_analyzer))]
+mod replacement;
 mod replicas;
 #[cfg(any(not(seeded), clippy, doc, rust_analyzer))]
 mod safe_guess;
@@ -135,6 +138,8 @@ mod succession;
 mod timestamp_lock;
 mod together;
 mod version;
+#[cfg(any(not(seeded), clippy, doc, rust_analyzer))]
+mod view;
 
 // Where the seeded bugs are on, copies of the modules that have a `cfg(any(not(seeded), …))` (`mutants`).
 #[cfg(all(seeded, not(any(clippy, doc, rust_analyzer))))]
@@ -175,7 +180,7 @@ const WRITE: usize = 1;
 /// # Ok::<(), farfield::Error>(())
 /// ```
 pub struct SwarmArray<T> {
-    opened: Opened,
+    pub(crate) opened: Opened,
     registers: usize,
     _values: PhantomData<T>,
 }

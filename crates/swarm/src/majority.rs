@@ -8,10 +8,11 @@ use std::time::Duration;
 use farfield_core::{Error, Result};
 use farfield_fabric::{self as fabric, ErrorKind, Instant, NodeId};
 
-use crate::client::{Core, Replica};
+use crate::client::Core;
 use crate::errors::NoMajority;
 use crate::patience;
 use crate::replicas::{Order, PerReplica, Replicas};
+use crate::view::Replica;
 
 /// The answers of the first memory nodes.
 pub(crate) struct Gathered<T, F> {
@@ -39,16 +40,19 @@ impl Core<'_> {
     /// The memory nodes, in the order in which they are asked about a register: each register begins with another one, and
     /// those that were slow come last.
     pub(crate) fn order(&self, register: usize) -> Order {
-        let count = self.shared.replicas.len();
+        let count = self.shared.memory_nodes;
         // Once in a while they get another chance.
         let asked = self.common.asked.get().wrapping_add(1);
         self.common.asked.set(asked);
         if asked.is_multiple_of(SLOW_FOR) {
             self.common.slow.set(Replicas::default());
         }
-        let slow = self.common.slow.get();
+        let (slow, out) = (self.common.slow.get(), self.out.get());
         let first = register % count;
         let mut order: Order = (first..count).chain(0..first).collect();
+        if out != Replicas::default() {
+            order = order.iter().filter(|replica| !out.contains(*replica)).collect();
+        }
         if slow != Replicas::default() {
             order.put_last(|replica| slow.contains(replica));
         }
@@ -240,8 +244,13 @@ impl Core<'_> {
         let gone = |(number, replica): (usize, &Replica)| {
             self.endpoint.check_alive(replica.node).err().map(|error| (number, error))
         };
-        let gone: Vec<_> = self.shared.replicas.iter().enumerate().filter_map(gone).collect();
-        let is_lost = self.shared.replicas.len() - gone.len() < self.majority();
+        self.keep_view();
+        let replicas = self.replicas.borrow();
+        let gone: Vec<_> = replicas.iter().enumerate().filter_map(gone).collect();
+        let is_there =
+            |(number, replica): &(usize, &Replica)| replica.counts && gone.iter().all(|(other, _)| other != number);
+        let is_lost = replicas.iter().enumerate().filter(is_there).count() < self.majority();
+        drop(replicas);
         if is_lost { Err(self.no_majority(gone)) } else { Ok(()) }
     }
 
@@ -251,10 +260,10 @@ impl Core<'_> {
         if let Some((_, error)) = failed.iter().find(|(_, error)| matches!(error.kind(), ErrorKind::Fenced)) {
             return Error::from(error.clone()).of(self.shared.object.path());
         }
-        let node = |replica: usize| -> NodeId { self.shared.replicas[replica].node };
+        let node = |replica: usize| -> NodeId { self.replica(replica).node };
         let about = failed.first().map(|(replica, _)| node(*replica));
         let failed = failed.into_iter().map(|(replica, error)| (node(replica), error)).collect();
-        let error = Error::custom(NoMajority { of: self.shared.replicas.len(), needed: self.majority(), failed });
+        let error = Error::custom(NoMajority { of: self.shared.memory_nodes, needed: self.majority(), failed });
         about.into_iter().fold(error, Error::about).of(self.shared.object.path())
     }
 }

@@ -77,7 +77,7 @@ impl<'e> Mapping<'_, 'e> {
         if is_there {
             let register = mapping.at().register;
             core.store_in_place(core.order(register).first(), register, &self.image);
-            for replica in 0..core.shared.replicas.len() {
+            for replica in 0..core.shared.memory_nodes {
                 core.set_known(mapping.at(), replica, version);
             }
         }

@@ -110,6 +110,12 @@ impl Limit {
     }
 }
 
+/// Of the limits that memory nodes have of a register with this instance, the last one.
+pub(crate) fn latest_limit(at: Location, words: impl Iterator<Item = u64>) -> u64 {
+    let age = |word: &u64| at.instance.wrapping_sub(word >> (WRITE_BITS + 1)) % INSTANCES;
+    words.filter(|word| *word != 0).min_by_key(age).unwrap_or(0)
+}
+
 /// A write to a register that was frozen. Its buffer may be that of the limit, until its key has left.
 struct Undecided<'c, 'e> {
     core: &'c Core<'e>,
@@ -174,7 +180,7 @@ impl<'e> Core<'e> {
         if !self.entries(cell).await?.is_some_and(|entries| entries.contains(&entry)) {
             return Ok(Frozen::Left);
         }
-        for _ in 0..=self.shared.replicas.len() {
+        for _ in 0..=self.shared.memory_nodes {
             let Look::Found(mut last) = self.freeze_and_look(at).await? else { return Ok(Frozen::Left) };
             if last.version.is_sealed() {
                 return Ok(Frozen::Sealed(last.version));
@@ -232,7 +238,7 @@ impl<'e> Core<'e> {
             let mut has_put = section.has_put.get();
             has_put.add(replica);
             section.has_put.set(has_put);
-            let word = self.shared.replicas[replica].locks.at(word);
+            let word = self.replica(replica).locks.at(word);
             self.endpoint.put_value(word, limit.0).detach()?;
             // A get flushes the put before it (`NRW` before `NRR`).
             Ok(self.endpoint.get(word))
@@ -303,7 +309,7 @@ impl<'e> Core<'e> {
             return Ok(Some(Limit::new(at, record.change.limit)));
         }
         let word = self.shared.layout.limit(at.register);
-        let post = |replica: usize| Ok(self.endpoint.get(self.shared.replicas[replica].locks.at(word)));
+        let post = |replica: usize| Ok(self.endpoint.get(self.replica(replica).locks.at(word)));
         let answers = self.gather(self.order(at.register), self.majority(), post).await?.answers;
         Ok(answers.iter().map(|(_, word)| Limit(*word)).find(|limit| limit.is_of(at)))
     }

@@ -218,4 +218,16 @@ farfield_core::mutants! {
     ///
     /// *Scenario:* `swarm-kv/replace-delete`.
     SWARM_END_UNOWNED = "swarm-end-unowned" in "SwarmStore": "A delete goes on to the next entry though its seal counts.";
+    /// *Missing:* the answers of all nodes before a memory node that replaces another one gets its copy.
+    ///
+    /// *Scenario:* `swarm/replaced`.
+    SWARM_REPLACED_UNASKED = "swarm-replaced-unasked" in "SwarmArray": "A memory node is copied while calls count on the one that it replaces.";
+    /// *Missing:* a majority that meets all those with the memory node that is replaced.
+    ///
+    /// *Scenario:* `swarm/replaced`.
+    SWARM_REPLACED_UNCOPIED = "swarm-replaced-uncopied" in "SwarmArray": "A memory node that replaces another one has what one of the others has.";
+    /// *Missing:* the wait while a memory node that joins gets a register.
+    ///
+    /// *Scenario:* `swarm-kv/replaced-reuse`.
+    SWARM_REPLACED_AT_ONCE = "swarm-replaced-at-once" in "SwarmStore": "A register is used again while a memory node gets its copy.";
 }

@@ -2,22 +2,23 @@
 
 use std::sync::Arc;
 
-use farfield_core::toolkit::{ErrorContext, ObjectBuilder, Participants, Regions, region_bytes};
+use farfield_core::toolkit::{ErrorContext, ObjectBuilder, Participants, Regions};
 use farfield_core::{Error, ErrorKind, Node, Result};
-use farfield_fabric::{Endpoint, GroupKey, LocalMutex, NodeId, RemotePtr};
+use farfield_fabric::{Endpoint, GroupKey, LocalMutex, NodeId};
 
-use crate::census::{Asks, REQUEST_BYTES, Table, register};
-use crate::client::{Index, IndexReplica, Place, Replica, Shared};
+use crate::census::{Asks, REQUEST_BYTES, Table, agreed_seats, register};
+use crate::client::{Place, Shared};
 use crate::layout::IndexLayout;
 use crate::options::SwarmOptions;
+use crate::plan::{Parts, Plan};
 use crate::sections::{Answers, Sections};
 use crate::shards::{Cores, Places, shards_of};
+use crate::view::View;
 
 /// The kinds of objects, and their regions on a memory node.
 pub(crate) const KINDS: [&str; 2] = [ARRAY, STORE];
 pub(crate) const ARRAY: &str = "SwarmArray";
 pub(crate) const STORE: &str = "SwarmStore";
-pub(crate) const REGIONS: [&str; 6] = ["registers", "buffers", "locks", "clients", "index", "records"];
 
 /// What is opened.
 pub(crate) struct Shape<'s> {
@@ -78,13 +79,19 @@ impl Members {
 
 /// An array or a store that is open on this node.
 pub(crate) struct Opened {
-    shards: Vec<Arc<Shared>>,
+    pub(crate) shards: Vec<Arc<Shared>>,
     places: Places,
     closes: Arc<Closes>,
 }
 
 /// Tells the service thread that it is closed on this node.
 pub(crate) struct Closes(Arc<Sections>);
+
+impl Closes {
+    pub(crate) fn of(sections: &Arc<Sections>) -> Closes {
+        Closes(Arc::clone(sections))
+    }
+}
 
 impl Drop for Closes {
     fn drop(&mut self) {
@@ -103,19 +110,10 @@ impl Opened {
         let registers = index.map_or(size_of_each, |index| index.registers());
         let layout = options.layout(registers, *value_words, writers, *is_store).of(path)?;
         let (clients, nodes) = (options.clients_per_node, client_nodes.count());
-        let (answers_bytes, requests_bytes) = (clients * nodes * 8, layout.writers * REQUEST_BYTES);
         let table = Table { nodes, clients: layout.writers, memory_nodes: memory.len() };
-        let (registers, buffers) = (layout.registers_bytes().of(path)?, layout.buffers_bytes().of(path)?);
-        // Of one shard.
-        let mut bytes = vec![registers, buffers, layout.locks_bytes().of(path)?, table.bytes()];
-        if let Some(index) = &index {
-            bytes.extend([index.cells_bytes().of(path)?, index.records_bytes(layout.writers).of(path)?]);
-        }
-        let of_each: Vec<(&str, usize)> = REGIONS.into_iter().zip(bytes).collect();
-        let of_all = |(name, bytes): &(&'static str, usize)| {
-            Ok((*name, region_bytes(shards, bytes / 8, "the registers, their size or the clients")?))
-        };
-        let lent = of_each.iter().map(of_all).collect::<Result<Vec<(&str, usize)>>>().of(path)?;
+        let (answers_bytes, requests_bytes) = (clients * table.asked() * 8, table.askers() * REQUEST_BYTES);
+        let parts = Parts::new(shards, &layout, index.as_ref(), table).of(path)?;
+        let lent = parts.all().of(path)?;
 
         let mut regions = Regions::new(node);
         if memory.contains(&node.id()) {
@@ -128,67 +126,43 @@ impl Opened {
             let requests = regions.alloc_own(GroupKey::SERVICE, requests_bytes).of(path)?;
             questions.push((requests, regions.alloc_own(GroupKey::SIGNAL, answers_bytes).of(path)?));
         }
+        let plan = Plan { parts, layout, index, table, memory: memory.clone() };
         let described = format!(
-            "{described}, memory={memory:?}, clients={:?} of {clients}, metadata_words={}, buffers={}, first_timestamp={}",
+            "{described}, memory={memory:?}, clients={:?} of {clients}, metadata_words={}, buffers={}, first_timestamp={}, {}",
             client_nodes.iter().collect::<Vec<_>>(),
             layout.metadata_words,
             layout.buffers,
-            options.first_timestamp
+            options.first_timestamp,
+            plan.described(),
         );
         let expect = {
-            let memory = memory.clone();
+            let (memory, places) = (memory.clone(), node.nodes());
+            let is_place = move |peer: NodeId| memory.iter().any(|home| home.index() % places == peer.index() % places);
             move |peer: NodeId| {
                 let all = lent.iter().map(|(name, bytes)| ((*name).into(), *bytes as u64));
-                if memory.contains(&peer) { all.collect() } else { Vec::new() }
+                if is_place(peer) { all.collect() } else { Vec::new() }
             }
         };
         let opening = ObjectBuilder::new(node, path, kind).layout(&described).homes(memory);
         let object = Arc::new(opening.regions(regions).require_regions(expect).calls(calls).open()?);
-        // The part of a region that is a shard's. Operations to a memory node that had gone before this node came fail.
-        let region = |home: NodeId, name: &str, shard: usize| match object.remote::<u64>(home, name) {
-            Err(_) if node.has_gone(home) => Ok(RemotePtr::new(home, GroupKey::DATA, 0)),
-            found => {
-                let bytes = of_each.iter().find(|(other, _)| *other == name).map_or(0, |(_, bytes)| *bytes);
-                found.map(|found| found.at(shard * bytes / 8))
-            }
-        };
-
-        let mut parts = Vec::new();
-        for shard in 0..shards {
-            let replica = |node: &NodeId| {
-                Ok(Replica {
-                    node: *node,
-                    registers: region(*node, "registers", shard)?,
-                    buffers: region(*node, "buffers", shard)?,
-                    locks: region(*node, "locks", shard)?,
-                    clients: region(*node, "clients", shard)?,
-                })
-            };
-            let replicas = memory.iter().map(replica).collect::<Result<Vec<Replica>>>()?;
-            let cells = |node: &NodeId| {
-                let (cells, records) = (region(*node, "index", shard)?, region(*node, "records", shard)?);
-                Ok(IndexReplica { cells, records })
-            };
-            let index = match index {
-                None => None,
-                Some(layout) => Some(Index { replicas: memory.iter().map(cells).collect::<Result<_>>()?, layout }),
-            };
-            parts.push((shard, replicas, index));
-        }
+        let view = View::new(plan.seats(node, &object, None)?, plan.parts.words_of_each());
         let sections = Arc::new(Sections::new(clients));
         // If this fails in the middle, the service thread goes no further.
-        let closes = Arc::new(Closes(Arc::clone(&sections)));
+        let closes = Arc::new(Closes::of(&sections));
         let opened = node.now();
         let endpoint = if rank.is_some() { Some(node.endpoint()?) } else { None };
         let (mut all, mut entered, mut questions) = (Vec::new(), Vec::new(), questions.into_iter());
-        for (shard, replicas, index) in parts {
+        if let Some(endpoint) = &endpoint {
+            agreed_seats(node, endpoint, &view, table).of(path)?;
+        }
+        for shard in 0..shards {
             let mut asks = None;
             if let (Some(rank), Some(endpoint), Some((requests, answers))) = (*rank, &endpoint, questions.next()) {
-                let own = rank * clients..(rank + 1) * clients;
+                let (own, replicas) = (rank * clients..(rank + 1) * clients, view.replicas(shard));
                 entered.push(register(node, endpoint, &replicas, table, rank, own, requests.remote(0)).of(path)?);
-                let answering = Answers::new(Arc::clone(&sections), requests, rank, layout.writers, object.hold());
-                node.add_poller(Box::new(answering));
-                asks = Some(Asks { table, nodes: client_nodes.clone(), answers });
+                let (sections, view) = (Arc::clone(&sections), Arc::clone(&view));
+                node.add_poller(Box::new(Answers::new(sections, view, requests, rank, table, object.hold())));
+                asks = Some(Asks { table, answers, seat: LocalMutex::default() });
             }
             all.push(Arc::new(Shared {
                 opened,
@@ -198,11 +172,16 @@ impl Opened {
                 size: *size,
                 options: (*options).clone(),
                 layout,
-                replicas,
+                memory_nodes: memory.len(),
+                view: Arc::clone(&view),
                 index,
                 asks,
                 sections: Arc::clone(&sections),
             }));
+        }
+        if let Some(endpoint) = &endpoint {
+            // One that replaces another from now on asks this node, too.
+            agreed_seats(node, endpoint, &view, table).of(path)?;
         }
         let of_client = |client: usize| {
             let writer = rank.map_or(0, |rank| rank * clients + client);

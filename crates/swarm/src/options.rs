@@ -9,6 +9,9 @@ use farfield_fabric::NodeId;
 use crate::layout::{Layout, REPLICAS_MAX};
 use crate::version::{TIMESTAMP_MAX, WRITERS_MAX};
 
+/// Memory nodes that replace others propose records, too (`replacement`): those have numbers of writers.
+const CLIENTS_MAX: usize = WRITERS_MAX - REPLICAS_MAX;
+
 /// How an array of replicated registers is laid out. The same on all nodes, but for `patience`.
 ///
 /// ```
@@ -26,7 +29,7 @@ pub struct SwarmOptions {
     /// The participants that may have clients, by their places: a node that is started again has those of the one before it. The others take no part in any call, also not when buffers are used again: a memory
     /// node among them only lends memory. Each client takes room in every register. Default (none): all participants.
     pub clients: Vec<NodeId>,
-    /// Clients that such a node may have ([`SwarmArray::client`](crate::SwarmArray::client)). There are at most 127 in all.
+    /// Clients that such a node may have ([`SwarmArray::client`](crate::SwarmArray::client)). There are at most 120 in all.
     /// Default: 1.
     pub clients_per_node: usize,
     /// Metadata words of each register (§4.4): each serves every so-many-th client. With fewer than there are clients, a
@@ -134,11 +137,11 @@ impl SwarmOptions {
     pub(crate) fn writers(&self, client_nodes: &Participants) -> Result<usize> {
         at_least_one(&[("clients_per_node", self.clients_per_node)])?;
         let writers = client_nodes.count().saturating_mul(self.clients_per_node);
-        if writers <= WRITERS_MAX {
+        if writers <= CLIENTS_MAX {
             return Ok(writers);
         }
         config(format!(
-            "{} nodes with {} clients each are more than {WRITERS_MAX}: reduce `clients_per_node`, or name the nodes in `clients`",
+            "{} nodes with {} clients each are more than {CLIENTS_MAX}: reduce `clients_per_node`, or name the nodes in `clients`",
             client_nodes.count(),
             self.clients_per_node
         ))

@@ -31,6 +31,7 @@ use crate::chores::Chore;
 use crate::client::Core;
 use crate::errors::StoreFull;
 use crate::raise::Raise;
+use crate::sections::Section;
 use crate::together::together;
 use crate::version::{Location, Version};
 
@@ -157,7 +158,7 @@ impl<'e> Core<'e> {
 
     /// Takes a group of registers that no client has. False if there is none.
     pub(crate) async fn take_group(&self) -> Result<bool> {
-        let (layout, writer) = (self.index().layout, self.writer);
+        let (layout, writer) = (*self.index(), self.writer);
         if self.with_store(|store| store.are_groups_taken) {
             return Ok(false);
         }
@@ -220,7 +221,7 @@ impl<'e> Core<'e> {
 
     /// Takes registers that other clients have left in the index. False if there are none.
     async fn take_free(&self) -> Result<bool> {
-        let (start, buckets) = (self.endpoint.now(), self.index().layout.buckets);
+        let (start, buckets) = (self.endpoint.now(), self.index().buckets);
         if self.with_store(|store| start < store.none_free_until) {
             return Ok(false);
         }
@@ -343,11 +344,18 @@ impl<'e> Core<'e> {
 
     /// Step 4. False if a memory node does not answer.
     pub(crate) async fn begin_next_instance(&self, ended: Ended) -> Result<bool> {
+        let section = self.enter()?;
+        let has_begun = self.begin_next_in(&section, ended).await;
+        section.end();
+        Ok(has_begun)
+    }
+
+    async fn begin_next_in(&self, _section: &Section<'_, 'e>, ended: Ended) -> bool {
         let register = ended.at.register;
         // It cannot be told apart from an earlier instance any more.
-        let Some(mut next) = ended.at.next(self.clock()) else { return Ok(true) };
+        let Some(mut next) = ended.at.next(self.clock()) else { return true };
         loop {
-            let live = self.live(register);
+            let Some(live) = self.holders_of(register).await else { return false };
             let post = |replica: usize| {
                 let word = self.register_at(replica, register);
                 // A client that freezes the register, for the index of a moment ago, does so by a compare-and-swap, too (`moving`).
@@ -356,7 +364,7 @@ impl<'e> Core<'e> {
             };
             let answers = self.gather_all(live, post).await;
             if answers.len() < live.len() {
-                return Ok(false);
+                return false;
             }
             let found = answers.iter().map(|(_, word)| Location::instance_of(*word));
             let highest = found.clone().max().unwrap_or(next.instance);
@@ -364,7 +372,7 @@ impl<'e> Core<'e> {
             // If not, an earlier attempt, perhaps of an earlier client in this place, was made in another epoch.
             if found.min() == Some(highest) {
                 self.retire([Used::Register(Ended { next: Some(next), ..ended })]);
-                return Ok(true);
+                return true;
             }
         }
     }
@@ -394,15 +402,22 @@ impl<'e> Core<'e> {
 
     /// Step 6. False if a memory node does not answer.
     pub(crate) async fn clear_words(&self, next: Location) -> Result<bool> {
+        let section = self.enter()?;
+        let are_clear = self.clear_words_in(&section, next).await;
+        section.end();
+        Ok(are_clear)
+    }
+
+    async fn clear_words_in(&self, _section: &Section<'_, 'e>, next: Location) -> bool {
         let head = self.shared.layout.head_words();
-        let live = self.live(next.register);
+        let Some(live) = self.holders_of(next.register).await else { return false };
         let get = |replica: usize| {
             let head = self.endpoint.buf(head)?;
             Ok(self.endpoint.get_into(self.register_at(replica, next.register), head))
         };
         let found = self.gather_all(live, get).await;
         if found.len() < live.len() {
-            return Ok(false);
+            return false;
         }
         let empty = Version::empty(next.instance).0;
         let clear = |replica: usize| {
@@ -412,7 +427,7 @@ impl<'e> Core<'e> {
             let raise = |word| Raise::new(self.endpoint, at.at(word), [found[word], empty], |found, new| found == new);
             Ok(Clear(words.map(raise).collect()))
         };
-        Ok(self.gather_all(live, clear).await.len() == live.len())
+        self.gather_all(live, clear).await.len() == live.len()
     }
 }
 

@@ -136,7 +136,7 @@ impl<'e> Core<'e> {
         // Each writer is seen twice at most before the read ends (lemma C.4), and in a store once more if its guess was stale. A memory
         // node that dies with the only copy that was found costs a look.
         let is_store = self.shared.index.is_some();
-        let looks = (2 + usize::from(is_store)) * self.shared.layout.writers + 1 + self.shared.replicas.len();
+        let looks = (2 + usize::from(is_store)) * self.shared.layout.writers + 1 + self.shared.memory_nodes;
         for _ in 0..looks {
             let mut found = match self.max_read(at, section).await? {
                 Look::Found(found) => found,
@@ -446,7 +446,7 @@ impl<'e> Core<'e> {
 
     /// Whether an instance of a register was sealed, or has ended.
     pub(crate) async fn has_ended(&self, section: &Section<'_, 'e>, at: Location) -> Result<bool> {
-        for _ in 0..=self.shared.replicas.len() {
+        for _ in 0..=self.shared.memory_nodes {
             match self.max_read(at, section).await? {
                 Look::Found(found) => return Ok(found.version.is_sealed()),
                 Look::Moved => return Ok(true),
@@ -468,7 +468,7 @@ impl<'e> Core<'e> {
 
     /// The latest version, which is at a majority when this returns.
     async fn settle(&self, section: &Section<'_, 'e>, at: Location) -> Result<Latest> {
-        for _ in 0..=self.shared.replicas.len() {
+        for _ in 0..=self.shared.memory_nodes {
             match self.max_read(at, section).await? {
                 Look::Found(found) if found.version.is_sealed() => return Ok(Latest::Sealed),
                 Look::Found(found) => return Ok(Latest::At(found.version)),
@@ -482,7 +482,7 @@ impl<'e> Core<'e> {
     #[cold]
     pub(crate) fn unsettled(&self, register: usize) -> Error {
         let what = format!("register {}: the memory nodes with its latest value", self.shared.number_of(register));
-        let memory = self.shared.replicas.iter().map(|replica| replica.node).collect();
+        let memory = self.replicas.borrow().iter().map(|replica| replica.node).collect();
         let timeout = ErrorKind::Timeout { what, waited: self.patience(self.shared.options.patience), missing: memory };
         Error::from(timeout).of(self.shared.object.path())
     }

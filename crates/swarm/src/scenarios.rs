@@ -3,6 +3,7 @@
 mod comings;
 mod faults;
 mod parts;
+mod replaced;
 mod store;
 mod store_comings;
 mod store_epochs;
@@ -53,6 +54,7 @@ pub fn all() -> Vec<Scenario> {
             own.into_iter()
                 .chain(faults::scenarios())
                 .chain(comings::scenarios())
+                .chain(replaced::scenarios())
                 .chain(store::scenarios())
                 .chain(store_comings::scenarios())
                 .chain(store_epochs::scenarios())

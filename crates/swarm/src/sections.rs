@@ -22,9 +22,11 @@ use farfield_core::toolkit::{Hold, Poller, Progress};
 use farfield_core::{Error, ErrorKind, Result};
 use farfield_fabric::{self as fabric, Endpoint, Op, Region, RemotePtr, Word};
 
-use crate::census::{ANSWERS, FIRST, REQUEST_BYTES, SECOND};
+use crate::census::{ANSWERS, FIRST, REQUEST_BYTES, SEAT, SECOND, Table};
 use crate::client::Core;
+use crate::layout::REGION_COUNT;
 use crate::replicas::Replicas;
+use crate::view::{Seat, View};
 
 /// Reads that a client may have under way.
 pub(crate) const SECTIONS: usize = 64;
@@ -86,14 +88,32 @@ pub(crate) struct Answers {
     asked: Region,
     /// This node, among those that may have clients.
     rank: usize,
+    /// Of the clients first, and then of the memory nodes that replace others.
     requests: Vec<Requests>,
+    clients: usize,
+    view: Arc<View>,
     /// Until no client is left here.
     open: Option<Hold>,
 }
 
 impl Answers {
-    pub(crate) fn new(sections: Arc<Sections>, asked: Region, rank: usize, writers: usize, open: Hold) -> Answers {
-        Answers { sections, asked, rank, requests: vec![Requests::default(); writers], open: Some(open) }
+    pub(crate) fn new(
+        sections: Arc<Sections>,
+        view: Arc<View>,
+        asked: Region,
+        rank: usize,
+        table: Table,
+        open: Hold,
+    ) -> Answers {
+        let requests = vec![Requests::default(); table.askers()];
+        Answers { sections, asked, rank, requests, clients: table.clients, view, open: Some(open) }
+    }
+
+    /// What a memory node that replaces another one tells with its request. None if another request is on its way.
+    fn seat(&self, writer: usize, number: u64) -> Option<Seat> {
+        let word = |part: usize| self.asked.word(writer * REQUEST_BYTES + 8 * part).load();
+        let words = core::array::from_fn::<u64, REGION_COUNT, _>(|part| word(SEAT + part));
+        (word(FIRST) == number).then(|| Seat::from_words(words))
     }
 
     /// Puts an answer; false if that was refused, or the node is out of reach now.
@@ -145,11 +165,19 @@ impl Poller for Answers {
         let (mut is_busy, mut waits) = (false, false);
         for writer in 0..self.requests.len() {
             let Some(asked) = self.request(writer) else { continue };
-            let current = &mut self.requests[writer].current;
+            let current = self.requests[writer].current;
             if current.0 != asked {
-                *current = (asked, self.sections.begin_epoch());
+                if let Some(replica) = writer.checked_sub(self.clients) {
+                    let Some(seat) = self.seat(writer, asked) else {
+                        waits = true;
+                        continue;
+                    };
+                    // Before the epoch: calls that are not waited for find it.
+                    self.view.set(replica, seat);
+                }
+                self.requests[writer].current = (asked, self.sections.begin_epoch());
             }
-            let epoch = current.1;
+            let epoch = self.requests[writer].current.1;
             if self.sections.have_ended(epoch) && self.answer(endpoint, writer, asked) {
                 is_busy = true;
             } else {
@@ -188,6 +216,8 @@ impl<'e> Core<'e> {
         }
         self.common.sections.set(self.common.sections.get() | 1 << number);
         self.shared.sections.enter(self.client, number);
+        // After that: if the service thread has not seen the section, this finds the view of its request.
+        self.keep_view();
         Ok(Section { core: self, number, has_put: Cell::default(), is_late: Cell::new(false) })
     }
 
@@ -208,7 +238,7 @@ impl<'e> Core<'e> {
 
     /// A get flushes the puts before it (`NRW → NRR`).
     fn flush(&self, replica: usize) -> Op<'e, u64> {
-        self.endpoint.get(self.shared.replicas[replica].buffers)
+        self.endpoint.get(self.replica(replica).buffers)
     }
 
     /// Waits until the puts to a memory node have landed, or its connection is lost, and they with it.
@@ -220,7 +250,7 @@ impl<'e> Core<'e> {
 
     /// Waits until the atomics to a memory node have been done, or its connection is lost (`NAR` after `NAR`).
     fn wait_for_atomics(&self, replica: usize) {
-        let nothing = || self.endpoint.cas(self.shared.replicas[replica].clients, 0, 0);
+        let nothing = || self.endpoint.cas(self.replica(replica).clients, 0, 0);
         while nothing().wait().is_err_and(|error| error.is_refused()) {
             self.endpoint.progress();
         }
@@ -228,7 +258,7 @@ impl<'e> Core<'e> {
 
     /// Waits until all that this client has posted to the memory nodes has been done.
     pub(crate) fn wait_for_all_replicas(&self) {
-        for replica in 0..self.shared.replicas.len() {
+        for replica in 0..self.shared.memory_nodes {
             self.wait_for_flush(replica);
             self.wait_for_atomics(replica);
         }

@@ -56,7 +56,7 @@ mod scan;
 /// # Ok::<(), farfield::Error>(())
 /// ```
 pub struct SwarmStore<K, V> {
-    opened: Opened,
+    pub(crate) opened: Opened,
     limits: Limits,
     cached_keys: usize,
     _types: PhantomData<fn() -> (K, V)>,
@@ -514,7 +514,7 @@ impl<'e, K: Key, V: Value> SwarmStoreClient<'e, K, V> {
         key.encode(&mut bytes);
         let hash = xxh3_64(&bytes);
         let core = self.cores.of_hash(hash);
-        let cell = (hash % core.index().layout.buckets as u64) as usize;
+        let cell = (hash % core.index().buckets as u64) as usize;
         Ok(Name { bytes, hash, core, cell, spare: &self.spare })
     }
 

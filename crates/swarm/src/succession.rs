@@ -35,6 +35,7 @@ impl Core<'_> {
     /// Takes over the buffers, records, registers and unfinished writes of the earlier client. Its timestamps are at most `reserved`.
     pub(crate) async fn succeed(&self, reserved: u64) -> Result<()> {
         loop {
+            let view = self.wait_while_one_joins().await?;
             let live = self.live_set();
             let mut place = Place::new(self.client, self.writer, &self.shared);
             (place.last, place.reserved) = (reserved, reserved);
@@ -47,10 +48,27 @@ impl Core<'_> {
             self.wait_for_all_replicas();
             self.end_late(None);
             looked?;
-            if self.live_set() == live {
+            if self.live_set() == live && self.shared.view.changes() == view {
                 return Ok(());
             }
-            // A memory node has died meanwhile. A read may have found something there alone before this has, and brought it to others after.
+            // A memory node has been replaced meanwhile, and may have got what this has not found there. Or one has died. A read may have found something there alone before this has, and brought it to others after.
+        }
+    }
+
+    /// A memory node that gets a copy just now may get what the others do not have any more when this looks. The result is the view.
+    async fn wait_while_one_joins(&self) -> Result<u64> {
+        let start = self.endpoint.now();
+        loop {
+            self.look_at_view();
+            let joining = self.joining.get().iter().find(|replica| self.is_live(replica));
+            let Some(joining) = joining else { return Ok(self.seen_view.get()) };
+            if self.endpoint.now() >= start + self.endpoint.timeout() {
+                let joining = self.replica(joining).node;
+                let what = format!("{joining}, which replaces a memory node, to get its copy");
+                let waited = self.endpoint.now() - start;
+                return Err(ErrorKind::Timeout { what, waited, missing: vec![joining] }.into());
+            }
+            self.pause(self.endpoint.now() + self.shared.options.patience).await;
         }
     }
 
@@ -62,7 +80,7 @@ impl Core<'_> {
 
     async fn look_at_all(&self, live: Replicas) -> Result<()> {
         // Nothing is read any more from a memory node that has gone. But a read that began before may still bring something from there to others.
-        if live.count() < self.shared.replicas.len() {
+        if live.count() < self.shared.memory_nodes {
             self.wait_for_reads().await?;
         }
         let buffers = self.with_place(|place| core::mem::take(&mut place.pool.free));
@@ -132,7 +150,7 @@ impl Core<'_> {
     }
 
     /// Waits until all reads that are under way anywhere have ended.
-    async fn wait_for_reads(&self) -> Result<()> {
+    pub(crate) async fn wait_for_reads(&self) -> Result<()> {
         let (start, mut pause) = (self.endpoint.now(), RefusedPause::default());
         let deadline = start + self.endpoint.timeout();
         self.with_place(|place| (place.pool.asked, place.pool.asked_again) = (None, 0));
@@ -164,7 +182,7 @@ impl Core<'_> {
             }
             if self.endpoint.now() >= start + self.endpoint.timeout() {
                 let is_missing = |replica: &usize| answers.iter().all(|(answered, _)| answered != replica);
-                let missing = live.iter().filter(is_missing).map(|replica| self.shared.replicas[replica].node);
+                let missing = live.iter().filter(is_missing).map(|replica| self.replica(replica).node);
                 let what = "all memory nodes that are not evicted, to take over what an earlier client had".into();
                 let waited = self.endpoint.now() - start;
                 return Err(ErrorKind::Timeout { what, waited, missing: missing.collect() }.into());
@@ -238,7 +256,7 @@ impl Core<'_> {
             Some(index) => match index.homes[register].filter(|home| home.at == at) {
                 Some(home) => home,
                 None => {
-                    let is_own = index.groups.contains(&(register / self.index().layout.group));
+                    let is_own = index.groups.contains(&(register / self.index().group));
                     let is_free = is_own && is_unused && !index.has_entry[register];
                     if is_free && is_last {
                         self.give_back_register(at);
@@ -291,7 +309,7 @@ impl Core<'_> {
 
     /// The index: records of the earlier client to which words point, registers that are this client's, and where all registers are.
     async fn succeed_in_index(&self) -> Result<Registers> {
-        let layout = self.index().layout;
+        let layout = *self.index();
         let free = self.with_store(|store| core::mem::take(&mut store.records));
         let mut pointed_to = Vec::new();
         let mut promised = vec![0; layout.cells()];

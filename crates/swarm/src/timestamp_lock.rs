@@ -39,6 +39,14 @@ fn timestamp(word: u64) -> u64 {
     word >> 1
 }
 
+/// A word for a memory node that replaces another one, which may have had any of both sides' words beside these: as late as the latest one, and
+/// later if both sides have that somewhere. So a side that had a majority with the earlier memory node keeps it, and no other side gets one.
+pub(crate) fn dominating(words: impl Iterator<Item = u64> + Clone) -> u64 {
+    let latest = words.clone().max().unwrap_or(0);
+    let is_disputed = words.clone().any(|word| word != latest && timestamp(word) == timestamp(latest));
+    if is_disputed { (timestamp(latest) + 1) << 1 } else { latest }
+}
+
 impl<'e> Core<'e> {
     /// Takes the lock of a version's writer at its timestamp. False if the other side may have taken it, or somebody a
     /// higher one.
@@ -73,7 +81,7 @@ impl<'e> Core<'e> {
     }
 
     fn lock_at(&self, replica: usize, register: usize, writer: usize) -> RemotePtr<u64> {
-        self.shared.replicas[replica].locks.at(self.shared.layout.lock(register, writer))
+        self.replica(replica).locks.at(self.shared.layout.lock(register, writer))
     }
 }
 

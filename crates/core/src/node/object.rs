@@ -418,6 +418,19 @@ impl Object {
         &self.open.own.path
     }
 
+    /// What all participants have agreed on: [`ObjectBuilder::layout`].
+    ///
+    /// ```
+    /// # fn main() -> farfield::Result<()> {
+    /// # let node = farfield::Node::builder().start()?;
+    /// let object = farfield::toolkit::ObjectBuilder::new(&node, "app/mail", "Mail").layout("one line").open()?;
+    /// assert_eq!(object.layout(), "one line");
+    /// # Ok(()) }
+    /// ```
+    pub fn layout(&self) -> &str {
+        &self.open.own.layout
+    }
+
     /// Its node.
     ///
     /// ```

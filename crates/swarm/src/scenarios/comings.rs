@@ -37,7 +37,7 @@ fn open_with(node: &Node, memory: impl Iterator<Item = NodeId>) -> Result<Array>
     open_registers(node, 1, memory)
 }
 
-fn open_registers(node: &Node, registers: usize, memory: impl Iterator<Item = NodeId>) -> Result<Array> {
+pub(super) fn open_registers(node: &Node, registers: usize, memory: impl Iterator<Item = NodeId>) -> Result<Array> {
     let options = SwarmOptions { spare_buffers: 2, memory: memory.collect(), ..SwarmOptions::default() };
     Ok(Rc::new(SwarmArray::open(node, "array", registers, options)?))
 }
@@ -47,7 +47,7 @@ fn open_on(cluster: &Cluster, first: usize) -> Result<(Vec<Array>, History)> {
     open_on_with(cluster, first, 1, open_here)
 }
 
-fn open_on_with(
+pub(super) fn open_on_with(
     cluster: &Cluster,
     first: usize,
     registers: usize,

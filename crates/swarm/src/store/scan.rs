@@ -41,7 +41,7 @@ impl<'e, K: Key, V: Value> SwarmStoreClient<'e, K, V> {
         let first = self.cores.first();
         first.shared.object.check_current()?;
         // The cells of one shard after those of the other: all have as many.
-        let buckets = first.index().layout.buckets;
+        let buckets = first.index().buckets;
         let cells = buckets * self.cores.len();
         let end = cells.min(from.saturating_add(SCANNED));
         let scan = |cell| self.scan_cell(&self.cores[cell / buckets], cell % buckets);

@@ -90,7 +90,7 @@ fn timestamps_of_a_store_are_renewed_under_load() -> Result<()> {
     let epochs = |client: &SwarmStoreClient<'_, u64, [u64; 2]>| -> Result<Vec<u64>> {
         let core = client.cores.first();
         let entries = |cell| core.endpoint.block_on(core.settled_entries(cell));
-        let all: Result<Vec<_>> = (0..core.index().layout.buckets).map(entries).collect();
+        let all: Result<Vec<_>> = (0..core.index().buckets).map(entries).collect();
         Ok(all?.iter().flatten().filter(|entry| entry.is_mapped()).map(|entry| entry.at().base()).collect())
     };
     let start = Instant::now();

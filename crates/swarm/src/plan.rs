@@ -1,0 +1,108 @@
+//! The numbers by which an object is laid out, which a memory node that replaces another one has to know as well: it does not know its types.
+
+use farfield_core::toolkit::{Object, region_bytes};
+use farfield_core::{Node, Result};
+use farfield_fabric::{NodeId, RemotePtr};
+
+use crate::census::Table;
+use crate::layout::{CELLS, IndexLayout, Layout, REGION_COUNT, REGIONS};
+use crate::view::{Seat, Standing};
+
+/// The sizes of all regions.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Parts {
+    pub(crate) shards: usize,
+    /// Of a shard, in bytes. An array has only the first ones.
+    of_each: [usize; REGION_COUNT],
+}
+
+impl Parts {
+    pub(crate) fn new(shards: usize, layout: &Layout, index: Option<&IndexLayout>, table: Table) -> Result<Parts> {
+        let (cells, records) = match index {
+            None => (0, 0),
+            Some(index) => (index.cells_bytes()?, index.records_bytes(layout.writers, table.memory_nodes)?),
+        };
+        let of_each =
+            [table.bytes(), layout.registers_bytes()?, layout.buffers_bytes()?, layout.locks_bytes()?, cells, records];
+        Ok(Parts { shards, of_each })
+    }
+
+    /// The regions that there are.
+    fn names(&self) -> impl Iterator<Item = &'static str> {
+        REGIONS.into_iter().take(if self.of_each[CELLS] == 0 { CELLS } else { REGION_COUNT })
+    }
+
+    /// The regions that a memory node lends, and their bytes.
+    pub(crate) fn all(&self) -> Result<Vec<(&'static str, usize)>> {
+        let of_all = |(name, bytes): (&'static str, usize)| {
+            Ok((name, region_bytes(self.shards, bytes / 8, "the registers, their size or the clients")?))
+        };
+        self.names().zip(self.of_each).map(of_all).collect()
+    }
+
+    pub(crate) fn words_of_each(&self) -> [usize; REGION_COUNT] {
+        self.of_each.map(|bytes| bytes / 8)
+    }
+}
+
+/// All numbers of an object.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Plan {
+    pub(crate) parts: Parts,
+    pub(crate) layout: Layout,
+    pub(crate) index: Option<IndexLayout>,
+    pub(crate) table: Table,
+    pub(crate) memory: Vec<NodeId>,
+}
+
+const NAME: &str = "plan=";
+
+impl Plan {
+    /// The numbers, as a part of the description that all nodes of an object have in common.
+    pub(crate) fn described(&self) -> String {
+        let Plan { parts, layout, index, table, memory } = self;
+        let Layout { registers, value_words, writers, metadata_words, buffers, lock_words } = *layout;
+        let none = IndexLayout { buckets: 0, group: 0, groups: 0, records: 0 };
+        let IndexLayout { buckets, group, groups, records } = index.unwrap_or(none);
+        let mut numbers = vec![parts.shards, registers, value_words, writers, metadata_words, buffers, lock_words];
+        numbers.extend([buckets, group, groups, records, table.nodes]);
+        numbers.extend(memory.iter().map(|node| node.index()));
+        let numbers: Vec<String> = numbers.iter().map(usize::to_string).collect();
+        format!("{NAME}{}", numbers.join("/"))
+    }
+
+    /// The numbers in such a description. None if it is that of another version.
+    pub(crate) fn of(described: &str) -> Option<Plan> {
+        let (_, numbers) = described.rsplit_once(NAME)?;
+        let numbers: Vec<usize> = numbers.split('/').map(|number| number.parse().ok()).collect::<Option<_>>()?;
+        let (numbers, memory) = numbers.split_at_checked(12)?;
+        let [shards, registers, value_words, writers, metadata_words, buffers, lock_words, ..] = *numbers else {
+            return None;
+        };
+        let [.., buckets, group, groups, records, nodes] = *numbers else { return None };
+        let layout = Layout { registers, value_words, writers, metadata_words, buffers, lock_words };
+        let index = (records > 0).then_some(IndexLayout { buckets, group, groups, records });
+        let table = Table { nodes, clients: writers, memory_nodes: memory.len() };
+        let memory = memory.iter().map(|node| u16::try_from(*node).ok().map(NodeId)).collect::<Option<Vec<_>>>()?;
+        let parts = Parts::new(shards, &layout, index.as_ref(), table).ok()?;
+        Some(Plan { parts, layout, index, table, memory })
+    }
+
+    /// Where the memory nodes have their regions, as this object knows. (One of them may have gone that this node does not need.)
+    pub(crate) fn seats(&self, node: &Node, object: &Object, replaced: Option<NodeId>) -> Result<Vec<Seat>> {
+        let seat = |home: &NodeId| match self.regions_of(object, *home) {
+            Err(_) if node.has_gone(*home) || replaced == Some(*home) => Ok(Seat::gone(*home)),
+            regions => Ok(Seat { standing: Standing::First, regions: regions? }),
+        };
+        self.memory.iter().map(seat).collect()
+    }
+
+    /// The regions of a node.
+    pub(crate) fn regions_of(&self, object: &Object, home: NodeId) -> Result<[RemotePtr<u64>; REGION_COUNT]> {
+        let mut regions = Seat::gone(home).regions;
+        for (region, name) in regions.iter_mut().zip(self.parts.names()) {
+            *region = object.remote(home, name)?;
+        }
+        Ok(regions)
+    }
+}

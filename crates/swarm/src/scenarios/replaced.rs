@@ -1,0 +1,180 @@
+//! Memory nodes that take the place of others, which have left or died.
+
+use core::cell::RefCell;
+use std::rc::Rc;
+
+use farfield_check::{Cluster, Scenario};
+use farfield_core::{Node, Result};
+use farfield_fabric::{Endpoint, Instant, NodeId, Word};
+
+use super::comings::{open_on_with, open_registers};
+use super::parts::{Recorded as Client, register};
+use super::store::options;
+use super::store_parts::{Opened, Recorded, client, open_here, opened};
+use crate::client::Shared;
+use crate::open::{ARRAY, STORE};
+use crate::replacement::Replacement;
+use crate::{SwarmOptions, SwarmStoreOptions};
+
+pub(super) fn scenarios() -> Vec<Scenario> {
+    vec![registers(), store(), reused()]
+}
+
+/// The node that takes the place of node 0.
+const COMES: usize = 4;
+
+/// The path and the layout of what is replaced.
+type Known = Rc<RefCell<Option<(String, String)>>>;
+
+/// The first node leaves when it is the first one's turn, and so on.
+type Turns = [Rc<Word>; 2];
+
+fn know(known: &Known, shared: &Shared) {
+    *known.borrow_mut() = Some((shared.object.path().into(), shared.object.layout().into()));
+}
+
+/// Node 0, a memory node, leaves at the first turn. Another one takes its place, which is the second turn. Then node 1 leaves: what is on two memory
+/// nodes is on the new one.
+fn replace(cluster: &Cluster, kind: &'static str, known: &Known, turn: &Turns) {
+    for number in 0..2 {
+        let (leaves, turn) = (cluster.node(number), Rc::clone(&turn[number]));
+        cluster.thread_without_endpoint(number, "leaves", move || {
+            let ep = leaves.endpoint()?;
+            wait(&ep, || turn.load() > 0)?;
+            drop(ep);
+            leaves.clone().leave();
+            Ok(())
+        });
+    }
+    let (node, turn, known) = (cluster.node(COMES), Rc::clone(&turn[1]), Rc::clone(known));
+    let kept: Rc<RefCell<Option<Replacement>>> = Rc::default();
+    let keeps = Rc::clone(&kept);
+    cluster.at_end(move || {
+        drop(keeps.take());
+        Ok(())
+    });
+    cluster.thread(COMES, "replaces", move |ep| {
+        wait(ep, || node.has_gone(NodeId(0)))?;
+        let (path, layout) = known.borrow().clone().expect("a client has opened it");
+        let replacement = Replacement::open(&node, ep, kind, &path, &layout, NodeId(0))?;
+        replacement.run(ep)?;
+        *kept.borrow_mut() = Some(replacement);
+        turn.store(1);
+        Ok(())
+    });
+}
+
+fn turns() -> Turns {
+    [0, 1].map(|_| Rc::new(Word::new(0)))
+}
+
+fn wait(ep: &Endpoint, is_it: impl Fn() -> bool) -> Result<()> {
+    ep.block_on(ep.wait_until(Instant::NEVER, || is_it().then_some(())))?;
+    Ok(())
+}
+
+/// Writes and reads go on meanwhile.
+fn registers() -> Scenario {
+    let about = "a memory node is replaced while clients write, and another one leaves after that";
+    Scenario::new("swarm/replaced", about, 5, |cluster| {
+        let open = |node: &Node| open_registers(node, 2, (0..3).map(NodeId));
+        let (arrays, history) = open_on_with(cluster, 4, 2, open)?;
+        let (turn, known) = (turns(), Known::default());
+        know(&known, &arrays[2].opened.shards[0]);
+        for node in 2..4 {
+            let (turn, slow) = (turn.clone(), cluster.draw(4));
+            register(cluster, node, &arrays, &history, move |client: &Client<'_, '_>| {
+                if slow < 3 {
+                    client.set_slow(slow);
+                }
+                let value = 10 * node as u64;
+                client.write_at(0, value)?;
+                client.write_at(1, value + 1)?;
+                turn[0].store(1);
+                for more in 2..5 {
+                    client.write_at(more % 2, value + more as u64)?;
+                    client.read_at((more + 1) % 2)?;
+                }
+                client.wait_for(&turn[1], 1)?;
+                client.read_at(0)?;
+                client.write_at(1, value + 5)?;
+                client.read_at(1)
+            });
+        }
+        replace(cluster, ARRAY, &known, &turn);
+        Ok(())
+    })
+    .kills(&["swarm-replaced-unasked", "swarm-replaced-uncopied"])
+}
+
+/// Keys come, change, move and go meanwhile.
+fn store() -> Scenario {
+    let about = "a memory node of a store is replaced while clients make calls, and another one leaves after that";
+    Scenario::new("swarm-kv/replaced", about, 5, |cluster| {
+        replaced_store(cluster, options(), |number, client, turn| {
+            let value = 10 * number as u64;
+            client.insert(0, value)?;
+            turn[0].store(1);
+            client.update(0, value + 1)?;
+            client.replace(0, [value + 1, value + 2])?;
+            client.insert(1, value + 3)?;
+            client.get(0)?;
+            client.delete(1)?;
+            client.wait_for(&turn[1], 1)?;
+            client.get(0)?;
+            client.update(0, value + 4)?;
+            client.upsert(1, value + 5)?;
+            client.get(1)
+        })
+    })
+}
+
+/// Registers are used again meanwhile, each for several keys.
+fn reused() -> Scenario {
+    let about = "registers are used again while a memory node is replaced";
+    Scenario::new("swarm-kv/replaced-reuse", about, 5, |cluster| {
+        replaced_store(cluster, options(), |number, client, turn| {
+            let key = number as u64;
+            client.insert(key, 1)?;
+            turn[0].store(1);
+            for value in 2..5 {
+                client.leave(key)?;
+                client.insert(key, value)?;
+            }
+            client.wait_for(&turn[1], 1)?;
+            client.get(key)?;
+            client.leave(key)?;
+            client.get(5 - key)?;
+            client.insert(key, 6)?;
+            client.get(key)
+        })
+    })
+    .kills(&["swarm-replaced-at-once"])
+}
+
+fn replaced_store(
+    cluster: &Cluster,
+    mut options: SwarmStoreOptions,
+    calls: impl Fn(usize, &Recorded<'_, '_>, &Turns) -> Result<()> + Clone + 'static,
+) -> Result<()> {
+    options.replicas = SwarmOptions { memory: (0..3).map(NodeId).collect(), ..options.replicas };
+    let open = move |node: &Node| match node.id().index() {
+        COMES => Ok(None),
+        _ => open_here(node, options.clone()).map(Some),
+    };
+    let stores = cluster.on_each(open)?.into_iter().flatten().collect();
+    let Opened { stores, history } = opened(cluster, stores);
+    let (turn, known) = (turns(), Known::default());
+    know(&known, &stores[2].opened.shards[0]);
+    for node in 2..4 {
+        let (turn, calls, slow) = (turn.clone(), calls.clone(), cluster.draw(4));
+        client(cluster, node, &stores, &history, move |client| {
+            if slow < 3 {
+                client.set_slow(slow);
+            }
+            calls(node, client, &turn)
+        });
+    }
+    replace(cluster, STORE, &known, &turn);
+    Ok(())
+}
