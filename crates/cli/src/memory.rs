@@ -25,13 +25,15 @@ const TICK: Duration = Duration::from_millis(200);
 const HELP: &str = "\
 One process is one memory node of a session. It lends memory to whichever `SwarmArray`, `SwarmRegister` or `SwarmStore` is
 opened with it among the memory nodes, and computes nothing for their calls. What it has lent stays when the clients
-have gone, and ends with this process. Three memory nodes survive the death of one, five that of two.
+have gone, and ends with this process. Three memory nodes survive the death of one, five that of two. One that is started with
+--replace at the place of a dead one gets a copy from the others, while clients go on, and takes its place.
 
 The node's place comes from the options, or from the variables that `farfield run`, mpirun and srun set. A session has as
 many places as all its memory nodes and all clients that may be there at a time.
 
 Examples:
   farfield memory --size 1GiB --session shop --node 0 --nodes 8        three of these, with --node 0, 1 and 2
+  farfield memory --size 1GiB --session shop --node 0 --nodes 8 --replace   when that one has died
   FARFIELD_SESSION=shop FARFIELD_NODE=3 FARFIELD_NODES=8 ./my-client   a client, at any time
   FARFIELD_SECRET_FILE=~/shop.secret farfield memory --size 64GiB --hosts hosts --node 0   over RDMA
 
@@ -53,6 +55,9 @@ pub(crate) struct MemoryArgs {
     /// How many places the session has
     #[arg(long, value_name = "NODES", value_parser = launch::parse_nodes, conflicts_with = "hosts")]
     nodes: Option<u16>,
+    /// Take the place of the memory node that was at this node's place, and has died: for all that is open or is opened later
+    #[arg(long)]
+    replace: bool,
     /// Connect the session by RDMA: a file with all its places, as of `run --hosts`
     ///
     /// A host in each line, with its settings: `HOST [address=IP] [nodes=N] [port=P] [device=NAME,…]`. The secret of the session
@@ -68,11 +73,16 @@ pub(crate) fn main(args: &MemoryArgs) -> Result<ExitCode> {
     }
     let node = start(args)?;
     let memory = MemoryNode::new(&node, args.size.as_u64());
+    let memory = if args.replace { memory.replacing() } else { memory };
     let endpoint = node.endpoint()?;
     say(format_args!("{} of {} lends up to {}; Ctrl-C ends it", node.id(), node.nodes(), args.size.display().iec()))?;
     while !ended.load(Ordering::Relaxed) {
         if let Some(lent) = memory.serve(&endpoint, endpoint.now() + TICK)? {
-            say(format_args!("lends {} to `{}`", ByteSize(lent.bytes).display().iec(), lent.path))?;
+            let size = ByteSize(lent.bytes).display().iec();
+            match lent.replaces {
+                None => say(format_args!("lends {size} to `{}`", lent.path))?,
+                Some(earlier) => say(format_args!("lends {size} to `{}`, in place of {earlier}", lent.path))?,
+            }
         }
     }
     drop((memory, endpoint));

@@ -4,6 +4,7 @@
 
 use std::io::{BufRead, BufReader};
 use std::process::{Child, ChildStdout, Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use farfield::swarm::{SwarmStore, SwarmStoreClient, SwarmStoreOptions};
 use farfield::{ByteString, Endpoint, ErrorKind, Node, NodeId, Result};
@@ -19,9 +20,29 @@ struct Memory {
 
 impl Memory {
     fn start(session: &str, node: u16, size: &str) -> Memory {
+        Memory::start_as(session, node, node, size, &[])
+    }
+
+    /// One that takes the place of another one, with that number.
+    fn replace(session: &str, place: u16, node: u16, size: &str) -> Memory {
+        Memory::start_as(session, place, node, size, &["--replace"])
+    }
+
+    fn start_as(session: &str, place: u16, node: u16, size: &str, more: &[&str]) -> Memory {
         let places = PLACES.to_string();
         let mut command = Command::new(env!("CARGO_BIN_EXE_farfield"));
-        command.args(["memory", "--size", size, "--session", session, "--nodes", &places, "--node", &node.to_string()]);
+        command.args([
+            "memory",
+            "--size",
+            size,
+            "--session",
+            session,
+            "--nodes",
+            &places,
+            "--node",
+            &place.to_string(),
+        ]);
+        command.args(more);
         let mut process = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().expect("farfield starts");
         let lines = BufReader::new(process.stdout.take().expect("piped"));
         let mut memory = Memory { process, lines };
@@ -149,4 +170,71 @@ fn clients_come_and_go_and_a_memory_node_dies() {
         memory.signal(Signal::TERM);
         assert!(memory.process.wait().expect("it ends").success());
     }
+}
+
+/// A key of each thread, which it increments again and again, and others that come and go.
+fn work(client: &SwarmStoreClient<'_, ByteString, u64>, own: u64, until: &AtomicBool) -> Result<u64> {
+    let (mut calls, own) = (0, key(1000 + own));
+    client.insert_blocking(&own, &0)?;
+    while !until.load(Ordering::Relaxed) {
+        calls += 1;
+        assert_eq!(client.get_blocking(&own)?, Some(calls - 1));
+        assert!(client.update_blocking(&own, &calls)?);
+        let other = key(2000 + calls % 20);
+        client.upsert_blocking(&other, &calls)?;
+        if calls % 3 == 0 {
+            client.delete_blocking(&other)?;
+        }
+    }
+    Ok(calls)
+}
+
+/// First one memory node dies and is replaced, then another one: the values have outlived two of three.
+#[test]
+fn memory_nodes_are_replaced_under_load() {
+    let session = format!("replaced-{}", std::process::id());
+    let mut memory: Vec<Memory> = (0..3).map(|node| Memory::start(&session, node, "256MiB")).collect();
+    let nodes = [3, 4].map(|place| start(&session, place));
+    let stocks = nodes.each_ref().map(|node| open(node, 500).expect("the memory nodes lend it"));
+    with_client(&nodes[0], &stocks[0], |client, _| add(client, 0..300).expect("all memory nodes live"));
+    let is_over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let works: Vec<_> = nodes
+            .iter()
+            .zip(&stocks)
+            .zip(0..)
+            .map(|((node, stock), own)| {
+                let is_over = &is_over;
+                scope.spawn(move || {
+                    let endpoint = node.endpoint().expect("an endpoint");
+                    let client = stock.client(&endpoint).expect("a client");
+                    work(&client, own, is_over).expect("no call fails")
+                })
+            })
+            .collect();
+        for (place, dead, node) in [(0, 0, 6), (2, 2, 8), (0, 0, 12)] {
+            memory[usize::from(place)].signal(Signal::KILL);
+            let mut next = Memory::replace(&session, place, node, "256MiB");
+            let line = next.line();
+            assert!(line.trim_end().ends_with(&format!(" to `stock`, in place of node {dead}")), "{line}");
+            memory[usize::from(place)] = next;
+        }
+        is_over.store(true, Ordering::Relaxed);
+        for (own, work) in (0..).zip(works) {
+            let calls = work.join().expect("it does not panic");
+            with_client(&nodes[1], &stocks[1], |client, _| {
+                assert_eq!(client.get_blocking(&key(1000 + own)).expect("they live"), Some(calls));
+            });
+        }
+    });
+    // One that comes later finds the memory nodes of now, and goes on without the last one of the beginning.
+    let late = start(&session, 5);
+    let seen = open(&late, 500).expect("most memory nodes live");
+    memory[1].signal(Signal::KILL);
+    with_client(&late, &seen, |client, _| {
+        add(client, 0..300).expect("most memory nodes live");
+        for number in 0..300 {
+            assert_eq!(client.get_blocking(&key(number)).expect("they live"), Some(2), "key {number}");
+        }
+    });
 }

@@ -2,13 +2,16 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::time::Duration;
 
 use farfield_core::toolkit::{Call, Object, ObjectBuilder, Regions};
-use farfield_core::{Error, Node, Result};
-use farfield_fabric::{Endpoint, GroupKey, Instant, LocalMutex};
+use farfield_core::{Error, ErrorKind, Node, Result};
+use farfield_fabric::{Endpoint, GroupKey, Instant, LocalMutex, NodeId};
 
 use crate::layout::REGIONS;
 use crate::open::KINDS;
+use crate::plan::Plan;
+use crate::replacement::Replacement;
 
 /// Lends memory of a node to replicated registers and stores that other nodes open. It needs to know neither their types nor their
 /// sizes, and computes nothing for their calls.
@@ -39,7 +42,27 @@ pub struct MemoryNode {
     bytes_max: u64,
     calls: Arc<LocalMutex<VecDeque<Call>>>,
     lent: LocalMutex<Vec<(Object, u64)>>,
+    /// Whether it takes the places of memory nodes that were here before.
+    replaces: bool,
+    wanted: LocalMutex<Vec<Wanted>>,
+    replaced: LocalMutex<Vec<Replacement>>,
 }
+
+/// An array or a store that has lost the memory node that was at this node's place.
+struct Wanted {
+    kind: &'static str,
+    path: String,
+    layout: String,
+    of: NodeId,
+    bytes: u64,
+    /// Once its memory is there.
+    replacement: Option<Replacement>,
+    /// When it is tried again.
+    next: Instant,
+}
+
+/// How long it waits after an attempt that has failed.
+const AGAIN: Duration = Duration::from_secs(1);
 
 /// The memory of one array or store on a memory node.
 ///
@@ -58,6 +81,8 @@ pub struct Lent {
     pub path: String,
     /// How many bytes lie here.
     pub bytes: u64,
+    /// The memory node whose place this one has taken, if it is not one from the beginning ([`MemoryNode::replacing`]).
+    pub replaces: Option<NodeId>,
 }
 
 impl MemoryNode {
@@ -78,7 +103,32 @@ impl MemoryNode {
                 heard.lock().push_back(call);
             }
         });
-        MemoryNode { node: node.clone(), bytes_max, calls, lent: LocalMutex::default() }
+        MemoryNode {
+            node: node.clone(),
+            bytes_max,
+            calls,
+            lent: LocalMutex::default(),
+            replaces: false,
+            wanted: LocalMutex::default(),
+            replaced: LocalMutex::default(),
+        }
+    }
+
+    /// From now on [`MemoryNode::serve`] also takes the place of a memory node that was at this node's place in the session, and has died or
+    /// left: for each array and store that is open somewhere, or is opened later. It gets a copy of all that is there, while calls go on, and counts as
+    /// a memory node then. Clients and options go on to name the one that it replaces.
+    ///
+    /// ```
+    /// # let node = farfield::Node::builder().start()?;
+    /// let memory = farfield::swarm::MemoryNode::new(&node, 1 << 30).replacing();
+    /// assert_eq!(memory.lent(), []); // no other node is there
+    /// # Ok::<(), farfield::Error>(())
+    /// ```
+    ///
+    /// The paper is silent about this; the crate's module `replacement` has the argument.
+    pub fn replacing(mut self) -> MemoryNode {
+        self.replaces = true;
+        self
     }
 
     /// The arrays and stores that have memory here.
@@ -91,10 +141,12 @@ impl MemoryNode {
     /// ```
     pub fn lent(&self) -> Vec<Lent> {
         let lent = self.lent.lock();
-        lent.iter().map(|(object, bytes)| Lent { path: object.path().into(), bytes: *bytes }).collect()
+        let first =
+            lent.iter().map(|(object, bytes)| Lent { path: object.path().into(), bytes: *bytes, replaces: None });
+        first.chain(self.replaced.lock().iter().map(Replacement::lent)).collect()
     }
 
-    /// Waits for others that need memory, until something is lent or that moment has come. An array or a store that does not
+    /// Waits for others that need memory, until something is lent or that moment has come (later while it makes a copy, [`MemoryNode::replacing`]). An array or a store that does not
     /// fit is refused, and its opening fails there.
     ///
     /// ```
@@ -110,6 +162,9 @@ impl MemoryNode {
     /// The node is fenced. A caller that cannot be served gets an error of its own.
     pub fn serve(&self, endpoint: &Endpoint, until: Instant) -> Result<Option<Lent>> {
         loop {
+            if let Some(lent) = self.replace_one(endpoint) {
+                return Ok(Some(lent));
+            }
             let next = || self.calls.lock().pop_front();
             let Ok(call) = endpoint.block_on(endpoint.wait_until(until, next)) else {
                 endpoint.check_alive(endpoint.me())?;
@@ -121,6 +176,13 @@ impl MemoryNode {
             }
             if self.lent.lock().iter().any(|(object, _)| object.path() == theirs.path) {
                 // Another node has called for it, too, and has its answer.
+                continue;
+            }
+            if let Some(plan) = Plan::of(&theirs.layout)
+                && !plan.memory.contains(&self.node.id())
+            {
+                // It is open already, or goes on to be opened, with another memory node at this place.
+                self.want(&call, &plan);
                 continue;
             }
             match self.lend(&call) {
@@ -135,12 +197,75 @@ impl MemoryNode {
         }
     }
 
+    /// Notes that a memory node is wanted in place of one that was here before.
+    fn want(&self, call: &Call, plan: &Plan) {
+        let theirs = call.theirs();
+        let place = |node: &NodeId| self.node.rank_of(*node);
+        let of = plan.memory.iter().copied().find(|home| place(home) == place(&self.node.id()));
+        let is_known = self.wanted.lock().iter().any(|wanted| wanted.path == theirs.path)
+            || self.replaced.lock().iter().any(|replaced| replaced.object().path() == theirs.path);
+        let (true, false, Some(of)) = (self.replaces, is_known, of) else { return };
+        let kind = KINDS.iter().find(|kind| **kind == theirs.kind).expect("only such calls are heard");
+        let bytes = plan.parts.all().map_or(u64::MAX, |all| all.iter().map(|(_, bytes)| *bytes as u64).sum());
+        let (path, layout) = (theirs.path.clone(), theirs.layout.clone());
+        self.wanted.lock().push(Wanted { kind, path, layout, of, bytes, replacement: None, next: self.node.now() });
+    }
+
+    /// Takes the place of another memory node, if one is wanted. An attempt that fails is made again later.
+    fn replace_one(&self, endpoint: &Endpoint) -> Option<Lent> {
+        let mut wanted = {
+            let mut all = self.wanted.lock();
+            let at = all.iter().position(|wanted| wanted.next <= endpoint.now())?;
+            all.swap_remove(at)
+        };
+        match self.try_replace(endpoint, &mut wanted) {
+            Ok(()) => {
+                let replacement = wanted.replacement.expect("it was opened");
+                let lent = replacement.lent();
+                self.replaced.lock().push(replacement);
+                Some(lent)
+            }
+            Err(why) => {
+                tracing::warn!(
+                    node = self.node.id().0,
+                    object = wanted.path,
+                    "{} is not replaced yet: {why}",
+                    wanted.of
+                );
+                wanted.next = endpoint.now() + AGAIN;
+                self.wanted.lock().push(wanted);
+                None
+            }
+        }
+    }
+
+    fn try_replace(&self, endpoint: &Endpoint, wanted: &mut Wanted) -> Result<()> {
+        let Wanted { kind, path, layout, of, bytes, replacement, .. } = wanted;
+        let replacement = match replacement {
+            Some(replacement) => replacement,
+            None => {
+                let left = self.left();
+                if *bytes > left {
+                    let why = format!("its memory is {bytes} bytes, and {left} are left to lend here");
+                    return Err(Error::from(ErrorKind::Config { why }).of(path));
+                }
+                replacement.insert(Replacement::open(&self.node, endpoint, kind, path, layout, *of)?)
+            }
+        };
+        replacement.run(endpoint)
+    }
+
+    /// The bytes that are left to lend.
+    fn left(&self) -> u64 {
+        self.bytes_max.saturating_sub(self.lent().iter().map(|lent| lent.bytes).sum())
+    }
+
     /// Opens an array or a store here. The error is for the node that needs it.
     fn lend(&self, call: &Call) -> Result<Lent, String> {
         let theirs = call.theirs();
         let sum = theirs.expected.iter().try_fold(0u64, |sum, (_, bytes)| sum.checked_add(*bytes));
         let bytes = sum.ok_or_else(|| "its memory is more than 64 bits can count".to_owned())?;
-        let left = self.bytes_max.saturating_sub(self.lent.lock().iter().map(|(_, bytes)| bytes).sum());
+        let left = self.left();
         if bytes > left {
             return Err(format!("its memory is {bytes} bytes here, and {left} are left to lend there"));
         }
@@ -154,7 +279,7 @@ impl MemoryNode {
         let kind = KINDS.iter().find(|kind| **kind == theirs.kind).expect("only such calls are heard");
         let opening = ObjectBuilder::new(&self.node, &theirs.path, kind).layout(&theirs.layout);
         let object = opening.homes(&[self.node.id()]).regions(regions).announce().map_err(told)?;
-        let lent = Lent { path: theirs.path.clone(), bytes };
+        let lent = Lent { path: theirs.path.clone(), bytes, replaces: None };
         self.lent.lock().push((object, bytes));
         Ok(lent)
     }

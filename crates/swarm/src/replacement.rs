@@ -31,6 +31,7 @@ use crate::cell::{CELL_WORDS, RECORD_WORDS};
 use crate::census::{Asks, REQUEST_BYTES, agreed_seats, is_out, on_each_home};
 use crate::client::{Common, Core, Place, Shared};
 use crate::layout::IndexLayout;
+use crate::lender::Lent;
 use crate::moving::latest_limit;
 use crate::open::Closes;
 use crate::options::SwarmOptions;
@@ -134,6 +135,11 @@ impl Replacement {
             }));
         }
         Ok(Replacement { node: node.clone(), shards, requests: all_requests, replica, plan, _closes: closes })
+    }
+
+    pub(crate) fn lent(&self) -> Lent {
+        let bytes = self.plan.parts.all().map_or(0, |all| all.iter().map(|(_, bytes)| *bytes as u64).sum());
+        Lent { path: self.object().path().into(), bytes, replaces: Some(self.plan.memory[self.replica]) }
     }
 
     pub(crate) fn object(&self) -> &Object {

@@ -57,6 +57,7 @@ pub(super) struct OpenObject {
     takes_in: bool,
     /// Whether it lies on some nodes, and any others may use it. Then the participants are these, and this node.
     has_homes: bool,
+    is_home: bool,
     /// Incremented with every change of `state`, so that waiters can poll it without the lock.
     changes: Word,
     state: LocalMutex<State>,
@@ -93,9 +94,17 @@ impl OpenObject {
 
     /// Announces the object to a node that has just come up.
     pub(super) fn announce(&self, shared: &Shared, to: NodeId) {
-        if self.own.participants.contains(&to.0) && shared.service.openings.lock().tells(self.opening, to) {
+        let is_for = self.own.participants.contains(&to.0) || self.has_homes && self.may_replace(shared, to);
+        if is_for && shared.service.openings.lock().tells(self.opening, to) {
             self.join(shared, to);
         }
+    }
+
+    /// Whether a node was started at the place of a home: it may lend memory in its stead.
+    fn may_replace(&self, shared: &Shared, node: NodeId) -> bool {
+        let places = shared.fabric.places() as u16;
+        let is_earlier = |home: &u16| *home < node.0 && *home % places == node.0 % places;
+        node != shared.fabric.me() && self.own.participants.iter().any(is_earlier)
     }
 
     fn join(&self, shared: &Shared, to: NodeId) {
@@ -103,6 +112,10 @@ impl OpenObject {
     }
 
     fn check(&self, shared: &Shared, from: NodeId, opening: u64, theirs: &ObjectDescriptor) -> bool {
+        // Neither needs the other: one of them may have been started at the place of a home.
+        if self.has_homes && !self.is_home && !self.is_of(from) {
+            return false;
+        }
         let (gone, places) = (shared.gone(), shared.fabric.places() as u16);
         // One of the two was started after the other had opened it.
         let has_returned = !self.is_of(from) || !theirs.participants.contains(&shared.fabric.me().0);
@@ -110,7 +123,8 @@ impl OpenObject {
             self.leave_outside(shared, from, opening, REOPENED.into());
             return false;
         }
-        let expected = (self.expect)(from);
+        // One that is no home of this object may be at the place of one, and lends nothing.
+        let expected = if self.has_homes && !self.is_of(from) { Vec::new() } else { (self.expect)(from) };
         let differs = if self.has_homes {
             self.own.differs_otherwise(theirs, &expected)
         } else if has_returned && self.own.differs_by_lives(theirs, &gone, places) {
@@ -346,6 +360,7 @@ impl Object {
             expect,
             takes_in,
             has_homes,
+            is_home,
             changes,
             state,
             callbacks,
@@ -359,12 +374,16 @@ impl Object {
             }
             let is_up = |peer: &NodeId| *peer != node.id() && shared.service.is_up(*peer);
             let mut up: Vec<NodeId> = participants.iter().copied().filter(is_up).collect();
+            if has_homes {
+                let started = shared.service.known().filter(|node| is_up(node) && open.may_replace(shared, *node));
+                up.extend(started);
+            }
             let mut openings = shared.service.openings.lock();
             if is_home && !openings.users_before(&path, |user| shared.is_silent(user)).is_empty() {
                 // They would go on with the memory of before.
                 return Err(Error::from(ErrorKind::AlreadyOpen).of(&path));
             }
-            if has_homes {
+            if is_home {
                 // Nodes that are no homes have called already, and are waiting.
                 let callers: Vec<NodeId> = openings.callers(&path).filter(is_up).collect();
                 up.extend(callers.into_iter().filter(|caller| !participants.contains(caller)));

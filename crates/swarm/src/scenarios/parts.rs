@@ -296,6 +296,34 @@ impl Recorded<'_, '_> {
         Ok(())
     }
 
+    /// A write of register 0 that reaches one memory node, and later another one. Both are a majority.
+    pub(super) fn write_in_steps(
+        &self,
+        value: u64,
+        replicas: [usize; 2],
+        rest: impl FnOnce(&Endpoint) -> Result<()>,
+    ) -> Result<()> {
+        let call = self.history.begin(self.node, 0, KvInput::Upsert(value));
+        let core = self.client.cores.first();
+        let section = core.enter()?;
+        self.ep.block_on(async {
+            let (at, unused) = (core.register(0)?, core.take_unused_buffer().await?);
+            let clock = core.keep_reserved(at).await?;
+            let version = core.guess(at, clock, unused.number).map_err(|_| core.used_up())?;
+            let image = core.image(at, version, &[value; 2])?;
+            unused.keep();
+            let [first, second] = replicas.map(|replica| Order::from_iter([replica]));
+            core.gather(first, 1, |replica| core.store_and_get(replica, at, version, Some(&image))).await?;
+            rest(self.ep)?;
+            core.gather(second, 1, |replica| core.store_and_get(replica, at, version, Some(&image))).await?;
+            core.hold(at, version);
+            Ok::<(), Error>(())
+        })?;
+        section.end();
+        self.history.end(call, KvOutput::Stored);
+        Ok(())
+    }
+
     /// A write of register 0 that has reached one memory node, and goes no further.
     pub(super) fn write_to_one(&self, replica: usize, value: u64) -> Result<()> {
         self.history.begin(self.node, 0, KvInput::Upsert(value));

@@ -3,7 +3,7 @@
 use core::cell::RefCell;
 use std::rc::Rc;
 
-use farfield_check::{Cluster, Scenario};
+use farfield_check::{Cluster, Scenario, choose};
 use farfield_core::{Node, Result};
 use farfield_fabric::{Endpoint, Instant, NodeId, Word};
 
@@ -17,7 +17,7 @@ use crate::replacement::Replacement;
 use crate::{SwarmOptions, SwarmStoreOptions};
 
 pub(super) fn scenarios() -> Vec<Scenario> {
-    vec![registers(), store(), reused()]
+    vec![registers(), behind(), halfway(), store(), reused()]
 }
 
 /// The node that takes the place of node 0.
@@ -104,7 +104,65 @@ fn registers() -> Scenario {
         replace(cluster, ARRAY, &known, &turn);
         Ok(())
     })
-    .kills(&["swarm-replaced-unasked", "swarm-replaced-uncopied"])
+}
+
+/// The memory node that is asked first for a copy has missed the last write.
+fn behind() -> Scenario {
+    let about = "a memory node that replaces another one gets what a majority with that one had";
+    Scenario::new("swarm/replaced-behind", about, 5, |cluster| {
+        let open = |node: &Node| open_registers(node, 3, (0..3).map(NodeId));
+        let (arrays, history) = open_on_with(cluster, 4, 3, open)?;
+        let (turn, known) = (turns(), Known::default());
+        know(&known, &arrays[2].opened.shards[0]);
+        for node in 2..4 {
+            let turn = turn.clone();
+            register(cluster, node, &arrays, &history, move |client: &Client<'_, '_>| {
+                if node == 3 {
+                    client.set_slow(2);
+                    client.write_at(2, 7)?;
+                    turn[0].store(1);
+                }
+                client.wait_for(&turn[1], 1)?;
+                client.read_at(2)
+            });
+        }
+        replace(cluster, ARRAY, &known, &turn);
+        Ok(())
+    })
+    .kills(&["swarm-replaced-uncopied"])
+}
+
+/// A write has reached the memory node that leaves, and reaches another one later: both are a majority.
+fn halfway() -> Scenario {
+    let about = "a call that counts on a memory node which is replaced has ended before that is";
+    Scenario::new("swarm/replaced-halfway", about, 5, |cluster| {
+        let open = |node: &Node| open_registers(node, 1, (0..3).map(NodeId));
+        let (arrays, history) = open_on_with(cluster, 4, 1, open)?;
+        let (turn, known, node) = (turns(), Known::default(), cluster.node(3));
+        know(&known, &arrays[2].opened.shards[0]);
+        let turns = turn.clone();
+        register(cluster, 3, &arrays, &history, move |client: &Client<'_, '_>| {
+            client.write_in_steps(7, [0, 1], |ep| {
+                turns[0].store(1);
+                wait(ep, || node.has_gone(NodeId(0)))?;
+                // The other one may get its copy meanwhile.
+                for _ in 0..1000 * choose(6) {
+                    turns[1].load();
+                }
+                Ok(())
+            })?;
+            client.wait_for(&turns[1], 1)?;
+            client.read_at(0)
+        });
+        let turns = turn.clone();
+        register(cluster, 2, &arrays, &history, move |client: &Client<'_, '_>| {
+            client.wait_for(&turns[1], 1)?;
+            client.read_at(0)
+        });
+        replace(cluster, ARRAY, &known, &turn);
+        Ok(())
+    })
+    .kills(&["swarm-replaced-unasked"])
 }
 
 /// Keys come, change, move and go meanwhile.
@@ -137,7 +195,7 @@ fn reused() -> Scenario {
             let key = number as u64;
             client.insert(key, 1)?;
             turn[0].store(1);
-            for value in 2..5 {
+            for value in (2..9).take_while(|_| turn[1].load() == 0) {
                 client.leave(key)?;
                 client.insert(key, value)?;
             }
