@@ -129,6 +129,7 @@ pub mod scenarios;
 #[cfg(any(not(seeded), clippy, doc, rust_analyzer))]
 mod sections;
 mod shards;
+#[cfg(any(not(seeded), clippy, doc, rust_analyzer))]
 mod stale;
 #[cfg(any(not(seeded), clippy, doc, rust_analyzer))]
 mod store;

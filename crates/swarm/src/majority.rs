@@ -143,7 +143,10 @@ impl Core<'_> {
                         next: &mut dyn Iterator<Item = usize>,
                         is_patient: bool| loop {
             let mut at = 0;
+            // One may post something further. That of the others does not depend on its answer.
+            let together = self.endpoint.together();
             while at < pending.len() {
+                together.next();
                 match Pin::new(&mut pending[at].1).poll(cx) {
                     Poll::Pending => at += 1,
                     Poll::Ready(result) => {
@@ -155,6 +158,7 @@ impl Core<'_> {
                     }
                 }
             }
+            drop(together);
             if answers.len() >= needed {
                 return Some(Ended::Enough);
             }

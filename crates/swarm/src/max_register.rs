@@ -37,8 +37,24 @@ impl<'e> Core<'e> {
 
     /// [`Core::max_read`] of a majority among these memory nodes, preferably the first of them.
     pub(crate) async fn max_read_of(&self, order: Order, at: Location, section: &Section<'_, 'e>) -> Result<Look<'e>> {
+        self.max_read_beside(PerReplica::new(), order, at, section).await
+    }
+
+    /// [`Core::max_read_of`] of a majority and of those memory nodes whose words are known.
+    pub(crate) async fn max_read_beside(
+        &self,
+        shown: PerReplica<Buf<'e, u64>>,
+        order: Order,
+        at: Location,
+        section: &Section<'_, 'e>,
+    ) -> Result<Look<'e>> {
         let get = |replica: usize| self.get_words(replica, at, replica == order.first());
-        let answers = self.gather(order, self.majority(), get).await?.answers;
+        let mut answers = self.gather(order, self.majority(), get).await?.answers;
+        for (replica, words) in shown {
+            if answers.iter().all(|(answered, _)| *answered != replica) {
+                answers.push((replica, words));
+            }
+        }
         if answers.iter().any(|(_, words)| words[0] != at.instance) {
             return Ok(Look::Moved);
         }
@@ -79,7 +95,7 @@ impl<'e> Core<'e> {
     }
 
     /// Gets the instance and metadata words of a register, with its value in place or without.
-    fn get_words(&self, replica: usize, at: Location, in_place: bool) -> fabric::Result<BufOp<'e, u64>> {
+    pub(crate) fn get_words(&self, replica: usize, at: Location, in_place: bool) -> fabric::Result<BufOp<'e, u64>> {
         let layout = &self.shared.layout;
         let words = if in_place { layout.register_words() } else { layout.head_words() };
         Ok(self.endpoint.get_into(self.register_at(replica, at.register), self.endpoint.buf(words)?))
@@ -104,13 +120,12 @@ impl<'e> Core<'e> {
             return Ok((found, words));
         }
         for (replica, answer) in answers {
-            let own = answer[layout.metadata_word(version.writer())];
-            // A seal counts, whichever client has put it.
-            let seals = version.is_sealed() && newest(&answer[1..head]).is_sealed();
-            if Version(own).write() == version.write() || seals {
+            // A seal counts, whichever client has put it, and a version, in whichever word it is (`stale`).
+            let there = newest(&answer[1..head]);
+            if there.write() == version.write() || version.is_sealed() && there.is_sealed() {
                 found.holders.add(replica);
             } else {
-                words.push((replica, own));
+                words.push((replica, answer[layout.metadata_word(version.writer())]));
             }
             if answer.len() > head && hash(at, version, &answer[head + 1..]) == answer[head] {
                 let mut image = self.endpoint.buf(layout.image_words()).map_err(Error::from)?;
@@ -146,23 +161,18 @@ impl<'e> Core<'e> {
         let at_least = self.shared.options.patience.max(patience::WRITE_BACK);
         let written = self
             .gather_within(at_least, false, order, needed, |replica| {
-                // Until it has landed, its buffer must not be used again.
-                let mut has_put = section.has_put.get();
-                has_put.add(replica);
-                section.has_put.set(has_put);
+                section.puts_to(replica);
                 let known = words.iter().find(|(answered, _)| *answered == replica);
                 let known = known.map_or(Version::empty(at.instance), |(_, word)| Version(*word));
                 Ok(self.store(replica, at, [known, version], image))
             })
             .await?;
-        let mut has_put = section.has_put.get();
         for (replica, word) in &written.answers {
-            has_put.remove(*replica);
+            section.has_landed(*replica);
             if Version(*word).write() == version.write() || version.is_sealed() && Version(*word).is_sealed() {
                 found.holders.add(*replica);
             }
         }
-        section.has_put.set(has_put);
         Ok(true)
     }
 

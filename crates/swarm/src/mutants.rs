@@ -37,6 +37,15 @@ farfield_core::mutants! {
     ///
     /// *Scenario:* `swarm/lock`.
     SWARM_LOCK_MODELESS = "swarm-lock-modeless" in "SwarmArray": "Who finds the timestamp locked by the other side has the lock, too.";
+    /// *Missing:* the `NAR` of a later version before that of the writer's lock: readers that are refused find nothing else.
+    ///
+    /// *Scenario:* `swarm/dies-with-lock`.
+    SWARM_LOCK_FIRST = "swarm-lock-first" in "SwarmArray": "A writer locks its stale guess before the later version is there.";
+    /// *Missing:* the look at the memory node that has refused a lock. Needs no reordering.
+    ///
+    /// *Scenario:* `swarm/dies-with-lock`.
+    SWARM_REFUSAL_UNREAD = "swarm-refusal-unread" in "SwarmArray":
+        "A reader asks for a lock on other memory nodes than those that it looks at.";
     /// *Missing:* the version in the hash of a value in place.
     ///
     /// *Scenario:* `swarm/in-place`.

@@ -37,6 +37,7 @@ use crate::open::Closes;
 use crate::options::SwarmOptions;
 use crate::plan::Plan;
 use crate::raise::Raise;
+use crate::replicas::Order;
 use crate::sections::{Answers, Sections};
 use crate::timestamp_lock::dominating;
 use crate::together::together;
@@ -317,7 +318,15 @@ impl<'e> Core<'e> {
     /// In a section: the buffers of the versions that it finds are not used again.
     async fn copy_register_in(&self, replica: usize, register: usize) -> Result<()> {
         let layout = &self.shared.layout;
-        let (head, order) = (layout.head_words(), self.order(register));
+        let (head, at_locks) = (layout.head_words(), layout.lock(register, 0));
+        // The locks first, and the words of the same memory nodes after them: one that shows the writer's side of a lock shows a later version than
+        // the one that was locked, or most of them do (`stale`).
+        let get = |other: usize| {
+            let buf = self.endpoint.buf(layout.lock_words)?;
+            Ok(self.endpoint.get_into(self.replica(other).locks.at(at_locks), buf))
+        };
+        let locks = self.gather(self.order(register), self.majority(), get).await?.answers;
+        let order: Order = locks.iter().map(|(other, _)| *other).collect();
         let get = |other: usize| {
             let buf = self.endpoint.buf(head)?;
             Ok(self.endpoint.get_into(self.register_at(other, register), buf))
@@ -352,15 +361,9 @@ impl<'e> Core<'e> {
         // The words come after the buffers to which they point, when this memory node counts: all has landed by then.
         self.endpoint.put(self.register_at(replica, register), &own).await?;
 
-        let at_locks = layout.lock(register, 0);
-        let get = |other: usize| {
-            let buf = self.endpoint.buf(layout.lock_words)?;
-            Ok(self.endpoint.get_into(self.replica(other).locks.at(at_locks), buf))
-        };
-        let found = self.gather(order, self.majority(), get).await?.answers;
         let mut own = self.endpoint.buf(layout.lock_words)?;
         for (word, own) in own.iter_mut().enumerate() {
-            let words = found.iter().map(|(_, words)| words[word]);
+            let words = locks.iter().map(|(_, words)| words[word]);
             *own = if word < layout.writers { dominating(words) } else { latest_limit(at, words) };
         }
         self.endpoint.put(self.replica(replica).locks.at(at_locks), &own).await?;

@@ -15,7 +15,7 @@ use crate::client::{Core, Home, Unfinished, Writing};
 use crate::errors::TimestampsUsedUp;
 use crate::max_register::{Found, Look, newest};
 use crate::raise::Raise;
-use crate::replicas::Replicas;
+use crate::replicas::{PerReplica, Replicas};
 use crate::sections::Section;
 use crate::stale::Stale;
 use crate::timestamp_lock::Mode;
@@ -133,12 +133,15 @@ impl<'e> Core<'e> {
 
     pub(crate) async fn read_in(&self, section: &Section<'_, 'e>, at: Location, into: &mut [u64]) -> Result<Read> {
         let mut seen: SmallVec<[Found<'e>; 2]> = SmallVec::new();
-        // Each writer is seen twice at most before the read ends (lemma C.4), and in a store once more if its guess was stale. A memory
-        // node that dies with the only copy that was found costs a look.
+        // Each writer is seen twice at most before the read ends (lemma C.4), and in a store once more if its guess was stale: a memory node
+        // that refuses its lock shows a later version, which the next look finds. One that dies with the only copy that was found costs a
+        // look.
         let is_store = self.shared.index.is_some();
         let looks = (2 + usize::from(is_store)) * self.shared.layout.writers + 1 + self.shared.memory_nodes;
+        let mut refused = PerReplica::new();
         for _ in 0..looks {
-            let mut found = match self.max_read(at, section).await? {
+            let shown = core::mem::take(&mut refused);
+            let mut found = match self.max_read_beside(shown, self.order(at.register), at, section).await? {
                 Look::Found(found) => found,
                 Look::Gone => continue,
                 Look::Moved => return Ok(Read::Moved),
@@ -160,11 +163,14 @@ impl<'e> Core<'e> {
             match seen.iter_mut().find(|earlier| earlier.version.writer() == version.writer()) {
                 // Found twice: its timestamp was fresh when it was written.
                 Some(earlier) if earlier.version.write() == version.write() => {
-                    if self.value(at, &mut found, into).await? && self.try_lock(at, version, Mode::Read).await? {
-                        if let Some(image) = &found.image {
-                            self.verify(at, version, found.holders, image);
+                    if self.value(at, &mut found, into).await? {
+                        refused = self.lock_or_look(at, version).await?;
+                        if refused.is_empty() {
+                            if let Some(image) = &found.image {
+                                self.verify(at, version, found.holders, image);
+                            }
+                            return Ok(Read::Value);
                         }
-                        return Ok(Read::Value);
                     }
                     *earlier = found;
                 }
@@ -380,7 +386,7 @@ impl<'e> Core<'e> {
         }
         let mut stale = None;
         if !found.is_sealed() && found.write() > version.write() {
-            stale = self.stale(at, found, posted, &gathered.answers).await?;
+            stale = self.stale(at, [version, found], posted, &gathered.answers).await?;
         }
         drop(gathered);
         if found.is_sealed() || found.write() > version.write() && stale.is_none() {

@@ -297,6 +297,20 @@ impl<'e> Core<'e> {
 }
 
 impl Section<'_, '_> {
+    /// It puts something to a memory node: until that has landed, the buffer must not be used again.
+    pub(crate) fn puts_to(&self, replica: usize) {
+        let mut has_put = self.has_put.get();
+        has_put.add(replica);
+        self.has_put.set(has_put);
+    }
+
+    /// What it has put to a memory node has landed.
+    pub(crate) fn has_landed(&self, replica: usize) {
+        let mut has_put = self.has_put.get();
+        has_put.remove(replica);
+        self.has_put.set(has_put);
+    }
+
     /// The read has ended, and does not wait for what it has put to memory nodes that do not answer.
     pub(crate) fn end(self) {
         let has_put = self.has_put.take();

@@ -233,20 +233,22 @@ impl Core<'_> {
             if !at.is_in(head[0]) {
                 continue;
             }
-            let word = Version(head[self.shared.layout.metadata_word(self.writer)]);
-            self.set_known(at, *replica, word);
-            if word.is_initial() || word.is_sealed() || word.writer() != self.writer {
-                continue;
-            }
-            match writes.iter_mut().find(|(version, _)| version.write() == word.write()) {
-                Some((version, holders)) => {
-                    *version = if word.is_verified() { word } else { *version };
-                    holders.add(*replica);
+            self.set_known(at, *replica, Version(head[self.shared.layout.metadata_word(self.writer)]));
+            // Others may have copied one to their own words (`stale`).
+            for word in head[1..].iter().map(|word| Version(*word)) {
+                if word.is_initial() || word.is_sealed() || word.writer() != self.writer {
+                    continue;
                 }
-                None => {
-                    let mut holders = Replicas::default();
-                    holders.add(*replica);
-                    writes.push((word, holders));
+                match writes.iter_mut().find(|(version, _)| version.write() == word.write()) {
+                    Some((version, holders)) => {
+                        *version = if word.is_verified() { word } else { *version };
+                        holders.add(*replica);
+                    }
+                    None => {
+                        let mut holders = Replicas::default();
+                        holders.add(*replica);
+                        writes.push((word, holders));
+                    }
                 }
             }
         }

@@ -15,7 +15,7 @@ use core::pin::Pin;
 use core::task::{Context, Poll, Waker};
 
 use farfield_core::Result;
-use farfield_fabric::{Op, RemotePtr};
+use farfield_fabric::{Buf, Op, RemotePtr};
 
 use crate::client::Core;
 use crate::raise::Raise;
@@ -47,31 +47,42 @@ pub(crate) fn dominating(words: impl Iterator<Item = u64> + Clone) -> u64 {
     if is_disputed { (timestamp(latest) + 1) << 1 } else { latest }
 }
 
+/// Whether a word of the lock is this side's.
+pub(crate) fn is_taken(found: u64, at: Location, version: Version, mode: Mode) -> bool {
+    found == word(at, version, mode)
+}
+
 impl<'e> Core<'e> {
     /// Takes the lock of a version's writer at its timestamp. False if the other side may have taken it, or somebody a
     /// higher one.
     pub(crate) async fn try_lock(&self, at: Location, version: Version, mode: Mode) -> Result<bool> {
-        self.try_lock_from(at, version, mode, &PerReplica::new()).await
+        let post = |replica: usize| Ok(self.lock(replica, at, version, mode, 0));
+        let gathered = self.gather(self.order(at.register), self.majority(), post).await?;
+        Ok(gathered.answers.iter().all(|(_, found)| is_taken(*found, at, version, mode)))
     }
 
-    /// [`Core::try_lock`], from these words of the lock. One that is right saves a round trip.
-    pub(crate) async fn try_lock_from(
-        &self,
-        at: Location,
-        version: Version,
-        mode: Mode,
-        known: &PerReplica<u64>,
-    ) -> Result<bool> {
-        let (register, wanted) = (at.register, word(at, version, mode));
+    /// Takes the lock for a reader. If that is refused, what memory nodes have shown that have refused it: a version after this one, if their
+    /// words had the writer's mode (`stale`).
+    pub(crate) async fn lock_or_look(&self, at: Location, version: Version) -> Result<PerReplica<Buf<'e, u64>>> {
         let post = |replica: usize| {
-            let lock = self.lock_at(replica, register, version.writer());
-            let known = known.iter().find(|(other, _)| *other == replica).map_or(0, |(_, word)| *word);
-            // It never falls: then nothing is exchanged.
-            let known = if timestamp(known) < timestamp(wanted) { known } else { 0 };
-            Ok(Raise::new(self.endpoint, lock, [known, wanted], |found, new| timestamp(found) >= timestamp(new)))
+            let lock = self.lock(replica, at, version, Mode::Read, 0);
+            Ok(Box::pin(async move {
+                match is_taken(lock.await?, at, version, Mode::Read) {
+                    true => Ok(None),
+                    false => self.get_words(replica, at, false)?.await.map(Some),
+                }
+            }))
         };
-        let gathered = self.gather(self.order(register), self.majority(), post).await?;
-        Ok(gathered.answers.iter().all(|(_, found)| *found == wanted))
+        let gathered = self.gather(self.order(at.register), self.majority(), post).await?;
+        Ok(gathered.answers.into_iter().filter_map(|(replica, words)| Some((replica, words?))).collect())
+    }
+
+    /// Raises a word of the lock to a side's, from what it is known to hold. If that is right, this saves a round trip.
+    pub(crate) fn lock(&self, replica: usize, at: Location, version: Version, mode: Mode, known: u64) -> Raise<'_> {
+        let (lock, wanted) = (self.lock_at(replica, at.register, version.writer()), word(at, version, mode));
+        // It never falls: then nothing is exchanged.
+        let known = if timestamp(known) < timestamp(wanted) { known } else { 0 };
+        Raise::new(self.endpoint, lock, [known, wanted], |found, new| timestamp(found) >= timestamp(new))
     }
 
     /// Gets of the words of this client's own lock.

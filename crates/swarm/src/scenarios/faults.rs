@@ -1,14 +1,24 @@
 //! Memory nodes and clients that die or are cut off.
 
+use std::rc::Rc;
+
 use farfield_check::{Cluster, Faults, Scenario};
 use farfield_core::Result;
-use farfield_fabric::{DeathRule, NodeId};
+use farfield_fabric::{DeathRule, NodeId, Word};
 
 use super::parts::{Opened, Recorded, open, register, register_unfailing};
 use crate::SwarmOptions;
 
 pub(super) fn scenarios() -> Vec<Scenario> {
-    vec![client_dies(), memory_dies(), memory_is_cut_off(), client_is_cut_off(), two_of_five(), two_writers_die()]
+    vec![
+        client_dies(),
+        memory_dies(),
+        memory_is_cut_off(),
+        client_is_cut_off(),
+        two_of_five(),
+        two_writers_die(),
+        dies_with_lock(),
+    ]
 }
 
 /// Of four nodes, the last has no memory.
@@ -105,6 +115,37 @@ fn two_writers_die() -> Scenario {
         Ok(())
     })
     .faults(Faults::new().crashes(2).of([3, 4]))
+}
+
+/// A version is on memory node 0 alone. Because of it a guess is stale, and its writer dies while it takes the lock. A reader that prefers the
+/// other memory nodes finds a later version, though it is refused.
+fn dies_with_lock() -> Scenario {
+    let about = "readers go on from a guess that a dead writer has locked";
+    Scenario::new("swarm/dies-with-lock", about, 4, |cluster| {
+        let Opened { clients, history } = open(cluster, 1, options())?;
+        let turn = Rc::new(Word::new(0));
+        let now = Rc::clone(&turn);
+        register_unfailing(cluster, 0, &clients, &history, move |client| {
+            client.set_ahead(50);
+            client.write_to_one(0, 1)?;
+            now.store(1);
+            Ok(())
+        });
+        let now = Rc::clone(&turn);
+        register(cluster, 3, &clients, &history, move |client| {
+            client.wait_for(&now, 1)?;
+            client.write(2)
+        });
+        register_unfailing(cluster, 1, &clients, &history, move |client| {
+            client.wait_for(&turn, 1)?;
+            client.set_slow(0);
+            client.read()?;
+            client.read()
+        });
+        Ok(())
+    })
+    .faults(Faults::new().crashes(1).of([3]))
+    .kills(&["swarm-lock-first", "swarm-refusal-unread"])
 }
 
 /// These nodes write and read a register that begins with memory node 2, often enough that buffers are used again. The calls

@@ -17,7 +17,7 @@ use crate::replacement::Replacement;
 use crate::{SwarmOptions, SwarmStoreOptions};
 
 pub(super) fn scenarios() -> Vec<Scenario> {
-    vec![registers(), behind(), halfway(), store(), reused()]
+    vec![registers(), behind(), halfway(), store(), reused(), cleared()]
 }
 
 /// The node that takes the place of node 0.
@@ -207,21 +207,54 @@ fn reused() -> Scenario {
             client.get(key)
         })
     })
+}
+
+/// A register is about to be cleared for its next key when the memory node leaves.
+fn cleared() -> Scenario {
+    let about = "a register is not cleared where a memory node gets its copy just now";
+    Scenario::new("swarm-kv/replaced-cleared", about, 5, |cluster| {
+        let (known, turn) = (Known::default(), turns());
+        let Opened { stores, history } = open_store(cluster, options())?;
+        know(&known, &stores[2].opened.shards[0]);
+        let (turns, node) = (turn.clone(), cluster.node(3));
+        client(cluster, 3, &stores, &history, move |client| {
+            client.insert(0, 1)?;
+            client.keep_registers(0);
+            client.delete(0)?;
+            client.leave_second()?;
+            turns[0].store(1);
+            client.wait_until(|| node.has_gone(NodeId(0)))?;
+            for _ in 0..1000 * choose(6) {
+                turns[1].load();
+            }
+            client.leave_rest()?;
+            client.insert(0, 2)?;
+            client.wait_for(&turns[1], 1)?;
+            client.set_slow(1);
+            client.get(0)
+        });
+        replace(cluster, STORE, &known, &turn);
+        Ok(())
+    })
     .kills(&["swarm-replaced-at-once"])
 }
 
-fn replaced_store(
-    cluster: &Cluster,
-    mut options: SwarmStoreOptions,
-    calls: impl Fn(usize, &Recorded<'_, '_>, &Turns) -> Result<()> + Clone + 'static,
-) -> Result<()> {
+fn open_store(cluster: &Cluster, mut options: SwarmStoreOptions) -> Result<Opened> {
     options.replicas = SwarmOptions { memory: (0..3).map(NodeId).collect(), ..options.replicas };
     let open = move |node: &Node| match node.id().index() {
         COMES => Ok(None),
         _ => open_here(node, options.clone()).map(Some),
     };
     let stores = cluster.on_each(open)?.into_iter().flatten().collect();
-    let Opened { stores, history } = opened(cluster, stores);
+    Ok(opened(cluster, stores))
+}
+
+fn replaced_store(
+    cluster: &Cluster,
+    options: SwarmStoreOptions,
+    calls: impl Fn(usize, &Recorded<'_, '_>, &Turns) -> Result<()> + Clone + 'static,
+) -> Result<()> {
+    let Opened { stores, history } = open_store(cluster, options)?;
     let (turn, known) = (turns(), Known::default());
     know(&known, &stores[2].opened.shards[0]);
     for node in 2..4 {

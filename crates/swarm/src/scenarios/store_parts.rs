@@ -9,7 +9,7 @@ use farfield_check::parts::Excuse;
 use farfield_check::{Cluster, choose, was_paused};
 use farfield_core::history::kv::{KvInput, KvOutput};
 use farfield_core::{Endpoint, Error, Node, Result};
-use farfield_fabric::Word;
+use farfield_fabric::{Instant, Word};
 
 use super::parts::{Call, History, poll_or_drop, poll_until, take_client, thread};
 use crate::agreement::Deciding;
@@ -170,6 +170,26 @@ impl Recorded<'_, '_> {
         let has_ended = |chore: &Chore| matches!(chore, Chore::End(_));
         let is_first = || core.in_hand() == 0 || core.with_store(|store| store.chores.iter().any(has_ended));
         self.ep.block_on(core.tend_until(is_first))
+    }
+
+    /// Brings a register whose key was deleted as far as its words can be cleared.
+    pub(super) fn leave_second(&self) -> Result<()> {
+        let core = self.client.cores.first();
+        let can_be_cleared = || core.in_hand() == 0 || core.with_store(|store| !store.ended.is_empty());
+        self.ep.block_on(core.tend_until(can_be_cleared))
+    }
+
+    /// Has no more than so many registers at hand.
+    pub(super) fn keep_registers(&self, count: usize) {
+        self.client.cores.first().with_store(|store| {
+            store.registers.truncate(count);
+            store.are_groups_taken = true;
+        });
+    }
+
+    pub(super) fn wait_until(&self, is_it: impl Fn() -> bool) -> Result<()> {
+        self.ep.block_on(self.ep.wait_until(Instant::NEVER, || is_it().then_some(())))?;
+        Ok(())
     }
 
     /// Gives one memory node an instance of the next epoch, for a register that was left first.
