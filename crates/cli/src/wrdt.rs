@@ -79,7 +79,11 @@ enum Of {
 
 fn seconds(text: &str) -> Result<f64, String> {
     let seconds: f64 = text.parse().map_err(|_| "it is no number of seconds".to_owned())?;
-    if (0.001..=86_400.0).contains(&seconds) { Ok(seconds) } else { Err("it is not between 0.001 and 86400".to_owned()) }
+    if (0.001..=86_400.0).contains(&seconds) {
+        Ok(seconds)
+    } else {
+        Err("it is not between 0.001 and 86400".to_owned())
+    }
 }
 
 /// Carries out the command; an error is a mistake in it.
@@ -133,9 +137,7 @@ fn report(file: &Path, analysis: &Analysis) -> Value {
     });
     let groups = |groups: &[Vec<usize>]| groups.iter().map(|group| json!(analysis.names(group))).collect::<Vec<_>>();
     let pairs = |pairs: &[Pair]| {
-        let pair = |pair: &Pair| {
-            json!({ "methods": analysis.names(&[pair.first, pair.second]), "verdict": verdict(&pair.verdict) })
-        };
+        let pair = |pair: &Pair| json!({ "methods": analysis.names(&[pair.first, pair.second]), "verdict": verdict(&pair.verdict) });
         pairs.iter().map(pair).collect::<Vec<_>>()
     };
     let summaries = analysis.summaries.iter().map(|summary| {

@@ -30,7 +30,10 @@ fn a_type_is_analysed_and_drawn() {
     let text = out(&output);
     assert!(text.starts_with("Account\n\n  deposit   reducible\n  withdraw  conflicting"), "{text}");
     assert!(text.contains("synchronisation groups  {withdraw}\nsummarisation groups    {deposit}\n"), "{text}");
-    assert!(text.contains("withdraw does not P-L-commute with deposit: withdraw depends on deposit\n    before"), "{text}");
+    assert!(
+        text.contains("withdraw does not P-L-commute with deposit: withdraw depends on deposit\n    before"),
+        "{text}"
+    );
     assert!(text.contains("questions to z3"), "{text}");
     let picture = std::fs::read_to_string(picture).expect("a picture");
     let document = roxmltree::Document::parse(&picture).expect("well-formed");
@@ -47,7 +50,8 @@ fn results_are_lines_of_json() {
     assert_eq!((lines.len(), &lines[0]["type"], &lines[0]["right"]), (2, &"Counter".into(), &true.into()));
     assert_eq!(lines[0]["methods"][0]["category"], "reducible");
     assert_eq!(lines[1]["methods"][1]["depends_on"][0], "add");
-    let fails = lines[1]["p_l_commute"].as_array().expect("a list").iter().find(|pair| pair["verdict"]["fails"].is_object());
+    let fails =
+        lines[1]["p_l_commute"].as_array().expect("a list").iter().find(|pair| pair["verdict"]["fails"].is_object());
     assert_eq!(fails.expect("one fails")["verdict"]["fails"]["states"][0]["label"], "before");
 }
 
@@ -55,7 +59,11 @@ fn results_are_lines_of_json() {
 fn a_wrong_specification_is_a_failure() {
     let output = analyse(&[&format!("{WRONG}/withdraw_unchecked.wrdt")]);
     assert_eq!(output.status.code(), Some(1), "{}", err(&output));
-    assert!(out(&output).starts_with("WRONG: withdraw breaks the invariant where its requirements hold"), "{}", out(&output));
+    assert!(
+        out(&output).starts_with("WRONG: withdraw breaks the invariant where its requirements hold"),
+        "{}",
+        out(&output)
+    );
     assert!(err(&output).contains("not right as a sequential type: ") && err(&output).contains("withdraw_unchecked"));
 }
 

@@ -34,6 +34,8 @@
 
 mod core;
 mod counterexample;
+#[cfg(test)]
+mod exhaustive;
 mod graph;
 mod lexer;
 mod parser;

@@ -391,3 +391,27 @@ fn the_picture_is_well_formed_and_has_every_edge() {
         }
     }
 }
+
+/// The page's example is the account, and its report begins as the page has it.
+#[test]
+fn the_page_is_true() {
+    let page = include_str!("../../../docs/hamband.md");
+    let block = |start: &str| {
+        let from = page.find(start).unwrap_or_else(|| panic!("{start} is in the page")) + start.len();
+        page[from..].split("```").next().expect("a block").to_owned()
+    };
+    let written = block("```wrdt\n");
+    assert_eq!(written, include_str!("../types/account.wrdt"));
+    let report = analysed("account.wrdt", &written, &Options::default()).to_string();
+    // Examples are those of one version of z3, but not what they are about.
+    let head = |text: &str| {
+        text.lines()
+            .filter(|line| !line.starts_with("    ") && !line.contains(" s"))
+            .map(str::to_owned)
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(head(&block("```text\nAccount\n")), head(&report)[1..]);
+    let mistake = written.replace("balance >= 0", "balance");
+    let error = Specification::parse("account.wrdt", &mistake).expect_err("no condition").to_string();
+    assert_eq!(block("```text\naccount.wrdt").trim_end(), error.strip_prefix("account.wrdt").expect("the file"));
+}

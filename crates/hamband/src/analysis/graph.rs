@@ -192,14 +192,14 @@ pub fn analyse(spec: &Specification, options: &Options) -> Result<Analysis, Solv
         sufficient.push(relations.is_invariant_sufficient(method)?);
     }
     let (mut state_commutes, mut right_commutes, mut left_commutes) = (Vec::new(), Vec::new(), Vec::new());
-    for first in 0..count {
+    for (first, is_sufficient) in sufficient.iter().enumerate() {
         for second in 0..count {
             let pair = |verdict| Pair { first, second, verdict };
             if first <= second {
                 state_commutes.push(pair(relations.state_commutes(first, second)?));
             }
             // A call that is invariant-sufficient concurs with all, and is independent of all.
-            if !sufficient[first].holds() {
+            if !is_sufficient.holds() {
                 right_commutes.push(pair(relations.right_commutes(first, second)?));
                 left_commutes.push(pair(relations.left_commutes(first, second)?));
             }

@@ -320,7 +320,7 @@ impl Parser<'_> {
     }
 
     fn deeper<T>(&mut self, read: impl FnOnce(&mut Self) -> Parsed<T>) -> Parsed<T> {
-        if self.depth == DEPTH_MAX {
+        if self.depth >= DEPTH_MAX {
             let what = format!("this is nested more than {DEPTH_MAX} deep");
             return Err(Mistake::new(self.position(), what, "split it into several clauses"));
         }

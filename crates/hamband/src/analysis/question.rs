@@ -255,7 +255,10 @@ impl<'a> Question<'a> {
         solver.prefer("small")?;
         match self.counterexample(solver)? {
             Some(counterexample) => Ok(Verdict::Fails(Box::new(counterexample))),
-            None => Ok(Verdict::Undecided("there is a counterexample, but the solver does not show it".to_owned())),
+            None => {
+                solver.unknown += 1;
+                Ok(Verdict::Undecided("there is a counterexample, but the solver does not show it".to_owned()))
+            }
         }
     }
 

@@ -4,7 +4,7 @@ use std::rc::Rc;
 
 use super::core::{Binary, Core, Local};
 use super::types::Type;
-use super::value::{Fresh, Term, Value, and, apply, choice, exists, for_all, not, or, term};
+use super::value::{Fresh, Term, Value, and, apply, exists, for_all, not, or, term};
 
 /// The values of state variables, parameters and bound names.
 #[derive(Clone)]
@@ -131,8 +131,13 @@ impl Environment {
             Binary::Union => sets(|a, b| or(&[a.clone(), b.clone()])),
             Binary::Minus => sets(|a, b| and(&[a.clone(), not(b)])),
             Binary::Intersect => sets(|a, b| and(&[a.clone(), b.clone()])),
-            Binary::Max => Value::Leaf(choice(&apply("<", &[a.leaf(), b.leaf()]), &b.leaf(), &a.leaf())),
-            Binary::Min => Value::Leaf(choice(&apply("<", &[a.leaf(), b.leaf()]), &a.leaf(), &b.leaf())),
+            Binary::Max | Binary::Min => {
+                // Names for both, or nested ones would double the term each.
+                let (x, y) = (self.fresh.name("m"), self.fresh.name("m"));
+                let (then, otherwise) = if binary == Binary::Max { (&y, &x) } else { (&x, &y) };
+                let (a, b) = (a.leaf(), b.leaf());
+                Value::Leaf(term(format!("(let (({x} {a}) ({y} {b})) (ite (< {x} {y}) {then} {otherwise}))")))
+            }
         }
     }
 }

@@ -158,17 +158,18 @@ impl Parser<'_> {
     }
 
     fn chain(&mut self, of: &[(&str, Operator)], operand: impl Fn(&mut Self) -> Parsed<Expr>) -> Parsed<Expr> {
-        let at = self.position();
+        let (at, depth) = (self.position(), self.depth);
         let mut left = operand(self)?;
-        let mut length = 0;
         while let Some(operator) = self.operator(of) {
-            length += 1;
-            if length > super::DEPTH_MAX {
+            // Each operator puts those before it one level deeper.
+            self.depth += 1;
+            if self.depth > super::DEPTH_MAX {
                 let what = format!("more than {} operators follow each other", super::DEPTH_MAX);
                 return Err(Mistake::new(self.position(), what, "split it into several clauses"));
             }
             left = Expr { at, kind: Kind::Binary(operator, left.into(), operand(self)?.into()) };
         }
+        self.depth = depth;
         Ok(left)
     }
 

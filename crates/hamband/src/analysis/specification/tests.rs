@@ -87,3 +87,23 @@ fn an_error_shows_the_line() {
     let line = "2:19: expected int, found bool: change the expression, or the type where it is declared";
     assert_eq!(shown, format!("t.wrdt:{line}\n2 | \tstate {{ n: int = true }}\n  | \t{}^", " ".repeat(17)));
 }
+
+/// Texts that are cut off, or lack a word, are refused in good order, or accepted.
+#[test]
+fn no_text_makes_it_panic() {
+    for entry in std::fs::read_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/types")).expect("the folder") {
+        let text = std::fs::read_to_string(entry.expect("a file").path()).expect("a text");
+        let words: Vec<&str> = text.split_inclusive(|c: char| !c.is_ascii_alphanumeric()).collect();
+        for n in 0..words.len() {
+            let without = [&words[..n], &words[n + 1..]].concat().concat();
+            let twice = [&words[..=n], &words[n..]].concat().concat();
+            for text in [words[..n].concat(), without, twice] {
+                if let Err(error) = Specification::parse("t", &text) {
+                    let lines = text.lines().count().max(1) as u32;
+                    assert!(error.position.line <= lines && !error.help.is_empty(), "{error}");
+                    assert!(!error.to_string().is_empty());
+                }
+            }
+        }
+    }
+}
