@@ -35,6 +35,8 @@
 mod core;
 mod counterexample;
 #[cfg(test)]
+mod executions;
+#[cfg(test)]
 mod exhaustive;
 mod graph;
 mod lexer;

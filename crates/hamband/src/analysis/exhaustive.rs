@@ -11,7 +11,7 @@ use super::types::Type;
 
 /// A value of a small domain, or one that is computed of such.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
-enum Datum {
+pub(super) enum Datum {
     Bool(bool),
     Int(i64),
     Id(u8),
@@ -72,7 +72,7 @@ fn product<T: Clone>(lists: &[Vec<T>]) -> Vec<Vec<T>> {
 /// What an absent key and `none` have, which the specification should not look at.
 const NOTHING: Datum = D::Int(0);
 
-struct Inside<'a> {
+pub(super) struct Inside<'a> {
     state: &'a [Datum],
     locals: Vec<Option<Datum>>,
 }
@@ -100,7 +100,7 @@ impl Inside<'_> {
         number
     }
 
-    fn value(&mut self, core: &Core) -> Datum {
+    pub(super) fn value(&mut self, core: &Core) -> Datum {
         match core {
             Core::Bool(value) => D::Bool(*value),
             Core::Int(value) => D::Int(*value),
@@ -190,14 +190,14 @@ impl Inside<'_> {
     }
 }
 
-type Call<'a> = (&'a Update, Vec<Datum>);
+pub(super) type Call<'a> = (&'a Update, Vec<Datum>);
 
-struct Domain<'a> {
-    spec: &'a Specification,
+pub(super) struct Domain<'a> {
+    pub(super) spec: &'a Specification,
 }
 
 impl Domain<'_> {
-    fn inside<'s>(&self, state: &'s [Datum], call: Option<&Call<'_>>) -> Inside<'s> {
+    pub(super) fn inside<'s>(&self, state: &'s [Datum], call: Option<&Call<'_>>) -> Inside<'s> {
         let mut locals = vec![None; self.spec.locals];
         if let Some((update, arguments)) = call {
             for (parameter, argument) in update.parameters.iter().zip(arguments) {
@@ -207,11 +207,11 @@ impl Domain<'_> {
         Inside { state, locals }
     }
 
-    fn integrity(&self, state: &[Datum]) -> bool {
+    pub(super) fn integrity(&self, state: &[Datum]) -> bool {
         self.spec.invariants.iter().all(|clause| self.inside(state, None).holds(&clause.condition))
     }
 
-    fn apply(&self, state: &[Datum], call: &Call<'_>) -> Vec<Datum> {
+    pub(super) fn apply(&self, state: &[Datum], call: &Call<'_>) -> Vec<Datum> {
         let mut after = state.to_vec();
         for (variable, value) in &call.0.effects {
             after[*variable] = self.inside(state, Some(call)).value(value);
@@ -219,13 +219,13 @@ impl Domain<'_> {
         after
     }
 
-    fn permissible(&self, state: &[Datum], call: &Call<'_>) -> bool {
+    pub(super) fn permissible(&self, state: &[Datum], call: &Call<'_>) -> bool {
         let requirements = &call.0.requirements;
         requirements.iter().all(|requirement| self.inside(state, Some(call)).holds(&requirement.condition))
             && self.integrity(&self.apply(state, call))
     }
 
-    fn calls(&self, method: usize) -> Vec<Call<'_>> {
+    pub(super) fn calls(&self, method: usize) -> Vec<Call<'_>> {
         let update = &self.spec.updates[method];
         let rows = product(&update.parameters.iter().map(|parameter| all(&parameter.ty)).collect::<Vec<_>>());
         let calls = rows.into_iter().map(|row| (update, row));
@@ -236,7 +236,7 @@ impl Domain<'_> {
     }
 
     /// Whether values of `unique` parameters differ where they should.
-    fn are_different(one: &Call<'_>, two: &Call<'_>) -> bool {
+    pub(super) fn are_different(one: &Call<'_>, two: &Call<'_>) -> bool {
         let unique = |call: &Call<'_>| {
             let parameters = call.0.parameters.iter().zip(&call.1).filter(|(parameter, _)| parameter.is_unique);
             parameters.map(|(parameter, value)| (parameter.ty.clone(), value.clone())).collect::<Vec<_>>()
@@ -246,8 +246,11 @@ impl Domain<'_> {
     }
 }
 
+/// Pairs of methods.
+type Edges = BTreeSet<(usize, usize)>;
+
 /// Methods that conflict, and pairs of which the first depends on the second, by trying everything.
-fn tried(spec: &Specification, states: States) -> (BTreeSet<(usize, usize)>, BTreeSet<(usize, usize)>) {
+fn tried(spec: &Specification, states: States) -> (Edges, Edges) {
     let domain = Domain { spec };
     let everything = product(&spec.variables.iter().map(|variable| all(&variable.ty)).collect::<Vec<_>>());
     let (mut conflicts, mut dependencies) = (BTreeSet::new(), BTreeSet::new());
@@ -273,8 +276,8 @@ fn tried(spec: &Specification, states: States) -> (BTreeSet<(usize, usize)>, BTr
                 let (after_one, one_permissible) = &moved[first][n];
                 for (two, (after_two, two_permissible)) in calls[second].iter().zip(&moved[second]) {
                     let needs_commuting = first <= second && !conflicts.contains(&edge);
-                    let needs_order = !sufficient[first][n]
-                        && !(conflicts.contains(&edge) && dependencies.contains(&(first, second)));
+                    let is_known = conflicts.contains(&edge) && dependencies.contains(&(first, second));
+                    let needs_order = !(sufficient[first][n] || is_known);
                     if !(needs_commuting || needs_order) || !Domain::are_different(one, two) {
                         continue;
                     }
@@ -309,7 +312,7 @@ fn the_solver_finds_what_is_found_by_trying_everything() {
             let analysis = analyse(&spec, &Options { states, ..Options::default() }).expect("apt-get install z3");
             assert_eq!(analysis.undecided, 0, "{name}, {states:?}");
             let (conflicts, dependencies) = tried(&spec, states);
-            let found: (BTreeSet<_>, BTreeSet<_>) =
+            let found: (Edges, Edges) =
                 (analysis.conflicts.iter().copied().collect(), analysis.dependencies.iter().copied().collect());
             // In states without the invariant, the map reads what an absent key has, which is 0 here and anything for the solver; and
             // the register takes three tags, which are too many states.

@@ -14,11 +14,12 @@
 //! invariant; and in the bank map, `deposit` would conflict with `open`. So by default ([`States::Permissible`]) σ satisfies the
 //! invariant, and each call is permissible in one of its places.
 //!
-//! That is enough for the paper's lemmas. Let c₁ be executed after the history h of its issuer, and be applied after h′ elsewhere. Both
+//! That is enough for the paper's lemmas; in short: let c₁ be executed after the history h of its issuer, and be applied after h′ elsewhere. Both
 //! histories contain only calls that were permissible where they are. To get from h to h′, first drop the last call that h′ lacks: that
 //! is the premise of ◁. Then append the calls that only h′ has, in its order: each is permissible where it is appended, since it does
 //! not conflict with the later calls of h′ that h has, too; that is the premise of ▷. Convergence swaps neighbours that concur, in
-//! histories that are well-coordinated before and after, so both calls are permissible in the state before them.
+//! histories that are well-coordinated before and after, so both calls are permissible in the state before them. The module
+//! `executions` tests the lemmas on random executions of the abstract semantics (figure 5).
 
 use super::core::Core;
 use super::counterexample::{Counterexample, Shown};
