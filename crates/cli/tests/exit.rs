@@ -183,6 +183,7 @@ fn what_nobody_reads_is_141() {
         ("completions bash", 141),
         ("doctor", 141),
         ("doctor --json", 141),
+        (&format!("wrdt analyse {ACCOUNT}"), 141),
     ] {
         let directory = TempDir::new().expect("a directory");
         let (_, nobody_reads) = std::io::pipe().expect("a pipe");

@@ -337,7 +337,6 @@ impl<'a> Question<'a> {
     /// A function from leaves of these sorts to values of a type.
     fn declare_below(&mut self, name: &str, ty: &Type, below: &[String]) -> Function {
         let with = |of: &Type| -> Vec<String> { below.iter().cloned().chain(of.leaves().iter().map(sort)).collect() };
-        let count = below.len();
         match ty {
             Type::Bool | Type::Int | Type::Id(_) => {
                 let _ = writeln!(self.script, "(declare-fun {name} ({}) {})", below.join(" "), sort(ty));
@@ -364,7 +363,6 @@ impl<'a> Question<'a> {
             Type::Map(key, value) => {
                 let has = self.declare_below(&format!("{name}.has"), &Type::Bool, &with(key));
                 let get = self.declare_below(&format!("{name}.at"), value, &with(key));
-                debug_assert!(count <= with(key).len());
                 Rc::new(move |at| {
                     let (get, before) = (get.clone(), at.to_vec());
                     Value::Map(beyond(has.clone(), at), Rc::new(move |key| get(&[&before, key].concat())))

@@ -16,7 +16,10 @@ impl fmt::Display for Analysis {
         let Analysis { questions, skipped, undecided, took, .. } = self;
         write!(f, "{questions} questions to z3, {skipped} answered without it, in {:.2} s", took.as_secs_f64())?;
         if *undecided > 0 {
-            write!(f, "; {undecided} NOT DECIDED, which count as not proved: raise --timeout")?;
+            write!(
+                f,
+                "; {undecided} NOT DECIDED, which count as not proved: raise --timeout, or write simpler conditions"
+            )?;
         }
         if self.states == States::All {
             f.write_str("\nThe relations are about all states, as the paper's definitions say literally.")?;

@@ -94,7 +94,7 @@ struct Process {
 
 impl Drop for Process {
     fn drop(&mut self) {
-        // It has no state that has to be kept, and waits for no one.
+        // Nothing of it has to be kept.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

@@ -111,7 +111,7 @@ pub(crate) fn choice(condition: &Term, then: &Term, otherwise: &Term) -> Term {
 }
 
 impl Value {
-    /// The value of each leaf type, by the type.
+    /// The values in a tuple.
     fn parts_of_tuple(&self) -> &[Value] {
         match self {
             Value::Tuple(parts) => parts,
