@@ -307,7 +307,16 @@ fn tried(spec: &Specification, states: States) -> (Edges, Edges) {
 }
 
 /// Types that have what the paper's lack: requirements without an invariant, and all operators.
-const MORE: [(&str, &str); 3] = [
+const MORE: [(&str, &str); 4] = [
+    (
+        "options",
+        "sort E type T {
+            state { o: option<E> = none p: option<E> = none }
+            update set(e: E) { o := some(e) }
+            update clear() { o := none }
+            update take() { requires o = p else \"they differ\" p := none }
+        }",
+    ),
     (
         "sets",
         "sort E type T {
