@@ -1,7 +1,7 @@
 //! The command line of Farfield: starts the nodes of a session on this host (`run`), measures (`bench`), makes a page of
 //! what was measured (`report`), searches for failing executions (`check`), enumerates the outcomes of litmus tests and
-//! runs them (`litmus`), kills nodes at work (`chaos`), reports what this machine supports and lacks (`doctor`), and describes itself
-//! to shells (`completions`) and to `man`.
+//! runs them (`litmus`), analyses replicated data types (`wrdt`), kills nodes at work (`chaos`), reports what this machine supports and
+//! lacks (`doctor`), and describes itself to shells (`completions`) and to `man`.
 //!
 //! The program `farfield` is [`main`] with no [`Parts`]. A crate with an object of its own builds a program with its
 //! scenarios, mutants and chaos loads in it:
@@ -35,6 +35,7 @@ mod report;
 mod run;
 mod shell;
 mod spread;
+mod wrdt;
 
 use std::process::ExitCode;
 
@@ -67,6 +68,8 @@ enum Command {
     Chaos(chaos::ChaosArgs),
     /// Enumerate the outcomes of litmus tests under the memory models, or run the tests and count
     Litmus(litmus::LitmusArgs),
+    /// Analyse replicated data types: which of their methods need coordination, and why
+    Wrdt(wrdt::WrdtArgs),
     /// Lend memory to replicated registers and stores of other processes
     Memory(memory::MemoryArgs),
     /// Report what this machine supports, what it lacks, and how to fix it
@@ -108,6 +111,7 @@ pub fn main(parts: Parts) -> ExitCode {
             output::unless_unread(parts::checked().run(args, &format!("{} check", parts::program())))
         }
         Command::Litmus(args) => output::unless_unread(litmus::main(&args)),
+        Command::Wrdt(args) => output::unless_unread(wrdt::main(&args)),
         Command::Memory(args) => output::unless_unread(output::log().and_then(|()| memory::main(&args))),
         Command::Doctor(args) => output::unless_unread(doctor::main(&args)),
         Command::Chaos(args) => output::unless_unread(chaos::main(&args)),

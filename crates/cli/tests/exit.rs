@@ -11,6 +11,8 @@ use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
 const FIG_22: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../mowgli/litmus/paper/fig_22.litmus");
+const ACCOUNT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../hamband/types/account.wrdt");
+const UNCHECKED: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../hamband/tests/wrong/withdraw_unchecked.wrdt");
 const MEASUREMENTS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/synthetic-measurements.jsonl");
 
 /// `farfield LINE`, whose words have blanks between them; `%` is a directory.
@@ -69,6 +71,7 @@ fn success_is_0() {
         &format!("report {MEASUREMENTS} -o %/page.html"),
         "run -n 2 -- true",
         "--version",
+        &format!("wrdt analyse {ACCOUNT}"),
     ] {
         let output = run(line);
         assert_eq!(code(output.status), Some(0), "{line}: {}", said(&output));
@@ -85,6 +88,8 @@ fn a_failure_is_1() {
         (&format!("litmus --refine bal_no_fence {FIG_22}"), "Unsound"),
         (&format!("report {MEASUREMENTS} -o /no/such/page.html"), "writing /no/such/page.html"),
         ("run -n 2 -- false", "exited with status 1"),
+        (&format!("wrdt analyse {UNCHECKED}"), "WRONG"),
+        (&format!("wrdt analyse {ACCOUNT} --solver /no/such/z3"), "apt-get install z3"),
     ] {
         let output = run(line);
         assert_eq!(code(output.status), Some(1), "{line}: {}", said(&output));
@@ -122,6 +127,8 @@ fn wrong_usage_is_2() {
         ("report /no/such.jsonl", "/no/such.jsonl"),
         ("run -n 2", "COMMAND"),
         ("run --hosts /no/such -- true", "/no/such"),
+        ("wrdt", "Usage:"),
+        ("wrdt analyse /no/such.wrdt", "/no/such.wrdt"),
     ] {
         let output = run(line);
         assert_eq!(code(output.status), Some(2), "{line}: {}", said(&output));
@@ -176,6 +183,7 @@ fn what_nobody_reads_is_141() {
         ("completions bash", 141),
         ("doctor", 141),
         ("doctor --json", 141),
+        (&format!("wrdt analyse {ACCOUNT}"), 141),
     ] {
         let directory = TempDir::new().expect("a directory");
         let (_, nobody_reads) = std::io::pipe().expect("a pipe");

@@ -1,0 +1,30 @@
+//! Hamband: well-coordinated replicated data types. A user writes a plain sequential type with an invariant; replicas of it coordinate
+//! only where that is needed for them to converge and to keep the invariant.
+//!
+//! [`analysis`] finds out where: it reads a specification of the type, asks an SMT solver (the program `z3`), and puts each update
+//! method into one of the paper's categories. `farfield wrdt analyse` is its command.
+//!
+//! ```
+//! use farfield_hamband::analysis::{Category, Options, Specification, analyse};
+//!
+//! let text = "
+//!     type Account {
+//!         state { balance: int = 0 }
+//!         invariant balance >= 0
+//!         update deposit(amount: nat) { balance := balance + amount }
+//!         update withdraw(amount: nat) {
+//!             requires balance >= amount else \"the balance is too low\"
+//!             balance := balance - amount
+//!         }
+//!     }";
+//! let account = analyse(&Specification::parse("account.wrdt", text)?, &Options::default())?;
+//! assert_eq!(account.category("deposit"), Some(Category::Reducible)); // each process may add up its deposits
+//! assert_eq!(account.category("withdraw"), Some(Category::Conflicting)); // one leader orders all withdrawals
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! Source: Houshmand, Saberlatibari and Lesani, *Hamband: RDMA Replicated Data Types*, PLDI 2022.
+
+#![forbid(unsafe_code)]
+
+pub mod analysis;
