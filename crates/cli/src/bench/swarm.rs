@@ -71,7 +71,7 @@ pub(crate) struct SwarmArgs {
     #[arg(long, value_delimiter = ',', default_value = "3", value_parser = replicas)]
     replicas: Vec<u16>,
     /// Processes that call the store, each with one thread
-    #[arg(long, value_name = "COUNT", value_delimiter = ',', default_value = "4", value_parser = clap::value_parser!(u16).range(1..=127))]
+    #[arg(long, value_name = "COUNT", value_delimiter = ',', default_value = "4", value_parser = clap::value_parser!(u16).range(1..=120))]
     clients: Vec<u16>,
     /// Calls that each client keeps in flight. Round trips are counted with 1 only; dm-abd and fusee take no other
     #[arg(long, value_name = "CALLS", value_delimiter = ',', default_value = "1", value_parser = clap::value_parser!(u16).range(1..=32))]
