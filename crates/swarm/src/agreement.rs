@@ -89,6 +89,7 @@ impl Future for GetCell<'_, '_> {
                     if let Some(record) = record {
                         return Poll::Ready(Ok(Seen { word, record }));
                     }
+                    get.core.check_counts(get.replica)?;
                     let record = get.core.endpoint.buf(RECORD_WORDS)?;
                     let op = get.core.endpoint.get_into(get.core.record_at(get.replica, word), record);
                     get.step = Step::Record(word, op);
@@ -104,6 +105,7 @@ impl Future for GetCell<'_, '_> {
                         let node = get.core.replica(get.replica).node;
                         return Poll::Ready(Err(fabric::ErrorKind::Unreachable { node }.into()));
                     }
+                    get.core.check_counts(get.replica)?;
                     get.step = Step::InPlace(get.core.get_in_place(get.replica, get.cell)?);
                 }
             }
@@ -550,7 +552,7 @@ impl<'e> Core<'e> {
         let live = self.holders_of_cell(cell).await?;
         // A compare-and-swap comes after those of this client before it (`NAR` before `NAR`); a get might not.
         let get = |replica: usize| Ok(self.endpoint.cas(self.cell_at(replica, cell), 0, 0));
-        let words = self.gather_all(live, get).await;
+        let words = self.gather_holders(live, get).await;
         (words.len() == live.len())
             .then(|| words.into_iter().map(|(replica, word)| (replica, CellWord(word))).collect())
     }

@@ -190,7 +190,7 @@ pub(crate) fn register(
 }
 
 /// The seats of the memory nodes, as their tables have them: those that an object was opened with, or of others that have replaced them. They are
-/// looked up at a majority at least.
+/// looked up at all that live.
 pub(crate) fn agreed_seats(node: &Node, endpoint: &Endpoint, view: &View, table: Table) -> Result<()> {
     let opened_with = view.seats();
     loop {
@@ -455,7 +455,15 @@ impl Core<'_> {
             let word = self.replica(replica).clients.at(word);
             Ok(Raise::new(self.endpoint, word, [known, until], |found, until| found >= until))
         };
-        self.gather(self.order(self.writer), self.majority(), post).await?;
+        // A memory node that replaces another one waits for sections only, and the others may have been asked after it had its copy of the table.
+        loop {
+            self.keep_view();
+            let view = self.seen_view.get();
+            self.gather(self.order(self.writer), self.majority(), post).await?;
+            if self.shared.view.changes() == view {
+                break;
+            }
+        }
         self.with_place(|place| place.reserved = place.reserved.max(until));
         Ok(())
     }

@@ -257,7 +257,9 @@ impl MemoryNode {
 
     /// The bytes that are left to lend.
     fn left(&self) -> u64 {
-        self.bytes_max.saturating_sub(self.lent().iter().map(|lent| lent.bytes).sum())
+        let wanted = self.wanted.lock();
+        let copying = wanted.iter().filter(|wanted| wanted.replacement.is_some()).map(|wanted| wanted.bytes);
+        self.bytes_max.saturating_sub(self.lent().iter().map(|lent| lent.bytes).chain(copying).sum())
     }
 
     /// Opens an array or a store here. The error is for the node that needs it.

@@ -97,7 +97,7 @@ impl Core<'_> {
     where
         F: Future<Output = fabric::Result<T>> + Unpin,
     {
-        let (ended, gathered, failed) = self.ask(at_least, gives_up, order, needed, post).await;
+        let (ended, gathered, failed) = self.ask(at_least, gives_up, order, needed, self.if_counting(post)).await;
         match ended {
             Ended::Enough => Ok(gathered),
             Ended::Impossible | Ended::Impatient => Err(self.no_majority(failed)),
@@ -118,7 +118,41 @@ impl Core<'_> {
         let gives_up = needed > self.majority() || self.live(0).len() > self.majority();
         // It may be several round trips.
         let at_least = patience::ATTEMPT.max(2 * self.patience(Duration::ZERO));
-        self.ask(at_least, gives_up, order, needed, post).await.1.answers
+        self.ask(at_least, gives_up, order, needed, self.if_counting(post)).await.1.answers
+    }
+
+    /// The same, for memory nodes of which some may not count yet ([`Core::holders_of`]).
+    pub(crate) async fn gather_holders<T, F>(
+        &self,
+        holders: Order,
+        post: impl FnMut(usize) -> fabric::Result<F>,
+    ) -> PerReplica<T>
+    where
+        F: Future<Output = fabric::Result<T>> + Unpin,
+    {
+        let at_least = patience::ATTEMPT.max(2 * self.patience(Duration::ZERO));
+        let gives_up = self.live(0).len() > self.majority();
+        self.ask(at_least, gives_up, holders, holders.len(), post).await.1.answers
+    }
+
+    /// An order may be older than the view: another call may have changed that. A memory node that replaces another one has nothing to show at
+    /// first.
+    fn if_counting<F>(
+        &self,
+        mut post: impl FnMut(usize) -> fabric::Result<F>,
+    ) -> impl FnMut(usize) -> fabric::Result<F> {
+        move |replica| {
+            self.check_counts(replica)?;
+            post(replica)
+        }
+    }
+
+    /// Fails if a memory node does not count (any more, or yet).
+    pub(crate) fn check_counts(&self, replica: usize) -> fabric::Result<()> {
+        match self.out.get().contains(replica) {
+            false => Ok(()),
+            true => Err(ErrorKind::Unreachable { node: self.replica(replica).node }.into()),
+        }
     }
 
     async fn ask<T, F>(

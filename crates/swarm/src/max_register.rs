@@ -96,6 +96,7 @@ impl<'e> Core<'e> {
 
     /// Gets the instance and metadata words of a register, with its value in place or without.
     pub(crate) fn get_words(&self, replica: usize, at: Location, in_place: bool) -> fabric::Result<BufOp<'e, u64>> {
+        self.check_counts(replica)?;
         let layout = &self.shared.layout;
         let words = if in_place { layout.register_words() } else { layout.head_words() };
         Ok(self.endpoint.get_into(self.register_at(replica, at.register), self.endpoint.buf(words)?))

@@ -362,7 +362,7 @@ impl<'e> Core<'e> {
                 let is_enough = |found: u64, new: u64| Location::instance_of(found) >= new;
                 Ok(Raise::new(self.endpoint, word, [ended.at.instance, next.instance], is_enough))
             };
-            let answers = self.gather_all(live, post).await;
+            let answers = self.gather_holders(live, post).await;
             if answers.len() < live.len() {
                 return false;
             }
@@ -415,7 +415,7 @@ impl<'e> Core<'e> {
             let head = self.endpoint.buf(head)?;
             Ok(self.endpoint.get_into(self.register_at(replica, next.register), head))
         };
-        let found = self.gather_all(live, get).await;
+        let found = self.gather_holders(live, get).await;
         if found.len() < live.len() {
             return false;
         }
@@ -427,7 +427,7 @@ impl<'e> Core<'e> {
             let raise = |word| Raise::new(self.endpoint, at.at(word), [found[word], empty], |found, new| found == new);
             Ok(Clear(words.map(raise).collect()))
         };
-        self.gather_all(live, clear).await.len() == live.len()
+        self.gather_holders(live, clear).await.len() == live.len()
     }
 }
 

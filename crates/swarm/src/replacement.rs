@@ -27,7 +27,7 @@ use farfield_core::toolkit::{ErrorContext, Object, ObjectBuilder, Regions};
 use farfield_core::{Error, ErrorKind, Node, Result};
 use farfield_fabric::{self as fabric, Endpoint, GroupKey, LocalMutex, NodeId, RemotePtr};
 
-use crate::cell::{CELL_WORDS, RECORD_WORDS};
+use crate::cell::{CELL_WORDS, CellWord, RECORD_WORDS};
 use crate::census::{Asks, REQUEST_BYTES, agreed_seats, is_out, on_each_home};
 use crate::client::{Common, Core, Place, Shared};
 use crate::layout::IndexLayout;
@@ -54,6 +54,8 @@ const COPIES_AT_A_TIME: usize = 32;
 pub(crate) struct Replacement {
     node: Node,
     shards: Vec<Arc<Shared>>,
+    /// The state of its client of each shard, from one attempt to the next: the numbers of its questions rise.
+    places: LocalMutex<Vec<Place>>,
     /// Where requests to this node go, of each shard.
     requests: Vec<RemotePtr<u64>>,
     /// The place that it takes.
@@ -131,11 +133,19 @@ impl Replacement {
                 memory_nodes: plan.memory.len(),
                 view: Arc::clone(&view),
                 index: plan.index,
-                asks: Some(Asks { table, answers, seat: LocalMutex::new(Some(own)) }),
+                asks: Some(Asks { table, answers, seat: LocalMutex::default() }),
                 sections: Arc::clone(&sections),
             }));
         }
-        Ok(Replacement { node: node.clone(), shards, requests: all_requests, replica, plan, _closes: closes })
+        let place = |shared: &Arc<Shared>| {
+            let mut place = Place::new(0, plan.layout.writers + replica, shared);
+            if let Some(store) = &mut place.store {
+                store.records = (1..IndexLayout::SPARE_RECORDS as u16).collect();
+            }
+            place
+        };
+        let places = LocalMutex::new(shards.iter().map(place).collect());
+        Ok(Replacement { node: node.clone(), shards, places, requests: all_requests, replica, plan, _closes: closes })
     }
 
     pub(crate) fn lent(&self) -> Lent {
@@ -162,21 +172,18 @@ impl Replacement {
                 Raise::new(endpoint, home.clients.at(at), entry, |found, entry| found == entry)
             })?;
         }
-        let common = Rc::<Common<'_>>::default();
-        let core = |shared: &Arc<Shared>| {
-            let mut place = Place::new(0, self.plan.layout.writers + replica, shared);
-            if let Some(store) = &mut place.store {
-                store.records = (1..IndexLayout::SPARE_RECORDS as u16).collect();
-            }
-            Core::new(shared, endpoint, place, Rc::clone(&common))
-        };
-        let cores: Vec<Core<'_>> = self.shards.iter().map(core).collect();
+        // An earlier attempt may have come so far that it counts here.
+        view.set(replica, own);
+        let (common, places) = (Rc::<Common<'_>>::default(), core::mem::take(&mut *self.places.lock()));
+        let core = |(shared, place): (&Arc<Shared>, Place)| Core::new(shared, endpoint, place, Rc::clone(&common));
+        let cores: Vec<Core<'_>> = self.shards.iter().zip(places).map(core).collect();
         let copied = endpoint.block_on(async {
             for core in &cores {
                 core.set_progress(replica, Progress { from: 0, to: 0 }).await?;
             }
             cores[0].ask_all_with(own).await?;
             for core in &cores {
+                core.find_own_records().await?;
                 core.copy_table(replica).await?;
                 self.copy_shard(core, &cores[0], own).await?;
             }
@@ -193,6 +200,7 @@ impl Replacement {
         // What it has put and asked has ended before its sections do.
         cores[0].wait_for_all_replicas();
         cores[0].leave_all();
+        *self.places.lock() = cores.into_iter().map(Core::into_place).collect();
         counted
     }
 
@@ -231,9 +239,6 @@ impl Replacement {
                 }
                 found = before;
             }
-            for (part, value) in own.words().into_iter().enumerate().skip(1) {
-                endpoint.put_value(word.at(part), value).await?;
-            }
             set_seat(endpoint, home, at, own).await?;
             Ok(None)
         };
@@ -263,6 +268,9 @@ impl Replacement {
 /// Changes the standing of a seat in a table.
 async fn set_seat(endpoint: &Endpoint, home: &Replica, at: usize, seat: Seat) -> fabric::Result<()> {
     let word = home.clients.at(at);
+    for (part, value) in seat.words().into_iter().enumerate().skip(1) {
+        endpoint.put_value(word.at(part), value).await?;
+    }
     // A get flushes the puts before it (`NRW` before `NRR`): its regions are there first.
     let found = endpoint.get(word).await?;
     Raise::new(endpoint, word, [found, seat.words()[0]], |found, new| found == new).await.map(|_| ())
@@ -282,6 +290,25 @@ impl<'e> Core<'e> {
         self.endpoint.put_value(word, progress.word()).await?;
         self.endpoint.get(word).await?;
         Ok(())
+    }
+
+    /// Cells that a memory node which has come to this place before has settled point to its records: these are not free.
+    async fn find_own_records(&self) -> Result<()> {
+        let cells = self.shared.index.map_or(0, |index| index.cells());
+        let find = async |cell: usize| -> Result<()> {
+            let get = |other: usize| Ok(self.endpoint.get(self.cell_at(other, cell)));
+            let words = self.ask_all(cell, get).await?.into_iter().map(|(_, word)| CellWord(word));
+            for word in words.filter(|word| word.writer() == self.writer && word.record() != 0) {
+                self.with_store(|store| {
+                    if let Some(at) = store.records.iter().position(|record| *record == word.record()) {
+                        store.records.swap_remove(at);
+                        store.records_of.entry(cell).or_default().push(word.record());
+                    }
+                });
+            }
+            Ok(())
+        };
+        together(COPIES_AT_A_TIME, (0..cells).map(find)).await.map(drop)
     }
 
     /// The table: nodes with clients, reserved timestamps, and seats.

@@ -109,11 +109,11 @@ impl Answers {
         Answers { sections, asked, rank, requests, clients: table.clients, view, open: Some(open) }
     }
 
-    /// What a memory node that replaces another one tells with its request. None if another request is on its way.
-    fn seat(&self, writer: usize, number: u64) -> Option<Seat> {
+    /// What a memory node that replaces another one tells with its request, in the first shard. None if another request is on its way.
+    fn seat(&self, writer: usize, number: u64) -> Option<Option<Seat>> {
         let word = |part: usize| self.asked.word(writer * REQUEST_BYTES + 8 * part).load();
         let words = core::array::from_fn::<u64, REGION_COUNT, _>(|part| word(SEAT + part));
-        (word(FIRST) == number).then(|| Seat::from_words(words))
+        (word(FIRST) == number).then(|| (words[0] != 0).then(|| Seat::from_words(words)))
     }
 
     /// Puts an answer; false if that was refused, or the node is out of reach now.
@@ -173,7 +173,7 @@ impl Poller for Answers {
                         continue;
                     };
                     // Before the epoch: calls that are not waited for find it.
-                    self.view.set(replica, seat);
+                    seat.into_iter().for_each(|seat| self.view.set(replica, seat));
                 }
                 self.requests[writer].current = (asked, self.sections.begin_epoch());
             }
@@ -216,7 +216,8 @@ impl<'e> Core<'e> {
         }
         self.common.sections.set(self.common.sections.get() | 1 << number);
         self.shared.sections.enter(self.client, number);
-        // After that: if the service thread has not seen the section, this finds the view of its request.
+        // A call that the service thread has not seen finds the view of its request, or that of the one before: a memory node that replaces another one
+        // asks twice before it copies anything, and it does no harm to count on it late.
         self.keep_view();
         Ok(Section { core: self, number, has_put: Cell::default(), is_late: Cell::new(false) })
     }

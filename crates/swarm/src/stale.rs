@@ -131,6 +131,7 @@ impl<'e> Core<'e> {
             let store = self.store(replica, at, [Version::empty(at.instance), later], Some(image));
             Ok(Box::pin(async move {
                 store.await?;
+                self.check_counts(replica)?;
                 lock(replica).await
             }))
         };

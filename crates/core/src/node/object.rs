@@ -125,7 +125,10 @@ impl OpenObject {
         }
         // One that is no home of this object may be at the place of one, and lends nothing.
         let expected = if self.has_homes && !self.is_of(from) { Vec::new() } else { (self.expect)(from) };
-        let differs = if self.has_homes {
+        let differs = if self.has_homes && !self.is_home {
+            // It may be at the place of a home that has gone, and lends nothing in its stead.
+            self.own.differs_otherwise(&ObjectDescriptor { expected: Vec::new(), ..theirs.clone() }, &expected)
+        } else if self.has_homes {
             self.own.differs_otherwise(theirs, &expected)
         } else if has_returned && self.own.differs_by_lives(theirs, &gone, places) {
             if !self.takes_in {
