@@ -91,7 +91,8 @@ impl Core<'_> {
         let layout = &self.shared.layout;
         let mut earlier = Earlier { last_in: vec![None; layout.buffers], moving: Vec::new() };
         // A version of another client that shares its word, or its own seal, may have replaced a version of the earlier client on one memory
-        // node, while a read that has found it there brings it to the others; so may one that had copied it (`stale`), when the memory node has gone that had it first. When all reads that are under way have ended, all such versions are seen.
+        // node, while a read that has found it there brings it to the others. So may another client that had copied it (`stale`), when the
+        // memory node has gone that had it first. When all reads that are under way have ended, all such versions are seen.
         let has_one_gone = live.count() < self.shared.memory_nodes;
         let may_be_replaced = layout.metadata_words < layout.writers || index.is_some() || has_one_gone;
         let mut seen_unfinished = Vec::new();
