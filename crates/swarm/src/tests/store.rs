@@ -1,6 +1,6 @@
 //! The store: its calls, their round trips, and what is used again.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use farfield_core::{ByteString, ErrorKind, local_session, on_each};
 
@@ -93,36 +93,32 @@ fn timestamps_of_a_store_are_renewed_under_load() -> Result<()> {
         let all: Result<Vec<_>> = (0..core.index().buckets).map(entries).collect();
         Ok(all?.iter().flatten().filter(|entry| entry.is_mapped()).map(|entry| entry.at().base()).collect())
     };
-    let start = Instant::now();
-    let rounds: u64 = std::thread::scope(|scope| {
-        let calls = |(node, store): (&Node, &Store)| -> Result<u64> {
-            let (own, endpoint) = (u64::from(node.id().0), node.endpoint()?);
-            let client = store.client(&endpoint)?;
-            // A third of the keys is this client's, and all are read by all.
-            let keys = (0..KEYS).filter(|key| key % 3 == own);
-            keys.clone().try_for_each(|key| client.insert_blocking(&key, &value(0)).map(|is_new| assert!(is_new)))?;
-            let mut round = 0;
-            while start.elapsed() < Duration::from_millis(1500) {
-                round += 1;
-                for key in keys.clone() {
-                    match key % 5 {
-                        0 => {
-                            client.delete_blocking(&key)?;
-                            assert!(client.insert_blocking(&key, &value(round))?);
-                        }
-                        1 => assert!(client.update_if_blocking(&key, |old| *old == value(round - 1), &value(round))?),
-                        _ => assert!(client.update_blocking(&key, &value(round))?),
+    let rounds = on_each(&nodes, |node| {
+        let (own, endpoint) = (u64::from(node.id().0), node.endpoint()?);
+        let (client, start) = (stores[node.id().index()].client(&endpoint)?, endpoint.now());
+        // A third of the keys is this client's, and all are read by all.
+        let keys = (0..KEYS).filter(|key| key % 3 == own);
+        keys.clone().try_for_each(|key| client.insert_blocking(&key, &value(0)).map(|is_new| assert!(is_new)))?;
+        let mut round = 0;
+        while endpoint.now() - start < Duration::from_millis(1500) {
+            round += 1;
+            for key in keys.clone() {
+                match key % 5 {
+                    0 => {
+                        client.delete_blocking(&key)?;
+                        assert!(client.insert_blocking(&key, &value(round))?);
                     }
-                    assert_eq!(client.get_blocking(&key)?, Some(value(round)));
-                    let other = client.get_blocking(&((key + 1) % KEYS))?;
-                    assert!(other.is_none_or(|found| found[1] == !found[0]));
+                    1 => assert!(client.update_if_blocking(&key, |old| *old == value(round - 1), &value(round))?),
+                    _ => assert!(client.update_blocking(&key, &value(round))?),
                 }
+                assert_eq!(client.get_blocking(&key)?, Some(value(round)));
+                let other = client.get_blocking(&((key + 1) % KEYS))?;
+                assert!(other.is_none_or(|found| found[1] == !found[0]));
             }
-            Ok(round)
-        };
-        let threads: Vec<_> = nodes.iter().zip(&stores).map(|each| scope.spawn(move || calls(each))).collect();
-        threads.into_iter().map(|thread| thread.join().expect("it does not panic")).sum::<Result<u64>>()
+        }
+        Ok(round)
     })?;
+    let rounds: u64 = rounds.into_iter().sum();
     assert!(rounds > 6, "{rounds} rounds");
     let endpoint = nodes[0].endpoint()?;
     let epochs = epochs(&stores[0].client(&endpoint)?)?;
