@@ -253,6 +253,7 @@ impl<'e> Core<'e> {
     }
 
     /// A memory node.
+    #[inline]
     pub(crate) fn replica(&self, replica: usize) -> Replica {
         self.replicas.borrow()[replica]
     }

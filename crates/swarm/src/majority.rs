@@ -148,11 +148,14 @@ impl Core<'_> {
     }
 
     /// Fails if a memory node does not count (any more, or yet).
+    #[inline]
     pub(crate) fn check_counts(&self, replica: usize) -> fabric::Result<()> {
-        match self.out.get().contains(replica) {
-            false => Ok(()),
-            true => Err(ErrorKind::Unreachable { node: self.replica(replica).node }.into()),
-        }
+        if self.out.get().contains(replica) { self.does_not_count(replica) } else { Ok(()) }
+    }
+
+    #[cold]
+    fn does_not_count(&self, replica: usize) -> fabric::Result<()> {
+        Err(ErrorKind::Unreachable { node: self.replica(replica).node }.into())
     }
 
     async fn ask<T, F>(

@@ -148,6 +148,7 @@ impl Progress {
 
 impl Core<'_> {
     /// Before memory nodes are asked.
+    #[inline]
     pub(crate) fn keep_view(&self) {
         if self.shared.view.changes() != self.seen_view.get() {
             self.look_at_view();
