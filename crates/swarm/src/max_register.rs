@@ -37,13 +37,13 @@ impl<'e> Core<'e> {
 
     /// [`Core::max_read`] of a majority among these memory nodes, preferably the first of them.
     pub(crate) async fn max_read_of(&self, order: Order, at: Location, section: &Section<'_, 'e>) -> Result<Look<'e>> {
-        self.max_read_beside(PerReplica::new(), order, at, section).await
+        self.max_read_beside(Vec::new(), order, at, section).await
     }
 
     /// [`Core::max_read_of`] of a majority and of those memory nodes whose words are known.
     pub(crate) async fn max_read_beside(
         &self,
-        shown: PerReplica<Buf<'e, u64>>,
+        shown: Vec<(usize, Buf<'e, u64>)>,
         order: Order,
         at: Location,
         section: &Section<'_, 'e>,

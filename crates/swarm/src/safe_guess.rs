@@ -15,7 +15,7 @@ use crate::client::{Core, Home, Unfinished, Writing};
 use crate::errors::TimestampsUsedUp;
 use crate::max_register::{Found, Look, newest};
 use crate::raise::Raise;
-use crate::replicas::{PerReplica, Replicas};
+use crate::replicas::Replicas;
 use crate::sections::Section;
 use crate::stale::Stale;
 use crate::timestamp_lock::Mode;
@@ -138,7 +138,8 @@ impl<'e> Core<'e> {
         // look.
         let is_store = self.shared.index.is_some();
         let looks = (2 + usize::from(is_store)) * self.shared.layout.writers + 1 + self.shared.memory_nodes;
-        let mut refused = PerReplica::new();
+        // There is none on most paths, and it is moved often.
+        let mut refused = Vec::new();
         for _ in 0..looks {
             let shown = core::mem::take(&mut refused);
             let mut found = match self.max_read_beside(shown, self.order(at.register), at, section).await? {

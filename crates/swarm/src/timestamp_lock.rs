@@ -63,7 +63,7 @@ impl<'e> Core<'e> {
 
     /// Takes the lock for a reader. If that is refused, what memory nodes have shown that have refused it: a version after this one, if their
     /// words had the writer's mode (`stale`).
-    pub(crate) async fn lock_or_look(&self, at: Location, version: Version) -> Result<PerReplica<Buf<'e, u64>>> {
+    pub(crate) async fn lock_or_look(&self, at: Location, version: Version) -> Result<Vec<(usize, Buf<'e, u64>)>> {
         let post = |replica: usize| {
             let lock = self.lock(replica, at, version, Mode::Read, 0);
             Ok(Box::pin(async move {
