@@ -220,8 +220,9 @@ fn memory_nodes_are_replaced_under_load() {
             memory[usize::from(place)] = next;
         }
         is_over.store(true, Ordering::Relaxed);
-        for (own, work) in (0..).zip(works) {
-            let calls = work.join().expect("it does not panic");
+        // Each node has one client at a time.
+        let works: Vec<u64> = works.into_iter().map(|work| work.join().expect("it does not panic")).collect();
+        for (own, calls) in (0..).zip(works) {
             with_client(&nodes[1], &stocks[1], |client, _| {
                 assert_eq!(client.get_blocking(&key(1000 + own)).expect("they live"), Some(calls));
             });
