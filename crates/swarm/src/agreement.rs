@@ -515,14 +515,8 @@ impl<'e> Core<'e> {
     ) -> fabric::Result<Propose<'b>> {
         let mut value = None;
         if let Some(Payload { at, version, image }) = payload {
-            self.endpoint.put(self.buffer_at(replica, version), image).detach()?;
             let word = self.word_at(replica, at.register, version.writer());
-            let known = Version::empty(at.instance);
-            let stored = self.endpoint.cas(word, known.0, version.0);
-            if stored.has_failed() {
-                return Err(stored.wait().expect_err("it has failed"));
-            }
-            value = Some(stored);
+            value = Some(self.store_once(replica, word, [Version::empty(at.instance), version], image)?);
         }
         let batch = self.endpoint.batch(self.replica(replica).node);
         let batch = batch.put(self.record_at(replica, new), image);

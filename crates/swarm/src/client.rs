@@ -371,6 +371,23 @@ impl<'e> Core<'e> {
         if known.is_initial() || known.is_verified() { raise } else { raise.or_from(known.verified().0) }
     }
 
+    /// The same with one attempt: the word may hold something else than what is expected. Two operations, the second of which finds the first
+    /// landed (`NRW` before `NAR`).
+    pub(crate) fn store_once<'b>(
+        &'b self,
+        replica: usize,
+        word: RemotePtr<u64>,
+        [expected, new]: [Version; 2],
+        image: &Buf<'_, u64>,
+    ) -> fabric::Result<Op<'b, u64>> {
+        self.endpoint.put(self.buffer_at(replica, new), image).detach()?;
+        let stored = self.endpoint.cas(word, expected.0, new.0);
+        if stored.has_failed() {
+            return Err(stored.wait().expect_err("it has failed"));
+        }
+        Ok(stored)
+    }
+
     /// Writes a hash and a value where reads find them in one round trip, on one memory node. If another write is there at
     /// the same time, the hash fits neither, and readers follow the version instead.
     pub(crate) fn store_in_place(&self, replica: usize, register: usize, image: &Buf<'_, u64>) {

@@ -117,7 +117,8 @@ impl<'e> Core<'e> {
             }
             section.puts_to(replica);
             if let Some((_, word)) = own.iter().copied().find(|(answered, _)| *answered == replica) {
-                let stored = self.copy(replica, at, [word, later], image)?;
+                let own = self.word_at(replica, at.register, self.writer);
+                let stored = self.store_once(replica, own, [word, later], image)?;
                 self.set_known(at, replica, later);
                 let lock = lock(replica);
                 return Ok(Box::pin(async move {
@@ -142,21 +143,5 @@ impl<'e> Core<'e> {
             section.has_landed(*replica);
         }
         Ok(gathered.answers.iter().all(|(_, found)| is_taken(*found, at, guess, Mode::Write)))
-    }
-
-    /// Copies a version and its value to this client's own word, which is known.
-    fn copy<'b>(
-        &'b self,
-        replica: usize,
-        at: Location,
-        [own, version]: [Version; 2],
-        image: &'b Buf<'_, u64>,
-    ) -> fabric::Result<Op<'b, u64>> {
-        self.endpoint.put(self.buffer_at(replica, version), image).detach()?;
-        let stored = self.endpoint.cas(self.word_at(replica, at.register, self.writer), own.0, version.0);
-        if stored.has_failed() {
-            return Err(stored.wait().expect_err("it has failed"));
-        }
-        Ok(stored)
     }
 }
