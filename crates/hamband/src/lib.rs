@@ -28,3 +28,8 @@
 #![forbid(unsafe_code)]
 
 pub mod analysis;
+mod coordination;
+mod data_type;
+
+pub use self::coordination::Coordination;
+pub use self::data_type::{DataType, Method, Update};
