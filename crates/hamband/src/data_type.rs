@@ -65,6 +65,13 @@ use crate::coordination::Coordination;
 ///             _ => None,
 ///         }
 ///     }
+///
+///     fn remainder(earlier: &AccountUpdate, later: &AccountUpdate) -> Option<AccountUpdate> {
+///         match (earlier, later) {
+///             (AccountUpdate::Deposit(a), AccountUpdate::Deposit(b)) => Some(AccountUpdate::Deposit(b.checked_sub(*a)?)),
+///             _ => None,
+///         }
+///     }
 /// }
 ///
 /// let mut account = Account::default();
@@ -87,6 +94,15 @@ pub trait DataType: Clone + PartialEq + Debug + Send + Serialize + DeserializeOw
     /// The update is not permissible: its requirement does not hold, or the invariant would not. The state is then unchanged.
     fn apply(&mut self, update: &Self::Update) -> Result<(), Self::Refusal>;
 
+    /// Whether an update is permissible in this state (§3.2, 𝒫). A leader asks before it orders a call. By default, a copy of the
+    /// state tries it; a type with a large state has a cheaper answer.
+    ///
+    /// # Errors
+    /// As `apply`.
+    fn check(&self, update: &Self::Update) -> Result<(), Self::Refusal> {
+        self.clone().apply(update)
+    }
+
     /// The invariant I (§3.1): true of the initial state, and after every update that `apply` does not refuse. It is for checks;
     /// replicas do not evaluate it.
     fn invariant(&self) -> bool {
@@ -100,6 +116,13 @@ pub trait DataType: Clone + PartialEq + Debug + Send + Serialize + DeserializeOw
     /// (§3.3, `Summarize`); `None` if they are of none.
     fn summarise(first: &Self::Update, then: &Self::Update) -> Option<Self::Update> {
         let _ = (first, then);
+        None
+    }
+
+    /// What a summary has that an earlier one of the same source has not: the call that does, after `earlier`, what `later` does
+    /// without it. A replica that knows the earlier summary applies this. Every method that is summarised needs it.
+    fn remainder(earlier: &Self::Update, later: &Self::Update) -> Option<Self::Update> {
+        let _ = (earlier, later);
         None
     }
 }

@@ -28,8 +28,36 @@
 #![forbid(unsafe_code)]
 
 pub mod analysis;
+#[cfg(any(not(seeded), clippy, doc, rust_analyzer))]
+mod chores;
 mod coordination;
 mod data_type;
+mod errors;
+#[cfg(any(not(seeded), clippy, doc, rust_analyzer))]
+mod feed;
+#[cfg(any(not(seeded), clippy, doc, rust_analyzer))]
+mod local;
+pub mod mutants;
+mod options;
+#[cfg(any(not(seeded), clippy, doc, rust_analyzer))]
+mod repair;
+#[cfg(any(not(seeded), clippy, doc, rust_analyzer))]
+mod replica;
+#[cfg(any(not(seeded), clippy, doc, rust_analyzer))]
+mod replicated;
+// The unit tests run none of them, and are built sooner without.
+#[cfg(all(feature = "scenarios", not(test)))]
+pub mod scenarios;
+#[cfg(any(not(seeded), clippy, doc, rust_analyzer))]
+mod summaries;
+mod watch;
+
+// Where the seeded bugs are on, copies of the modules that have a `cfg(any(not(seeded), …))` (`mutants`).
+#[cfg(all(seeded, not(any(clippy, doc, rust_analyzer))))]
+include!(concat!(env!("OUT_DIR"), "/seeded.rs"));
 
 pub use self::coordination::Coordination;
 pub use self::data_type::{DataType, Method, Update};
+pub use self::errors::{NoSummary, WrongCoordination};
+pub use self::options::ReplicatedOptions;
+pub use self::replicated::{Replicated, Writer};

@@ -1,0 +1,82 @@
+//! The work of the service thread: it applies what the others send, reports how far it is, sends what was refused, and copies what the dead
+//! have left behind. So a process that makes no call delays none of the others.
+
+use std::sync::Arc;
+
+use farfield_core::toolkit::{Hold, Poller, Progress};
+use farfield_fabric::Endpoint;
+
+use crate::data_type::DataType;
+use crate::feed::READS_NO_MORE;
+use crate::repair::{Repair, Repaired};
+use crate::replicated::Shared;
+
+pub(crate) struct Chores<T: DataType> {
+    shared: Arc<Shared<T>>,
+    repair: Repair,
+    /// Until the object is closed here.
+    open: Option<Hold>,
+}
+
+impl<T: DataType> Chores<T> {
+    pub(crate) fn new(shared: Arc<Shared<T>>, repair: Repair, open: Hold) -> Chores<T> {
+        Chores { shared, repair, open: Some(open) }
+    }
+
+    /// The others wait for this replica no more. False if one could not be told.
+    fn leave(&mut self, endpoint: &Endpoint) -> bool {
+        let mut local = self.shared.local.lock();
+        // What this process has done reaches the others first.
+        if !matches!(local.send_rest(endpoint), Ok(true) | Err(_)) {
+            return false;
+        }
+        local.incoming.iter_mut().flatten().all(|incoming| incoming.tell(endpoint, READS_NO_MORE))
+    }
+}
+
+impl<T: DataType> Poller for Chores<T> {
+    fn poll(&mut self, endpoint: &Endpoint) -> Progress {
+        if self.shared.is_closed.load() != 0 {
+            if !self.leave(endpoint) {
+                return Progress::Retry;
+            }
+            self.open = None;
+            return Progress::Done;
+        }
+        let (mut some, mut retry) = (false, false);
+        let mut local = self.shared.local.lock();
+        // A replica that cannot go on says so to its callers. It still sends what it owes.
+        match local.drain() {
+            Ok(drained) => {
+                some |= drained.some;
+                retry |= drained.waits;
+            }
+            Err(_) => self.shared.has_changed(endpoint),
+        }
+        for incoming in local.incoming.iter_mut().flatten() {
+            retry |= !incoming.acknowledge(endpoint);
+        }
+        if local.owes() {
+            let is_sent = matches!(local.send_rest(endpoint), Ok(true));
+            retry |= !is_sent;
+            some |= is_sent;
+        }
+        match self.repair.step(endpoint, &local) {
+            Ok(Repaired::Nothing(settled)) => self.shared.settled.store(settled),
+            Ok(Repaired::Some) => some = true,
+            // The members decide about a replica that does not answer.
+            Ok(Repaired::Waits) | Err(_) => retry = true,
+        }
+        drop(local);
+        if some {
+            self.shared.has_changed(endpoint);
+            return Progress::Busy;
+        }
+        if retry { Progress::Retry } else { Progress::Idle }
+    }
+
+    /// Calls that are done here reach the others.
+    fn must_finish_before_leave(&self) -> bool {
+        self.shared.local.lock().owes()
+    }
+}

@@ -1,0 +1,43 @@
+//! The errors that only replicated data types have.
+
+use farfield_fabric::NodeId;
+
+/// A replica has to refuse a call that is permissible where it was made: the type declares too little coordination
+/// ([`Error::custom_ref`](farfield_core::Error::custom_ref)). The replicas may differ, and all further calls of this one fail. Mend
+/// [`DataType::coordination`](crate::DataType::coordination); `farfield_hamband::check` finds the example.
+///
+/// ```
+/// use farfield_hamband::WrongCoordination;
+/// let wrong = WrongCoordination { method: "Withdraw", from: farfield::NodeId(2), refusal: "the balance is 3".into() };
+/// assert!(wrong.to_string().starts_with("`Withdraw` of node 2 is not permissible here (the balance is 3)"));
+/// ```
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[error(
+    "`{method}` of {from} is not permissible here ({refusal}): it conflicts with a method, or depends on one, and the type's \
+     `coordination` does not say so"
+)]
+pub struct WrongCoordination {
+    /// The method.
+    pub method: &'static str,
+    /// The node that has made the call.
+    pub from: NodeId,
+    /// Why it is refused.
+    pub refusal: String,
+}
+
+/// Two calls of a summarisation group have no summary, or no remainder
+/// ([`Error::custom_ref`](farfield_core::Error::custom_ref)).
+///
+/// ```
+/// use farfield_hamband::NoSummary;
+/// assert!(NoSummary { method: "Add" }.to_string().contains("`Add`"));
+/// ```
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[error(
+    "`{method}` is in a summarisation group, and `summarise` or `remainder` returns `None` for its calls: implement both, or take \
+     it out of `Coordination::summarised`"
+)]
+pub struct NoSummary {
+    /// The method.
+    pub method: &'static str,
+}

@@ -1,0 +1,310 @@
+//! A process's part of a replicated object: its replica, and the network memory of the summaries and feeds. The writer's thread, threads with
+//! queries and the service thread share it under a lock of the process, which none of them holds while it waits.
+
+use farfield_core::{Error, ErrorKind, Result};
+use farfield_fabric::{Endpoint, NodeId, Region};
+
+use crate::data_type::{DataType, Method, Update};
+use crate::errors::{NoSummary, WrongCoordination};
+use crate::feed::{Incoming, Outgoing};
+use crate::options::MESSAGE_OVERHEAD;
+use crate::replica::{Message, Replica, Summary, Wrong, encode};
+use crate::summaries::Summaries;
+use crate::watch::Watch;
+
+/// What a look at the memory has brought.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub(crate) struct Drained {
+    /// Something was applied.
+    pub(crate) some: bool,
+    /// A message waits for calls of others.
+    pub(crate) waits: bool,
+}
+
+/// How a call has begun.
+pub(crate) enum Begun<R> {
+    /// It is done here, and on its way to the others.
+    Done,
+    Refused(R),
+    /// The feed has no room.
+    Full,
+}
+
+pub(crate) struct Local<T: DataType> {
+    pub(crate) replica: Replica<T>,
+    pub(crate) processes: Vec<NodeId>,
+    pub(crate) outgoing: Outgoing,
+    /// By rank; none for this process.
+    pub(crate) incoming: Vec<Option<Incoming>>,
+    /// The message of each feed that waits for calls of others, and its end.
+    waiting: Vec<Option<(Message<T::Update>, u64)>>,
+    pub(crate) summaries: Summaries,
+    /// The summarisation groups whose last put was refused by some process.
+    unsent: Vec<bool>,
+    /// The numbers of applied entries of each feed, for the others to read.
+    pub(crate) applied: Region,
+    /// Why this replica cannot go on.
+    broken: Option<Error>,
+    call_bytes_max: usize,
+    scratch: Vec<u8>,
+}
+
+pub(crate) struct Parts<T: DataType> {
+    pub(crate) replica: Replica<T>,
+    pub(crate) processes: Vec<NodeId>,
+    pub(crate) outgoing: Outgoing,
+    pub(crate) incoming: Vec<Option<Incoming>>,
+    pub(crate) summaries: Summaries,
+    pub(crate) applied: Region,
+    pub(crate) call_bytes_max: usize,
+}
+
+impl<T: DataType> Local<T> {
+    pub(crate) fn new(parts: Parts<T>) -> Local<T> {
+        let Parts { replica, processes, outgoing, incoming, summaries, applied, call_bytes_max } = parts;
+        let waiting = processes.iter().map(|_| None).collect();
+        let unsent = vec![false; replica.tables.summaries];
+        Local {
+            replica,
+            processes,
+            outgoing,
+            incoming,
+            waiting,
+            summaries,
+            unsent,
+            applied,
+            broken: None,
+            call_bytes_max,
+            scratch: Vec::new(),
+        }
+    }
+
+    /// Fails if this replica has met a call that it had to refuse.
+    pub(crate) fn check(&self) -> Result<()> {
+        self.broken.clone().map_or(Ok(()), Err)
+    }
+
+    fn error(&self, process: usize, wrong: Wrong<T::Refusal>) -> Error {
+        let name =
+            |method: usize| <T::Update as Update>::Method::NAMES.get(method).copied().unwrap_or("an unknown method");
+        let from = self.processes[process];
+        match wrong {
+            Wrong::Refused { method, refusal } => {
+                let refusal = refusal.to_string();
+                Error::custom(WrongCoordination { method: name(method), from, refusal }).about(from)
+            }
+            Wrong::NotSummarised { method } => Error::custom(NoSummary { method: name(method) }),
+            Wrong::Encoding(why) => {
+                let why = format!("a call of {from}: {why}; give the type the same definition on all nodes");
+                ErrorKind::Encoding { why }.into()
+            }
+        }
+    }
+
+    /// The replica cannot go on: all later calls report why.
+    fn breaks<V>(&mut self, process: usize, done: Result<V, Wrong<T::Refusal>>) -> Result<V> {
+        done.map_err(|wrong| {
+            let error = self.error(process, wrong);
+            self.broken.get_or_insert(error).clone()
+        })
+    }
+
+    // ---- what others have done -------------------------------------------------------------------------------------------
+
+    /// Takes all summaries and messages that have landed and whose dependencies are applied (rule FREE-APP).
+    pub(crate) fn drain(&mut self) -> Result<Drained> {
+        self.check()?;
+        let mut all = Drained::default();
+        loop {
+            let mut drained = Drained::default();
+            for process in 0..self.processes.len() {
+                let of_feed = self.drain_feed(process)?;
+                drained = Drained { some: drained.some | of_feed.some, waits: drained.waits | of_feed.waits };
+            }
+            // After the feeds: a call that its writer knew to be stable is seen no later than one that followed it.
+            drained.some |= self.drain_summaries()?;
+            all = Drained { some: all.some | drained.some, waits: drained.waits };
+            // A message may have waited for one that came after it here.
+            if !(drained.some && drained.waits) {
+                return Ok(all);
+            }
+        }
+    }
+
+    /// What changes when there may be something to drain again.
+    pub(crate) fn watch(&self) -> Watch {
+        let mut watch = Watch::default();
+        for (process, incoming) in self.incoming.iter().enumerate() {
+            let Some(incoming) = incoming else { continue };
+            incoming.watch(&mut watch);
+            (0..self.replica.tables.summaries).for_each(|group| self.summaries.watch(process, group, &mut watch));
+        }
+        watch
+    }
+
+    fn drain_summaries(&mut self) -> Result<bool> {
+        let mut some = false;
+        for process in 0..self.processes.len() {
+            if process == self.replica.me {
+                continue;
+            }
+            for group in 0..self.replica.tables.summaries {
+                let known = self.replica.summary(process, group).written;
+                let Some(seen) = self.summaries.look(process, group, known) else { continue };
+                let summary = self.replica.decode_summary(group, seen.written, seen.epoch, seen.bytes);
+                let summary = self.breaks(process, summary)?;
+                let taken = self.replica.see_summary(process, group, &summary);
+                self.breaks(process, taken)?;
+                some |= self.replica.summary(process, group).written > known;
+            }
+        }
+        Ok(some)
+    }
+
+    fn drain_feed(&mut self, process: usize) -> Result<Drained> {
+        let mut drained = Drained::default();
+        let Some(incoming) = &self.incoming[process] else { return Ok(drained) };
+        if self.waiting[process].is_none() && !incoming.may_have() {
+            return Ok(drained);
+        }
+        loop {
+            if self.waiting[process].is_none() {
+                let Some(incoming) = &self.incoming[process] else { return Ok(drained) };
+                let replica = &self.replica;
+                let Some((message, end)) = incoming.look(|bytes| replica.decode_message(bytes)) else {
+                    return Ok(drained);
+                };
+                let message = self.breaks(process, message)?;
+                self.waiting[process] = Some((message, end));
+            }
+            let Some((message, end)) = self.waiting[process].take() else { return Ok(drained) };
+            let applied = self.replica.apply_message(process, &message);
+            if !self.breaks(process, applied)? {
+                self.waiting[process] = Some((message, end));
+                return Ok(Drained { waits: true, ..drained });
+            }
+            drained.some = true;
+            if let Some(incoming) = &mut self.incoming[process] {
+                incoming.take(end);
+                // After the entry was read and applied: another replica may take this for a reason to go on.
+                self.applied.word(process * 8).store(incoming.entries());
+            }
+        }
+    }
+
+    // ---- calls of this process -------------------------------------------------------------------------------------------
+
+    /// Encodes a message into the scratch buffer, or refuses one that is too long.
+    fn encode_call(&mut self, call: &T::Update) -> Result<()> {
+        let mut scratch = core::mem::take(&mut self.scratch);
+        scratch.clear();
+        let encoded = encode::<_, T::Refusal>(call, scratch);
+        let scratch = encoded.map_err(|wrong| self.error(self.replica.me, wrong))?;
+        let (bytes, max_bytes) = (scratch.len(), self.call_bytes_max);
+        self.scratch = scratch;
+        if bytes > max_bytes {
+            return Err(ErrorKind::TooLarge { bytes, max_bytes }.into());
+        }
+        Ok(())
+    }
+
+    /// Rule REDUCE: the own summary, here and at all others, by one put each.
+    pub(crate) fn reduce(&mut self, endpoint: &Endpoint, call: &T::Update, group: usize) -> Result<Begun<T::Refusal>> {
+        self.drain()?;
+        let (me, method) = (self.replica.me, call.method().number());
+        let mut next = self.replica.summarise(call).map_err(|wrong| self.error(me, wrong))?;
+        self.encode_summary(group, &next)?;
+        let is_folded = self.scratch.len() > self.summaries.bytes_max();
+        if is_folded {
+            // Before anything is changed.
+            self.encode_call(call)?;
+            if !self.outgoing.has_room(endpoint, self.fold_bytes_max()) {
+                return Ok(Begun::Full);
+            }
+        }
+        if let Err(refusal) = self.replica.state.apply(call) {
+            return Ok(Begun::Refused(refusal));
+        }
+        if is_folded {
+            self.fold(endpoint, group)?;
+            next = self.replica.summarise(call).map_err(|wrong| self.error(me, wrong))?;
+            self.encode_summary(group, &next)?;
+        }
+        let (written, epoch) = (next.written, next.epoch);
+        self.replica.keep_summary(group, next, method);
+        // The put of an earlier summary need not be repeated: this one has its calls.
+        self.unsent[group] = !self.summaries.put(endpoint, group, written, epoch, &self.scratch)?;
+        Ok(Begun::Done)
+    }
+
+    fn encode_summary(&mut self, group: usize, summary: &Summary<T::Update>) -> Result<()> {
+        let mut scratch = core::mem::take(&mut self.scratch);
+        scratch.clear();
+        let encoded = self.replica.encode_summary(group, summary, scratch);
+        self.scratch = encoded.map_err(|wrong| self.error(self.replica.me, wrong))?;
+        Ok(())
+    }
+
+    /// The most that the fold of a summary can have.
+    fn fold_bytes_max(&self) -> usize {
+        self.summaries.bytes_max() + MESSAGE_OVERHEAD
+    }
+
+    /// Sends the own summary of a group through the feed, which has to have room, and begins another one.
+    fn fold(&mut self, endpoint: &Endpoint, group: usize) -> Result<()> {
+        let me = self.replica.me;
+        let before = self.replica.begin_epoch(me, group);
+        let encoded = self.replica.encode_fold(group, &before, Vec::new());
+        let message = encoded.map_err(|wrong| self.error(me, wrong))?;
+        self.outgoing.append(&message);
+        self.unsent[group] = false;
+        self.outgoing.send(endpoint)?;
+        Ok(())
+    }
+
+    /// Rule FREE: applied here, and appended to the feed of this process at all others, by one put each.
+    pub(crate) fn free(&mut self, endpoint: &Endpoint, call: &T::Update) -> Result<Begun<T::Refusal>> {
+        self.drain()?;
+        self.encode_call(call)?;
+        let mut scratch = core::mem::take(&mut self.scratch);
+        scratch.clear();
+        // The dependencies are counted before the call.
+        let encoded = self.replica.encode_call(call, scratch);
+        self.scratch = encoded.map_err(|wrong| self.error(self.replica.me, wrong))?;
+        if !self.outgoing.has_room(endpoint, self.scratch.len()) {
+            return Ok(Begun::Full);
+        }
+        if let Err(refusal) = self.replica.state.apply(call) {
+            return Ok(Begun::Refused(refusal));
+        }
+        self.replica.has_applied(self.replica.me, call.method().number());
+        self.outgoing.append(&self.scratch);
+        self.outgoing.send(endpoint)?;
+        Ok(Begun::Done)
+    }
+
+    /// The longest message of this process.
+    pub(crate) fn message_bytes_max(&self) -> usize {
+        let beside = self.replica.tables.dependencies_bytes_max(self.processes.len());
+        self.fold_bytes_max().max(self.call_bytes_max + beside + MESSAGE_OVERHEAD)
+    }
+
+    /// Whether some process lacks something, and no call is sure to send it.
+    pub(crate) fn owes(&self) -> bool {
+        self.outgoing.is_behind() || self.unsent.contains(&true)
+    }
+
+    /// Sends what others lack. The service thread calls it, with an endpoint of its own: entries of a feed may land in any order, and a
+    /// summary goes into the feed. False if something is left.
+    pub(crate) fn send_rest(&mut self, endpoint: &Endpoint) -> Result<bool> {
+        if !self.outgoing.send(endpoint)? {
+            return Ok(false);
+        }
+        for group in 0..self.unsent.len() {
+            if self.unsent[group] && self.outgoing.has_room(endpoint, self.fold_bytes_max()) {
+                self.fold(endpoint, group)?;
+            }
+        }
+        Ok(!self.owes())
+    }
+}
