@@ -143,3 +143,99 @@ impl Repair {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    /// Survivors of a source, of which one has its call. They copy in any order, and may die.
+    #[derive(Clone, PartialEq, Eq, Hash)]
+    struct Survivors {
+        has: [bool; 3],
+        lives: [bool; 3],
+        /// The deaths that each one knows.
+        dead: [u8; 3],
+        repaired: [u8; 3],
+        /// 0: done; 1 and 2: the steps.
+        step: [u8; 3],
+        left: [u8; 3],
+        /// What was read of another one, and is not written yet.
+        read: [Option<(usize, bool)>; 3],
+    }
+
+    const SOURCE: u8 = 1 << 3;
+
+    /// Whether all live survivors that are done agree, in every execution in which they take these steps.
+    fn agree(steps: u8) -> bool {
+        let begin = |dead: u8, me: usize| 0b111 & !dead & !(1 << me);
+        let start = Survivors {
+            has: [true, false, false],
+            lives: [true; 3],
+            dead: [SOURCE; 3],
+            repaired: [0; 3],
+            step: [1; 3],
+            left: [0, 1, 2].map(|me| begin(SOURCE, me)),
+            read: [None; 3],
+        };
+        let (mut seen, mut todo, mut ends) = (HashSet::new(), vec![start], 0);
+        while let Some(now) = todo.pop() {
+            if !seen.insert(now.clone()) {
+                continue;
+            }
+            let live: Vec<usize> = (0..3).filter(|me| now.lives[*me]).collect();
+            let all_dead = (0..3).filter(|me| !now.lives[*me]).fold(SOURCE, |dead, me| dead | 1 << me);
+            if live.iter().all(|me| now.step[*me] == 0 && now.dead[*me] == all_dead) {
+                ends += 1;
+                if live.iter().any(|me| now.has[*me] != now.has[live[0]]) {
+                    return false;
+                }
+            }
+            for me in live.iter().copied() {
+                if live.len() > 1 {
+                    let mut after = now.clone();
+                    after.lives[me] = false;
+                    todo.push(after);
+                }
+                if let Some((from, has)) = now.read[me] {
+                    let mut after = now.clone();
+                    after.has[me] |= has;
+                    after.left[me] &= !(1 << from);
+                    after.read[me] = None;
+                    todo.push(after);
+                    continue; // the service thread does nothing else meanwhile
+                }
+                if now.dead[me] != all_dead {
+                    let mut after = now.clone();
+                    (after.dead[me], after.step[me], after.left[me]) = (all_dead, 1, begin(all_dead, me));
+                    todo.push(after);
+                }
+                if now.step[me] > 0 && now.left[me] == 0 {
+                    let mut after = now.clone();
+                    after.step[me] = (now.step[me] + 1) % (steps + 1);
+                    if now.step[me] == 1 {
+                        (after.repaired[me], after.left[me]) = (now.dead[me], begin(now.dead[me], me));
+                    }
+                    if after.step[me] == 0 {
+                        after.left[me] = 0;
+                    }
+                    todo.push(after);
+                }
+                for from in (0..3).filter(|from| now.left[me] & 1 << from != 0 && now.lives[*from]) {
+                    if now.step[me] == 1 || now.repaired[from] & now.dead[me] == now.dead[me] {
+                        let mut after = now.clone();
+                        after.read[me] = Some((from, now.has[from]));
+                        todo.push(after);
+                    }
+                }
+            }
+        }
+        assert!(ends > 10, "{ends} executions end");
+        true
+    }
+
+    #[test]
+    fn survivors_agree_because_they_copy_twice() {
+        assert!(agree(2));
+        assert!(!agree(1), "one step would be enough");
+    }
+}

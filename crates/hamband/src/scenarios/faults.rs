@@ -3,16 +3,25 @@
 use std::cell::RefCell;
 use std::rc::Rc;
 
-use farfield_check::{Faults, Scenario};
-use farfield_core::{MemberStatus, Result};
-use farfield_fabric::NodeId;
+use farfield_check::{Faults, Scenario, choose};
+use farfield_core::{Endpoint, MemberStatus, Result};
+use farfield_fabric::fault::{self, inject};
+use farfield_fabric::{DeathRule, EndpointOptions, NodeId};
 
 use super::till::{Till, TillUpdate};
 use super::{OPTIONS, call, open, wait_until};
-use crate::Replicated;
+use crate::{Replicated, Writer};
 
 pub(super) fn scenarios() -> Vec<Scenario> {
-    vec![dies(3, 1), dies(4, 2), reader_dies()]
+    // The source's first put goes to the lowest rank.
+    let by_majority = dies("hamband/decided", 3, &[2]).rule(DeathRule::Majority);
+    vec![
+        dies("hamband/dies", 3, &[2]).faults(Faults::new().crashes(1).of([2])),
+        dies("hamband/die", 4, &[0, 3]).faults(Faults::new().crashes(2).of([0, 3])),
+        by_majority.faults(Faults::new().crashes(1).cuts(1).of([2]).side([2])),
+        reader_dies(),
+        refused(),
+    ]
 }
 
 /// What a survivor has in the end, and of which dead nodes it has all.
@@ -23,11 +32,9 @@ fn settled(till: &Replicated<Till>, nodes: usize) -> Vec<u16> {
 }
 
 /// Sources of calls die in the middle. All survivors have the same calls of theirs in the end.
-fn dies(nodes: usize, deaths: usize) -> Scenario {
+fn dies(name: &str, nodes: usize, victims: &[usize]) -> Scenario {
     let about = "a call of a dead node that some live replica has applied reaches all live replicas";
-    let name = if deaths == 1 { "hamband/dies" } else { "hamband/die" };
-    let victims: Vec<usize> = (nodes - deaths..nodes).collect();
-    let of = victims.clone();
+    let victims = victims.to_vec();
     Scenario::new(name, about, nodes, move |cluster| {
         let ends = Ends::default();
         for (me, (till, writer)) in open(cluster, &OPTIONS)?.into_iter().enumerate() {
@@ -35,11 +42,8 @@ fn dies(nodes: usize, deaths: usize) -> Scenario {
             cluster.thread(me, "calls", move |ep| {
                 let mut writer = writer.borrow_mut();
                 if victims.contains(&me) {
-                    for round in 0..2 {
-                        call(&mut writer, ep, &TillUpdate::Add(1))?;
-                        call(&mut writer, ep, &TillUpdate::Open(10 * me as u8 + round))?;
-                        call(&mut writer, ep, &TillUpdate::Deposit(10 * me as u8 + round, 1))?;
-                    }
+                    // One that is cut off finds out that it counts as dead.
+                    let _ = calls_of_source(&mut writer, ep, me, victims.len() == 1);
                     return Ok(());
                 }
                 // Until all victims that die have been dealt with.
@@ -70,7 +74,19 @@ fn dies(nodes: usize, deaths: usize) -> Scenario {
         });
         Ok(())
     })
-    .faults(Faults::new().crashes(deaths as u32).of(of))
+}
+
+/// Several calls of each category, or as little as there can be.
+fn calls_of_source(writer: &mut Writer<Till>, ep: &Endpoint, me: usize, is_long: bool) -> Result<()> {
+    if !is_long {
+        return if me == 0 { Ok(()) } else { call(writer, ep, &TillUpdate::Open(1)) };
+    }
+    for account in 10..12 {
+        call(writer, ep, &TillUpdate::Add(1))?;
+        call(writer, ep, &TillUpdate::Open(account))?;
+        call(writer, ep, &TillUpdate::Deposit(account, 1))?;
+    }
+    Ok(())
 }
 
 /// A replica dies that has applied nothing: its room is free.
@@ -94,4 +110,43 @@ fn reader_dies() -> Scenario {
         Ok(())
     })
     .faults(Faults::new().crashes(1).of([2]))
+}
+
+/// An endpoint whose operations are refused at times.
+fn faulty(ep: &Endpoint) -> Result<(Endpoint, fault::Faults)> {
+    let faults = fault::Faults::default();
+    let refusing = inject(ep.transport().clone(), faults.clone());
+    Ok((Endpoint::open(refusing, EndpointOptions::default())?, faults))
+}
+
+/// Puts of the writer are refused: its service thread repeats them, and folds summaries.
+fn refused() -> Scenario {
+    let about = "a call whose put is refused reaches the others, also if it is the last one";
+    Scenario::new("hamband/refused", about, 2, |cluster| {
+        for (me, (till, writer)) in open(cluster, &OPTIONS)?.into_iter().enumerate() {
+            cluster.thread(me, "calls", move |ep| {
+                if me == 0 {
+                    let (ep, faults) = faulty(ep)?;
+                    let mut writer = writer.borrow_mut();
+                    faults.fail_some(choose(4) as u64, 1 + choose(3) as u32);
+                    call(&mut writer, &ep, &TillUpdate::Mark([0].into()))?;
+                    call(&mut writer, &ep, &TillUpdate::Open(7))?;
+                    for mark in 1..16 {
+                        call(&mut writer, &ep, &TillUpdate::Mark([mark].into()))?;
+                    }
+                    call(&mut writer, &ep, &TillUpdate::Deposit(7, 1))?;
+                    ep.flush();
+                    return Ok(());
+                }
+                let mut last = 0;
+                wait_until(&till, ep, |till| {
+                    let marks = till.marks.len();
+                    assert!(last <= marks && till.marks.iter().copied().eq(0..marks as u8), "{:?}", till.marks);
+                    last = marks;
+                    marks == 16 && till.accounts.get(&7) == Some(&1)
+                })
+            });
+        }
+        Ok(())
+    })
 }
