@@ -1,0 +1,200 @@
+//! The service thread's part of a replica: it grants the right to write its log, and changes the leader.
+
+mod lead;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use farfield_core::MemberStatus;
+use farfield_core::toolkit::{Hold, Poller, Progress};
+use farfield_fabric::{Endpoint, ErrorKind, NodeId};
+use smallvec::SmallVec;
+
+use self::lead::Lead;
+use crate::layout::{COMMIT, Stamp, closed_at, grant_at, request_at};
+use crate::replica::{Core, FEW, Peer};
+
+/// A stopped node in the middle of a write cannot be decided sooner than it runs: the service thread does not wait for it.
+const REVOKE_MAX: Duration = Duration::from_micros(20);
+
+/// One replica on its node's service thread.
+pub(crate) struct LogPoller {
+    core: Arc<Core>,
+    peers: SmallVec<[Peer; FEW]>,
+    /// The nodes that may be able to write this node's log, by rank. All can at first.
+    may_write: SmallVec<[bool; FEW]>,
+    /// The promised request whose grant is not given yet.
+    granting: Option<Granting>,
+    /// The last request of each replica that was answered with a higher promise.
+    refused: SmallVec<[u64; FEW]>,
+    lead: Lead,
+    /// The entries that were decided at the last look.
+    decided: u64,
+    _hold: Hold,
+}
+
+/// A request that was promised, and is granted step by step.
+struct Granting {
+    stamp: Stamp,
+    has_begun: bool,
+}
+
+impl LogPoller {
+    pub(crate) fn new(core: Arc<Core>, peers: impl IntoIterator<Item = Peer>, hold: Hold) -> LogPoller {
+        let replicas = core.replicas();
+        LogPoller {
+            peers: peers.into_iter().collect(),
+            may_write: (0..replicas).map(|rank| rank != core.me).collect(),
+            granting: None,
+            refused: (0..replicas).map(|_| 0).collect(),
+            lead: Lead::new(&core),
+            decided: 0,
+            _hold: hold,
+            core,
+        }
+    }
+
+    /// Takes the highest request, promises it, and grants it as far as that is possible now. Whether it has to try again.
+    fn serve_requests(&mut self, endpoint: &Endpoint) -> bool {
+        let core = Arc::clone(&self.core);
+        let promised = core.state.lock().promised;
+        let asks = |rank: usize| Stamp(core.control.word(request_at(rank)).load());
+        let of_live = (0..core.replicas()).filter(|rank| *rank == core.me || !core.is_gone(*rank));
+        // A word that its writer has not written is no request; neither is one of another's rank.
+        let highest = of_live.map(|rank| (rank, asks(rank))).filter(|(rank, stamp)| stamp.rank() == *rank);
+        if let Some((rank, stamp)) = highest.max_by_key(|(_, stamp)| *stamp)
+            && stamp > promised
+        {
+            let mut state = core.state.lock();
+            state.promised = stamp;
+            // The proposer stores to this log under this lock, and not after it.
+            if state.leading.as_ref().is_some_and(|leading| leading.ballot != stamp.ballot()) {
+                core.ends_leading(&mut state);
+            }
+            drop(state);
+            core.term.store(stamp.ballot());
+            core.promised_to.store(rank as u64 + 1);
+            core.changed();
+            self.granting = Some(Granting { stamp, has_begun: false });
+        }
+        let is_retried = self.refuse_lower(endpoint);
+        self.grant(endpoint) || is_retried
+    }
+
+    /// Tells candidates with a lower ballot than the promised one of it, so that they choose a higher one.
+    fn refuse_lower(&mut self, endpoint: &Endpoint) -> bool {
+        let core = &*self.core;
+        let promised = core.state.lock().promised;
+        let mut is_retried = false;
+        for rank in (0..core.replicas()).filter(|rank| *rank != core.me && !core.is_gone(*rank)) {
+            let asks = Stamp(core.control.word(request_at(rank)).load());
+            if asks != Stamp::default() && asks.ballot() < promised.ballot() && self.refused[rank] != asks.0 {
+                let at = self.peers[rank].control.byte_add(grant_at(core.replicas(), core.me) as u64);
+                match endpoint.put_untracked(at, promised.0).detach() {
+                    Ok(()) => self.refused[rank] = asks.0,
+                    Err(_) => is_retried = true,
+                }
+            }
+        }
+        is_retried
+    }
+
+    /// Revokes the right of all others, and then gives it to the candidate. Whether it has to try again.
+    fn grant(&mut self, endpoint: &Endpoint) -> bool {
+        let core = Arc::clone(&self.core);
+        let fabric = core.node.fabric();
+        let Some(granting) = &mut self.granting else { return false };
+        let (stamp, candidate) = (granting.stamp, granting.stamp.rank());
+        if !granting.has_begun {
+            // *One writer.* No put of an earlier leader lands after its right is revoked, and the candidate reads this log
+            // only when it has the grant. The candidate's own right is revoked, too: puts of an earlier term of its may
+            // be on their way, and those that it posts from now on go through queue pairs of their own.
+            let mut is_undecided = false;
+            for rank in (0..core.replicas()).filter(|rank| *rank != core.me) {
+                if self.may_write[rank] {
+                    match fabric.revoke(core.participants.at(rank), core.group, REVOKE_MAX) {
+                        Ok(()) => self.may_write[rank] = false,
+                        Err(_) if core.node.status_of(core.participants.at(rank)) == MemberStatus::Evicted => {
+                            self.may_write[rank] = false;
+                        }
+                        Err(_) => is_undecided = true,
+                    }
+                }
+            }
+            if is_undecided {
+                return true;
+            }
+            if candidate != core.me {
+                match fabric.start_permit(core.participants.at(candidate), core.group) {
+                    Ok(()) => self.may_write[candidate] = true,
+                    Err(_) => {
+                        // It has died or left. Another one asks.
+                        self.granting = None;
+                        return false;
+                    }
+                }
+            }
+            granting.has_begun = true;
+        }
+        if candidate != core.me {
+            match fabric.is_permitted(core.participants.at(candidate), core.group) {
+                Ok(true) => {}
+                Ok(false) => return true,
+                Err(error) => {
+                    if matches!(error.kind(), ErrorKind::Unreachable { .. } | ErrorKind::NoQueuePair { .. }) {
+                        return true;
+                    }
+                    self.granting = None;
+                    return false;
+                }
+            }
+        }
+        let at = self.peers[candidate].control.byte_add(grant_at(core.replicas(), core.me) as u64);
+        if candidate == core.me {
+            core.control.word(grant_at(core.replicas(), core.me)).store(stamp.0);
+        } else if endpoint.put_untracked(at, stamp.0).detach().is_err() {
+            return true;
+        }
+        tracing::debug!(node = core.node.id().0, object = core.path, candidate, stamp = stamp.0, "granted");
+        self.granting = None;
+        false
+    }
+
+    /// Tells the others that this node has closed the log. Whether all that can be told are.
+    fn close(&mut self, endpoint: &Endpoint) -> bool {
+        let core = Arc::clone(&self.core);
+        let mut state = core.state.lock();
+        core.ends_leading(&mut state);
+        drop(state);
+        let mut is_told = true;
+        for rank in (0..core.replicas()).filter(|rank| *rank != core.me && !core.is_gone(*rank)) {
+            let at = self.peers[rank].control.byte_add(closed_at(core.replicas(), core.me) as u64);
+            is_told &= endpoint.put_value(at, 1).detach().is_ok();
+        }
+        is_told
+    }
+}
+
+impl Poller for LogPoller {
+    fn poll(&mut self, endpoint: &Endpoint) -> Progress {
+        let core = Arc::clone(&self.core);
+        if core.is_closed.load() != 0 {
+            return if self.close(endpoint) { Progress::Done } else { Progress::Retry };
+        }
+        let decided = core.log.word(COMMIT).load();
+        if decided != self.decided {
+            self.decided = decided;
+            // Application threads that wait for an entry: a put to this group wakes the service thread alone.
+            core.node.fabric().wake_local();
+        }
+        let is_retried = self.serve_requests(endpoint);
+        let progress =
+            if self.granting.is_some() { Progress::Idle } else { self.lead.step(&core, &self.peers, endpoint) };
+        if is_retried && progress != Progress::Busy { Progress::Retry } else { progress }
+    }
+
+    fn status_changed(&mut self, _: NodeId, _: MemberStatus) {
+        // The next poll looks at all of them; so does a proposer that waits for one.
+        self.core.changed();
+    }
+}

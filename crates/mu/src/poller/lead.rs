@@ -1,0 +1,554 @@
+//! Becoming the leader, and bringing followers up to date.
+
+use core::future::{Future, poll_fn};
+use core::pin::{Pin, pin};
+use core::task::Poll;
+use std::time::Duration;
+
+use farfield_core::toolkit::Progress;
+use farfield_fabric::{self as fabric, Buf, Endpoint, Instant, Op};
+use smallvec::SmallVec;
+
+use crate::layout::{CHECK, COMMIT, Image, RAISED, Stamp, grant_at, request_at};
+use crate::replica::{Core, FEW, Follower, Leading, Peer};
+
+/// The longest time for one round trip: the service thread has other work, too. A replica that takes longer is asked for
+/// the right again, so that what is under way cannot land later.
+const PATIENCE: Duration = Duration::from_millis(2);
+/// How long a candidate waits for a grant before it asks again. The time doubles.
+const GRANT_MIN: Duration = Duration::from_millis(5);
+const GRANT_MAX: Duration = Duration::from_millis(80);
+/// A leader that was replaced waits for the request of its successor. If there is none, it asks again.
+const REST: Duration = Duration::from_millis(1);
+
+/// This node as a candidate or leader.
+pub(super) struct Lead {
+    candidacy: Option<Candidacy>,
+    /// It does not ask before this.
+    rests_until: Option<Instant>,
+    /// The highest round that it has heard of.
+    round: u64,
+}
+
+/// From the request to lead to the end of the term.
+struct Candidacy {
+    stamp: Stamp,
+    phase: Phase,
+    /// By rank.
+    others: SmallVec<[Other; FEW]>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Phase {
+    /// It waits for the grants of a majority.
+    Asking,
+    /// This log lacks decided entries, which the replica of this rank has.
+    Copying {
+        from: usize,
+        until: u64,
+    },
+    /// It looks for entries from this index on that may be decided.
+    Adopting {
+        index: u64,
+    },
+    /// It brings a majority to the same entries, of which there are so many.
+    Confirming {
+        tail: u64,
+    },
+    Leading,
+}
+
+/// A replica of another node, as the candidate sees it.
+#[derive(Clone, Copy, Debug)]
+struct Other {
+    /// The last request to it.
+    stamp: Stamp,
+    state: Granted,
+    /// It is asked, or asked again, from then on.
+    ask_at: Option<Instant>,
+    pause: Duration,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Granted {
+    /// It has no valid request of this candidate's.
+    No,
+    Asked,
+    /// This node may write its log. It has the right entries up to `has`, if that is known, and was told that those up
+    /// to `told` are decided.
+    Yes {
+        has: Option<u64>,
+        told: u64,
+    },
+    /// It is a follower, and the proposer puts to it.
+    Confirmed,
+}
+
+impl Other {
+    fn fails(&mut self, now: Instant) {
+        self.state = Granted::No;
+        self.ask_at = Some(now + self.pause);
+        self.pause = GRANT_MAX.min(2 * self.pause);
+    }
+}
+
+impl Candidacy {
+    fn granted(&self) -> impl Iterator<Item = usize> + '_ {
+        let is_granted = |other: &Other| matches!(other.state, Granted::Yes { .. } | Granted::Confirmed);
+        self.others.iter().enumerate().filter(move |(_, other)| is_granted(other)).map(|(rank, _)| rank)
+    }
+}
+
+impl Lead {
+    pub(super) fn new(_: &Core) -> Lead {
+        Lead { candidacy: None, rests_until: None, round: 0 }
+    }
+
+    /// Whether this node should lead. A leader stays as long as it is trusted, also when a lower rank comes back: each
+    /// change costs a pause.
+    fn should_lead(core: &Core) -> bool {
+        let promised_to = core.promised_to.load();
+        match promised_to.checked_sub(1).map(|rank| rank as usize) {
+            Some(rank) if rank == core.me => true,
+            Some(rank) if core.is_trusted(rank) => false,
+            _ => (0..core.replicas()).find(|rank| core.is_trusted(*rank)) == Some(core.me),
+        }
+    }
+
+    /// Does the next step.
+    pub(super) fn step(&mut self, core: &Core, peers: &[Peer], endpoint: &Endpoint) -> Progress {
+        let (now, promised) = (endpoint.now(), core.state.lock().promised);
+        let Some(candidacy) = &mut self.candidacy else {
+            if !Lead::should_lead(core) {
+                return Progress::Idle;
+            }
+            if let Some(until) = self.rests_until.filter(|until| now < *until) {
+                return Progress::Until(until);
+            }
+            self.round = self.round.max(promised.round()) + 1;
+            let stamp = Stamp::first(self.round, core.me);
+            let other = Other { stamp: Stamp::default(), state: Granted::No, ask_at: None, pause: GRANT_MIN };
+            let others = (0..core.replicas()).map(|_| other).collect();
+            self.candidacy = Some(Candidacy { stamp, phase: Phase::Asking, others });
+            tracing::debug!(node = core.node.id().0, object = core.path, term = stamp.ballot(), "asks to lead");
+            // The service thread treats it like any other request, in its next round.
+            core.control.word(request_at(core.me)).store(stamp.0);
+            return Progress::Busy;
+        };
+        let ballot = candidacy.stamp.ballot();
+        if promised > candidacy.stamp {
+            // Another one has asked with a higher ballot. It has the promise of this replica.
+            self.candidacy = None;
+            return Progress::Busy;
+        }
+        if candidacy.phase == Phase::Leading && core.leading.load() != ballot {
+            self.rest(core, now);
+            return Progress::Busy;
+        }
+        if promised != candidacy.stamp || core.control.word(grant_at(core.replicas(), core.me)).load() != promised.0 {
+            // Until the right of all others to this log is revoked.
+            return Progress::Retry;
+        }
+        let asked = ask(core, peers, endpoint, candidacy);
+        if let Some(round) = asked.overtaken {
+            self.round = self.round.max(round);
+            core.step_down(ballot);
+            self.rest(core, now);
+            return Progress::Busy;
+        }
+        let is_enough = candidacy.granted().count() + 1 >= core.majority();
+        let has_worked = match candidacy.phase {
+            Phase::Leading => bring_up(core, peers, endpoint, candidacy),
+            _ if !is_enough => {
+                candidacy.phase = Phase::Asking;
+                false
+            }
+            Phase::Asking => {
+                candidacy.begin_recovery(core, peers, endpoint);
+                true
+            }
+            Phase::Copying { from, until } => {
+                candidacy.copy(core, peers, endpoint, from, until);
+                true
+            }
+            Phase::Adopting { index } => {
+                candidacy.adopt(core, peers, endpoint, index);
+                true
+            }
+            Phase::Confirming { tail } => candidacy.confirm(core, peers, endpoint, tail),
+        };
+        match asked.again_at {
+            _ if has_worked => Progress::Busy,
+            Some(at) => Progress::Until(at),
+            None => Progress::Idle,
+        }
+    }
+
+    fn rest(&mut self, core: &Core, now: Instant) {
+        self.candidacy = None;
+        // Two candidates do not ask again at the same moment.
+        let turn = (core.me as u64 + self.round) % core.replicas() as u64;
+        self.rests_until = Some(now + REST * (1 + turn as u32));
+    }
+}
+
+/// What a round of requests has come to.
+struct Asked {
+    /// The round of a higher ballot that a replica has promised.
+    overtaken: Option<u64>,
+    /// When the next request is due.
+    again_at: Option<Instant>,
+}
+
+/// Asks the replicas that have not granted this node the right, and hears their answers.
+fn ask(core: &Core, peers: &[Peer], endpoint: &Endpoint, candidacy: &mut Candidacy) -> Asked {
+    let (now, ballot) = (endpoint.now(), candidacy.stamp.ballot());
+    let mut asked = Asked { overtaken: None, again_at: None };
+    let confirmed: SmallVec<[bool; FEW]> = {
+        let state = core.state.lock();
+        let of = |rank: usize| state.leading.as_ref().is_some_and(|leading| leading.followers[rank].is_confirmed);
+        (0..core.replicas()).map(of).collect()
+    };
+    for rank in (0..core.replicas()).filter(|rank| *rank != core.me) {
+        let other = &mut candidacy.others[rank];
+        if core.is_gone(rank) {
+            if other.state == Granted::Confirmed {
+                core.drop_follower(ballot, rank);
+            }
+            other.state = Granted::No;
+            continue;
+        }
+        if other.state == Granted::Confirmed && !confirmed[rank] && candidacy.phase == Phase::Leading {
+            // The proposer has dropped it.
+            other.fails(now);
+        }
+        let answer = Stamp(core.control.word(grant_at(core.replicas(), rank)).load());
+        if answer.ballot() > ballot {
+            asked.overtaken = asked.overtaken.max(Some(answer.round()));
+            continue;
+        }
+        if other.state == Granted::Asked && answer == other.stamp {
+            other.state = Granted::Yes { has: None, told: 0 };
+            (other.ask_at, other.pause) = (None, GRANT_MIN);
+        }
+        if !matches!(other.state, Granted::No | Granted::Asked) {
+            continue;
+        }
+        if other.ask_at.is_none_or(|at| at <= now) {
+            let stamp = if other.stamp.ballot() == ballot { other.stamp.again() } else { Some(candidacy.stamp) };
+            let Some(stamp) = stamp else {
+                // So many attempts with one ballot: it takes a new one.
+                asked.overtaken = asked.overtaken.max(Some(candidacy.stamp.round()));
+                continue;
+            };
+            let at = peers[rank].control.byte_add(request_at(core.me) as u64);
+            if other.state == Granted::Asked {
+                other.pause = GRANT_MAX.min(2 * other.pause);
+            }
+            other.state = Granted::No;
+            if endpoint.put_untracked(at, stamp.0).detach().is_ok() {
+                (other.stamp, other.state) = (stamp, Granted::Asked);
+            }
+            other.ask_at = Some(now + other.pause);
+        }
+        asked.again_at = asked.again_at.into_iter().chain(other.ask_at).min();
+    }
+    asked
+}
+
+impl Candidacy {
+    /// Reads how much each replica knows to be decided. From here on no earlier leader can write to any of them.
+    fn begin_recovery(&mut self, core: &Core, peers: &[Peer], endpoint: &Endpoint) {
+        let granted: SmallVec<[usize; FEW]> = self.granted().collect();
+        let commit = |rank: &usize| endpoint.get(peers[*rank].log.byte_add(COMMIT as u64));
+        let answers = wait_for_all(endpoint, granted.iter().map(commit).collect());
+        let own = core.decided();
+        let (mut from, mut until) = (core.me, own);
+        for (rank, answer) in granted.into_iter().zip(answers) {
+            match answer {
+                Some(decided) if decided > until => (from, until) = (rank, decided),
+                Some(_) => {}
+                None => self.others[rank].fails(endpoint.now()),
+            }
+        }
+        if self.granted().count() + 1 >= core.majority() {
+            self.phase = if until > own { Phase::Copying { from, until } } else { Phase::Adopting { index: until } };
+        }
+    }
+
+    /// Copies decided entries that this log lacks.
+    fn copy(&mut self, core: &Core, peers: &[Peer], endpoint: &Endpoint, from: usize, until: u64) {
+        let first = core.decided();
+        let Some(mut slots) = get_slots(core, &peers[from], endpoint, first, until) else {
+            self.others[from].fails(endpoint.now());
+            self.phase = Phase::Asking;
+            return;
+        };
+        for (index, words) in (first..).zip(slots.chunks_mut(core.slots.words)) {
+            let image = Image(words);
+            if !image.is_whole(index) {
+                // It has recycled the slot: this replica was taken for gone.
+                tracing::warn!(node = core.node.id().0, object = core.path, index, "a decided entry is missing");
+                self.others[from].fails(endpoint.now());
+                self.phase = Phase::Asking;
+                return;
+            }
+            image.store(core.slots.words_of(&core.log, index, image.used()));
+            // Entry before word (`CW → CW`), for the reader of this node.
+            core.log.word(COMMIT).store(index + 1);
+        }
+        core.changed();
+        if core.decided() >= until {
+            self.phase = Phase::Adopting { index: until };
+        }
+    }
+
+    /// Takes over the entry of this index that a majority may have accepted: the one with the highest ballot. If there is
+    /// none, none is decided there or later.
+    fn adopt(&mut self, core: &Core, peers: &[Peer], endpoint: &Endpoint, index: u64) {
+        let granted: SmallVec<[usize; FEW]> = self.granted().collect();
+        let words = core.slots.words;
+        let gets = granted.iter().filter_map(|rank| {
+            let buf = endpoint.buf::<u64>(words).ok()?;
+            Some(endpoint.get_into(core.slots.remote(peers[*rank].log, index), buf))
+        });
+        let gets: Vec<_> = gets.collect();
+        if gets.len() < granted.len() {
+            return; // no buffers: once more
+        }
+        let answers = wait_for_all(endpoint, gets);
+        let own_words = core.slots.words_of(&core.log, index, words);
+        let mut own = vec![0; words];
+        Image(&mut own).load(own_words);
+        let own_is_whole = Image(&mut own).is_whole(index);
+        let mut highest: Option<(u64, Vec<u64>)> = own_is_whole.then(|| (Image(&mut own).ballot(), own.clone()));
+        for (rank, answer) in granted.into_iter().zip(answers) {
+            let Some(mut slot) = answer else {
+                self.others[rank].fails(endpoint.now());
+                continue;
+            };
+            let image = Image(&mut slot);
+            // What a dead leader has put in part only was accepted by no replica.
+            if image.is_whole(index) && highest.as_ref().is_none_or(|(ballot, _)| image.ballot() > *ballot) {
+                highest = Some((image.ballot(), slot.to_vec()));
+            }
+        }
+        if self.granted().count() + 1 < core.majority() {
+            self.phase = Phase::Asking;
+            return;
+        }
+        let Some((_, mut slot)) = highest else {
+            self.phase = Phase::Confirming { tail: index };
+            return;
+        };
+        let mut image = Image(&mut slot);
+        image.raise(self.stamp.ballot());
+        if own_is_whole && Image(&mut own).origin() == image.origin() {
+            own_words[RAISED].store(self.stamp.ballot());
+        } else {
+            image.store(&own_words[..image.used()]);
+        }
+        self.phase = Phase::Adopting { index: index + 1 };
+    }
+
+    /// Brings a majority to the entries of this log: then all of them are decided, and this node leads.
+    fn confirm(&mut self, core: &Core, peers: &[Peer], endpoint: &Endpoint, tail: u64) -> bool {
+        let mut has_worked = false;
+        let decided = core.decided();
+        let mut ready = SmallVec::<[usize; FEW]>::new();
+        for rank in 0..self.others.len() {
+            let Granted::Yes { has, .. } = self.others[rank].state else { continue };
+            if has != Some(tail) {
+                self.others[rank].bring_on(core, &peers[rank], endpoint, tail, decided);
+                has_worked = true;
+            }
+            if matches!(self.others[rank].state, Granted::Yes { has: Some(has), .. } if has == tail) {
+                ready.push(rank);
+            }
+        }
+        if ready.len() + 1 < core.majority() {
+            return has_worked;
+        }
+        // A majority has accepted all of them with this ballot, or knows that they are decided.
+        core.log.word(COMMIT).store(tail);
+        let mut state = core.state.lock();
+        if state.promised != self.stamp {
+            return true;
+        }
+        let followers = (0..core.replicas()).map(|_| Follower::default()).collect();
+        let ballot = self.stamp.ballot();
+        state.leading = Some(Leading { ballot, tail, decided: tail, room: 0, followers });
+        core.leading.store(ballot);
+        drop(state);
+        tracing::info!(node = core.node.id().0, object = core.path, term = ballot, entries = tail, "leads");
+        self.phase = Phase::Leading;
+        bring_up(core, peers, endpoint, self);
+        core.changed();
+        true
+    }
+}
+
+/// Brings replicas that have given the right to the entries of the leader, and makes them followers. Whether there was one.
+fn bring_up(core: &Core, peers: &[Peer], endpoint: &Endpoint, candidacy: &mut Candidacy) -> bool {
+    let ballot = candidacy.stamp.ballot();
+    let mut has_worked = false;
+    for (rank, other) in candidacy.others.iter_mut().enumerate() {
+        if !matches!(other.state, Granted::Yes { .. }) {
+            continue;
+        }
+        has_worked = true;
+        let target = {
+            let state = core.state.lock();
+            state.leading.as_ref().filter(|leading| leading.ballot == ballot).map(|it| (it.tail, it.decided))
+        };
+        let Some((tail, decided)) = target else { break };
+        other.bring_on(core, &peers[rank], endpoint, tail, decided);
+        let Granted::Yes { has: Some(has), told } = other.state else { continue };
+        let mut state = core.state.lock();
+        let Some(leading) = state.leading.as_mut().filter(|leading| leading.ballot == ballot) else { break };
+        // Under the lock: the proposer puts the next entry to it, and no entry in between is left out. What it was told
+        // is exact, so that the service thread has nothing more to put to it, which could overtake the proposer's puts.
+        if leading.tail == has && leading.decided == told {
+            leading.followers[rank] = Follower { is_confirmed: true, has, by: None };
+            other.state = Granted::Confirmed;
+            drop(state);
+            tracing::debug!(node = core.node.id().0, object = core.path, rank, has, "follows");
+            core.changed();
+        }
+    }
+    has_worked
+}
+
+/// What a replica lacks of an entry.
+enum Put<'e> {
+    /// The ballot with which it accepts the entry that it has.
+    Raise(u64, u64),
+    Whole(u64, Buf<'e, u64>),
+}
+
+impl Other {
+    /// Brings a replica some entries further, towards `tail`, and tells it that those before `decided` are. When this has
+    /// ended well, everything is in its memory.
+    fn bring_on(&mut self, core: &Core, peer: &Peer, endpoint: &Endpoint, tail: u64, decided: u64) {
+        let brought = self.try_bring_on(core, peer, endpoint, tail, decided);
+        match brought {
+            Some((has, told)) => self.state = Granted::Yes { has: Some(has), told },
+            None => self.fails(endpoint.now()),
+        }
+    }
+
+    fn try_bring_on(
+        &mut self,
+        core: &Core,
+        peer: &Peer,
+        endpoint: &Endpoint,
+        tail: u64,
+        decided: u64,
+    ) -> Option<(u64, u64)> {
+        let commit = peer.log.byte_add(COMMIT as u64);
+        let (first, told) = match self.state {
+            Granted::Yes { has: Some(has), told } => (has, told),
+            // What it knows to be decided is right.
+            _ => wait_for(endpoint, endpoint.get(commit)).map(|decided| (decided, decided))?,
+        };
+        if first > tail {
+            tracing::error!(node = core.node.id().0, object = core.path, first, tail, "a follower is ahead");
+            return None;
+        }
+        let slots = core.slots;
+        let mut there = get_slots(core, peer, endpoint, first, tail)?;
+        let count = (there.len() / slots.words) as u64;
+        let mut own = vec![0; slots.words];
+        let mut images: SmallVec<[_; 4]> = SmallVec::new();
+        let mut puts: SmallVec<[Op<'_, ()>; 8]> = SmallVec::new();
+        for (index, words) in (first..).zip(there.chunks_mut(slots.words)) {
+            let mut image = Image(&mut own);
+            image.load(slots.words_of(&core.log, index, slots.words));
+            let its = Image(words);
+            if its.is_whole(index) && its.origin() == image.origin() {
+                // It has the entry. One word says that it accepts it with this ballot, so that the entry is never in
+                // pieces: this may be one of few replicas that have it.
+                if its.ballot() < image.ballot() {
+                    images.push(Put::Raise(index, image.ballot()));
+                }
+                continue;
+            }
+            let mut buf = endpoint.buf::<u64>(image.used()).ok()?;
+            buf.copy_from_slice(&image.0[..image.used()]);
+            images.push(Put::Whole(index, buf));
+        }
+        for put in &images {
+            match put {
+                Put::Raise(index, ballot) => {
+                    puts.push(endpoint.put_value(slots.remote(peer.log, *index).at(RAISED), *ballot));
+                }
+                Put::Whole(index, buf) => {
+                    // Another entry that was not decided may be there. It must not pass for one that was accepted with
+                    // this ballot while it is overwritten: it is spoilt first (`NRW → NRW`).
+                    let at = slots.remote(peer.log, *index);
+                    puts.push(endpoint.put_value(at.at(CHECK), 0));
+                    puts.push(endpoint.put(at, buf));
+                }
+            }
+        }
+        let has = first + count;
+        if has == tail {
+            // An entry that was proposed here and never decided. The reader must not take it for the next one.
+            let next = slots.remote(peer.log, tail);
+            if wait_for(endpoint, endpoint.get(next))? == tail + 1 {
+                puts.push(endpoint.put_value(next, 0));
+            }
+        }
+        let told = told.max(decided.min(has));
+        // The word after the entries (`NRW → NRW`), and the get after both (`NRW → NRR`): when it has ended, they are
+        // there, and nothing of this endpoint can overtake what the proposer's puts.
+        puts.push(endpoint.put_value(commit, told));
+        let flush = endpoint.get(commit);
+        wait_for_all(endpoint, puts.into_vec()).into_iter().all(|put| put.is_some()).then_some(())?;
+        wait_for(endpoint, flush)?;
+        Some((has, told))
+    }
+}
+
+/// Gets slots that lie side by side, from `first` on, and at most those before `until`.
+fn get_slots(core: &Core, peer: &Peer, endpoint: &Endpoint, first: u64, until: u64) -> Option<Vec<u64>> {
+    let slots = core.slots;
+    let to_the_end = slots.count - first % slots.count;
+    let count = (until - first).min(core.chunk).min(to_the_end) as usize;
+    if count == 0 {
+        return Some(Vec::new());
+    }
+    let buf = endpoint.buf::<u64>(count * slots.words).ok()?;
+    let got = wait_for_all(endpoint, vec![endpoint.get_into(slots.remote(peer.log, first), buf)]);
+    got.into_iter().next()?.map(|buf| buf.to_vec())
+}
+
+/// Waits for one round trip, and not for long.
+fn wait_for<T>(endpoint: &Endpoint, op: impl Future<Output = fabric::Result<T>> + Unpin) -> Option<T> {
+    wait_for_all(endpoint, vec![op]).pop()?
+}
+
+/// Waits for operations for one round trip, and not for long: the results of those that have ended well.
+fn wait_for_all<T, F>(endpoint: &Endpoint, ops: Vec<F>) -> Vec<Option<T>>
+where
+    F: Future<Output = fabric::Result<T>> + Unpin,
+{
+    let until = endpoint.now() + PATIENCE;
+    let mut ops: Vec<Option<F>> = ops.into_iter().map(Some).collect();
+    let mut results: Vec<Option<T>> = ops.iter().map(|_| None).collect();
+    endpoint.block_on(async {
+        let mut timer = pin!(endpoint.wait_until::<()>(until, || None));
+        poll_fn(|cx| {
+            for (op, result) in ops.iter_mut().zip(&mut results) {
+                if let Some(running) = op
+                    && let Poll::Ready(ended) = Pin::new(running).poll(cx)
+                {
+                    (*result, *op) = (ended.ok(), None);
+                }
+            }
+            if ops.iter().all(Option::is_none) { Poll::Ready(()) } else { timer.as_mut().poll(cx).map(|_| ()) }
+        })
+        .await;
+    });
+    results
+}

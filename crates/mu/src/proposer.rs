@@ -1,0 +1,440 @@
+//! Proposing entries: the path of one round trip.
+
+use core::future::{Future, poll_fn};
+use core::pin::{Pin, pin};
+use core::task::{Context, Poll};
+use std::sync::Arc;
+
+use farfield_core::toolkit::ErrorContext;
+use farfield_core::{Error, ErrorKind, Result};
+use farfield_fabric::{self as fabric, Endpoint, Instant, Op};
+use smallvec::SmallVec;
+
+use crate::errors::{LogFull, NoMajority, NotLeader, OutcomeUnknown};
+use crate::layout::{COMMIT, ECHOES, Image, PROOF, applied_at, echo_at, header_of, used_words};
+use crate::replica::{FEW, Follower, Handle, Leading, Peer};
+
+/// Proposes entries, one after the other: see [`ReplicatedLog::proposer`](crate::ReplicatedLog::proposer).
+///
+/// ```
+/// # use farfield_mu::{LogOptions, ReplicatedLog};
+/// # let node = farfield::Node::builder().start()?;
+/// # let log = ReplicatedLog::open(&node, "log", LogOptions::default())?;
+/// # let ep = node.endpoint()?;
+/// # ep.block_on(ep.wait_until(ep.deadline(), || log.is_leader().then_some(())))?;
+/// let mut proposer = log.proposer()?;
+/// let first = ep.block_on(proposer.propose(&ep, b"one"))?;
+/// let second = ep.block_on(proposer.propose(&ep, b"two"))?;
+/// assert_eq!((first, second), (0, 1));
+/// # Ok::<(), farfield::Error>(())
+/// ```
+pub struct Proposer {
+    handle: Arc<Handle>,
+    peers: SmallVec<[Peer; FEW]>,
+}
+
+/// The operations of one entry on one follower: the put of the slot, and a get of its header behind it.
+struct Sent<'e> {
+    rank: usize,
+    put: Option<Op<'e, ()>>,
+    echo: Option<Op<'e, ()>>,
+}
+
+/// Why a wait of the proposer has ended.
+enum Wake {
+    /// Something has changed: other followers, another leader, an entry that has landed.
+    Changed,
+    /// The operations of this follower have failed.
+    Failed(usize, fabric::Error),
+    TimedOut,
+}
+
+impl Proposer {
+    pub(crate) fn new(handle: &Arc<Handle>) -> Result<Proposer> {
+        if handle.proposer_taken.compare_exchange(0, 1).is_err() {
+            return Err(Error::from(ErrorKind::InUse { what: "proposers of the log", max: 1 }).of(handle.object.path()));
+        }
+        let peers = handle.core.peers.lock().clone();
+        Ok(Proposer { handle: Arc::clone(handle), peers })
+    }
+
+    /// Proposes an entry, and waits until it is decided. The result is its index.
+    ///
+    /// If the call is dropped, the entry is decided by the next one, or not at all: as after [`OutcomeUnknown`].
+    ///
+    /// Pass the same endpoint to every call. With another one, a follower that is behind learns of the last entries later.
+    ///
+    /// ```
+    /// # use farfield_mu::{LogOptions, NotLeader, ReplicatedLog};
+    /// # let node = farfield::Node::builder().start()?;
+    /// # let log = ReplicatedLog::open(&node, "log", LogOptions::default())?;
+    /// # let ep = node.endpoint()?;
+    /// # ep.block_on(ep.wait_until(ep.deadline(), || log.is_leader().then_some(())))?;
+    /// # let mut proposer = log.proposer()?;
+    /// match ep.block_on(proposer.propose(&ep, b"entry")) {
+    ///     Ok(index) => println!("decided as entry {index}"),
+    ///     Err(error) if error.custom_ref::<NotLeader>().is_some() => println!("ask the leader: {error}"),
+    ///     Err(error) => return Err(error), // a timeout; see `OutcomeUnknown`
+    /// }
+    /// # Ok::<(), farfield::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// Nothing was proposed: [`NotLeader`]; [`LogFull`] or [`NoMajority`] after the endpoint's timeout;
+    /// [`ErrorKind::TooLarge`](farfield_core::ErrorKind::TooLarge). Otherwise [`OutcomeUnknown`].
+    pub async fn propose(&mut self, endpoint: &Endpoint, entry: &[u8]) -> Result<u64> {
+        let path = self.handle.object.path();
+        self.handle.object.check_current()?;
+        let core = &*self.handle.core;
+        let max = core.slots.bytes_max();
+        if entry.len() > max {
+            return Err(Error::from(ErrorKind::TooLarge { bytes: entry.len(), max_bytes: max }).of(path));
+        }
+        let deadline = endpoint.deadline();
+        let ballot = self.begin(endpoint, deadline).await.of(path)?;
+        let mut buf = endpoint.buf::<u64>(used_words(entry.len())).of(path)?;
+        let origin = u64::from(core.node.id().0) << 48 | core.proposed.fetch_add(1);
+        let mut sent: SmallVec<[Sent<'_>; FEW]> = SmallVec::new();
+        let (index, followers) = {
+            let mut state = core.state.lock();
+            let Some(leading) = state.leading.as_mut().filter(|leading| leading.ballot == ballot) else {
+                drop(state);
+                return Err(self.not_leader());
+            };
+            let index = leading.tail;
+            let mut image = Image(&mut buf);
+            let used = image.fill(index, ballot, origin, entry);
+            // Under the lock: the service thread lets no other leader write here before this store (the lock; then `CW`
+            // → the `NRW` of its grant). So this replica has accepted the entry when a later leader reads its log.
+            image.store(core.slots.words_of(&core.log, index, used));
+            leading.tail += 1;
+            // A follower that is confirmed later has got the entry with the rest of the log.
+            let mut followers = SmallVec::<[usize; FEW]>::new();
+            for (rank, follower) in leading.followers.iter_mut().enumerate().filter(|(_, it)| it.is_confirmed) {
+                // Earlier entries that may not have landed there were put by another endpoint.
+                let is_by_another = follower.by != Some(endpoint.number()) && follower.has < index;
+                follower.by = if is_by_another { None } else { Some(endpoint.number()) };
+                followers.push(rank);
+            }
+            (index, followers)
+        };
+        // All followers get it before the first await, so a dropped call has put it to all.
+        for rank in followers {
+            let at = core.slots.remote(self.peers[rank].log, index);
+            let put = endpoint.put(at, &buf);
+            // *Durable.* A put that is complete may not have landed, and the follower drops what has not landed when it
+            // revokes the right. The get comes after it in the follower's memory (`NRW → NRR`) and by the same queue
+            // pair: when its result is here, the entry is there, and every later leader that this follower lets write
+            // finds it.
+            let echo = endpoint.get_span(at, core.echoes.span(echo_at(rank, index), PROOF * 8));
+            sent.push(Sent { rank, put: Some(put), echo: Some(echo) });
+        }
+        self.drop_refusing(ballot, index, &mut sent);
+        let decided = self.wait_decided(endpoint, deadline, ballot, index, &mut sent).await;
+        match decided {
+            Ok(()) => {
+                self.push_decided(endpoint, ballot);
+                Ok(index)
+            }
+            Err(because) => self.resolve(endpoint, deadline, index, origin, because).await.of(path),
+        }
+    }
+
+    /// Waits until an entry can be proposed: this node leads, a majority takes part, an earlier entry whose call was
+    /// dropped is decided, and its slot is free. The ballot.
+    async fn begin(&self, endpoint: &Endpoint, deadline: Instant) -> Result<u64> {
+        let core = &*self.handle.core;
+        loop {
+            let seen = core.changes.load();
+            enum Next {
+                Ready(u64),
+                Finish(u64, u64),
+                Room(u64),
+                Majority(usize),
+            }
+            let next = {
+                let mut state = core.state.lock();
+                let Some(leading) = state.leading.as_mut() else { return Err(self.not_leader()) };
+                self.hear(leading);
+                if leading.decided < leading.tail {
+                    Next::Finish(leading.ballot, leading.tail - 1)
+                } else if leading.present() < core.majority() {
+                    Next::Majority(leading.present())
+                } else if leading.tail >= leading.room {
+                    Next::Room(leading.ballot)
+                } else {
+                    Next::Ready(leading.ballot)
+                }
+            };
+            match next {
+                Next::Ready(ballot) => return Ok(ballot),
+                Next::Finish(ballot, index) => {
+                    let mut none = SmallVec::new();
+                    self.wait_decided(endpoint, deadline, ballot, index, &mut none).await?;
+                    self.push_decided(endpoint, ballot);
+                }
+                Next::Majority(present) => {
+                    let missing = NoMajority { of: core.replicas(), needed: core.majority(), present };
+                    let changed = || (core.changes.load() != seen).then_some(());
+                    let waited = endpoint.wait_until(deadline, changed).await;
+                    waited.map_err(|_| Error::custom(missing))?;
+                }
+                Next::Room(ballot) => self.make_room(endpoint, deadline, ballot).await?,
+            }
+        }
+    }
+
+    /// Asks all live replicas what they have acknowledged, until there is a free slot.
+    async fn make_room(&self, endpoint: &Endpoint, deadline: Instant, ballot: u64) -> Result<()> {
+        let core = &*self.handle.core;
+        loop {
+            let mut least = (core.applied().load(), core.me);
+            let mut ops: SmallVec<[(usize, Op<'_, u64>); FEW]> = SmallVec::new();
+            // The dead are left out: their memory is out of reach, and they never read again.
+            for rank in (0..core.replicas()).filter(|rank| *rank != core.me && !core.is_gone(*rank)) {
+                let at = self.peers[rank].control.byte_add(applied_at(core.replicas()) as u64);
+                ops.push((rank, endpoint.get(at)));
+            }
+            for (rank, op) in ops {
+                let mut op = op;
+                let mut waiter = pin!(endpoint.wait_until::<()>(deadline, || None));
+                let applied = poll_fn(|cx| match Pin::new(&mut op).poll(cx) {
+                    Poll::Ready(result) => Poll::Ready(Some(result)),
+                    Poll::Pending => waiter.as_mut().poll(cx).map(|_| None),
+                });
+                match applied.await {
+                    Some(Ok(applied)) => least = least.min((applied, rank)),
+                    // It may have left or died meanwhile; a live one keeps its entries.
+                    Some(Err(_)) | None if !core.is_gone(rank) => least = (0, rank),
+                    _ => {}
+                }
+            }
+            {
+                let mut state = core.state.lock();
+                let Some(leading) = state.leading.as_mut().filter(|leading| leading.ballot == ballot) else {
+                    drop(state);
+                    return Err(self.not_leader());
+                };
+                leading.room = leading.room.max(least.0 + core.slots.count);
+                if leading.tail < leading.room {
+                    return Ok(());
+                }
+            }
+            if endpoint.now() >= deadline {
+                let (acknowledged, rank) = least;
+                let behind = core.participants.at(rank);
+                return Err(Error::custom(LogFull { behind, acknowledged }).about(behind));
+            }
+            // The words may be those of any replica.
+            let pause = endpoint.now() + core::time::Duration::from_micros(50);
+            endpoint.wait_for_change(pause.min(deadline)).await;
+        }
+    }
+
+    /// A follower that has refused an operation has a hole, and gets nothing more until the service thread has brought it
+    /// up to date. So does one that is far behind.
+    fn drop_refusing(&self, ballot: u64, index: u64, sent: &mut SmallVec<[Sent<'_>; FEW]>) {
+        let has_failed = |op: &Option<Op<'_, ()>>| op.as_ref().is_some_and(Op::has_failed);
+        for of in sent.iter_mut().filter(|of| has_failed(&of.put) || has_failed(&of.echo)) {
+            let refused = [of.put.take(), of.echo.take()].into_iter().flatten().find_map(|op| op.detach().err());
+            if let Some(error) = refused {
+                self.failed(ballot, of.rank, &error);
+            }
+        }
+        sent.retain(|of| of.put.is_some() || of.echo.is_some());
+        for of in sent.iter() {
+            let has = self.followers(ballot).get(of.rank).map_or(0, |follower| follower.has);
+            if index.saturating_sub(has) >= ECHOES as u64 {
+                self.handle.core.drop_follower(ballot, of.rank);
+            }
+        }
+    }
+
+    fn failed(&self, ballot: u64, rank: usize, error: &fabric::Error) {
+        let core = &*self.handle.core;
+        tracing::debug!(node = core.node.id().0, object = core.path, rank, %error, "a follower is dropped");
+        if matches!(error.kind(), fabric::ErrorKind::Revoked { .. }) {
+            // The follower has let another node write: that one leads, or will.
+            core.step_down(ballot);
+        } else {
+            core.drop_follower(ballot, rank);
+        }
+    }
+
+    fn followers(&self, ballot: u64) -> SmallVec<[Follower; FEW]> {
+        let state = self.handle.core.state.lock();
+        let leading = state.leading.as_ref().filter(|leading| leading.ballot == ballot);
+        leading.map(|leading| leading.followers.clone()).unwrap_or_default()
+    }
+
+    /// Waits until a majority has the entry.
+    async fn wait_decided(
+        &self,
+        endpoint: &Endpoint,
+        deadline: Instant,
+        ballot: u64,
+        index: u64,
+        sent: &mut SmallVec<[Sent<'_>; FEW]>,
+    ) -> Result<()> {
+        let core = &*self.handle.core;
+        loop {
+            let seen = core.changes.load();
+            {
+                let mut state = core.state.lock();
+                let Some(leading) = state.leading.as_mut().filter(|leading| leading.ballot == ballot) else {
+                    drop(state);
+                    return Err(self.not_leader());
+                };
+                self.hear(leading);
+                if leading.have(index + 1) >= core.majority() {
+                    leading.decided = index + 1;
+                    // The entry was stored first (`CW → CW`): a reader here that sees the word sees the entry.
+                    core.log.word(COMMIT).store(index + 1);
+                    drop(state);
+                    core.node.fabric().wake_local();
+                    return Ok(());
+                }
+            }
+            match self.wait_for_news(endpoint, deadline, seen, sent).await {
+                Wake::Changed => {}
+                Wake::Failed(rank, error) => self.failed(ballot, rank, &error),
+                Wake::TimedOut => {
+                    let waited = endpoint.timeout();
+                    let missing = self.missing(ballot, index);
+                    let what = format!("a majority of the replicas to accept entry {index}");
+                    return Err(ErrorKind::Timeout { what, waited, missing }.into());
+                }
+            }
+        }
+    }
+
+    /// Waits until an operation has ended, or something else has changed.
+    async fn wait_for_news(
+        &self,
+        endpoint: &Endpoint,
+        deadline: Instant,
+        seen: u64,
+        sent: &mut SmallVec<[Sent<'_>; FEW]>,
+    ) -> Wake {
+        let core = &*self.handle.core;
+        let mut waiter = pin!(endpoint.wait_until(deadline, || (core.changes.load() != seen).then_some(())));
+        poll_fn(|cx| {
+            let mut has_ended = false;
+            for of in sent.iter_mut() {
+                let failed = ended(&mut of.put, cx).or_else(|| ended(&mut of.echo, cx));
+                if let Some(error) = failed {
+                    (of.put, of.echo) = (None, None);
+                    return Poll::Ready(Wake::Failed(of.rank, error));
+                }
+                has_ended |= of.put.is_none() && of.echo.is_none();
+            }
+            if has_ended {
+                sent.retain(|of| of.put.is_some() || of.echo.is_some());
+                return Poll::Ready(Wake::Changed);
+            }
+            waiter.as_mut().poll(cx).map(|changed| match changed {
+                Ok(()) => Wake::Changed,
+                Err(_) => Wake::TimedOut,
+            })
+        })
+        .await
+    }
+
+    /// Reads the headers that have come back from the followers: how far each is.
+    fn hear(&self, leading: &mut Leading) {
+        let core = &*self.handle.core;
+        let Leading { tail, followers, .. } = leading;
+        for (rank, follower) in followers.iter_mut().enumerate().filter(|(_, follower)| follower.is_confirmed) {
+            while follower.has < *tail {
+                let echo = core.echoes.words(echo_at(rank, follower.has), PROOF);
+                let own = core.slots.words_of(&core.log, follower.has, PROOF);
+                // The slots from `has` on are not used again before the follower has read them.
+                if !echo.iter().zip(own).all(|(echo, own)| echo.load() == own.load()) {
+                    break;
+                }
+                follower.has += 1;
+            }
+        }
+    }
+
+    /// Tells the followers what is decided, and does not wait.
+    fn push_decided(&self, endpoint: &Endpoint, ballot: u64) {
+        let core = &*self.handle.core;
+        let (decided, followers) = {
+            let state = core.state.lock();
+            let Some(leading) = state.leading.as_ref().filter(|leading| leading.ballot == ballot) else { return };
+            (leading.decided, leading.followers.clone())
+        };
+        for (rank, follower) in followers.iter().enumerate().filter(|(_, follower)| follower.is_confirmed) {
+            // The word must not overtake the entry. Either this endpoint has put both, in this order (`NRW → NRW`), or
+            // the entry is known to have landed.
+            let is_behind = follower.has < decided && follower.by != Some(endpoint.number());
+            if is_behind {
+                continue;
+            }
+            let put = endpoint.put_value(self.peers[rank].log.byte_add(COMMIT as u64), decided);
+            if put.detach().is_err() {
+                core.drop_follower(ballot, rank);
+            }
+        }
+    }
+
+    /// This node no longer leads, or the deadline has passed: whether the entry was decided.
+    async fn resolve(
+        &self,
+        endpoint: &Endpoint,
+        deadline: Instant,
+        index: u64,
+        origin: u64,
+        because: Error,
+    ) -> Result<u64> {
+        let core = &*self.handle.core;
+        // The next leader decides another entry here, or this one, and then this replica learns of it.
+        let is_decided = || (core.decided() > index).then_some(());
+        if is_decided().is_none() && endpoint.wait_until(deadline, is_decided).await.is_err() {
+            return Err(Error::custom(OutcomeUnknown { index, because }));
+        }
+        let slot = core.slots.words_of(&core.log, index, core.slots.words);
+        match header_of(slot) {
+            (Some(there), by, _) if there == index && by == origin => Ok(index),
+            (Some(there), ..) if there == index => Err(self.not_leader()),
+            // It is used for a later one.
+            _ => Err(Error::custom(OutcomeUnknown { index, because })),
+        }
+    }
+
+    #[cold]
+    fn not_leader(&self) -> Error {
+        let leader = self.handle.core.leader();
+        let error = Error::custom(NotLeader { leader });
+        leader.map_or(error.clone(), |leader| error.about(leader)).of(self.handle.object.path())
+    }
+
+    /// The followers that do not have an entry.
+    #[cold]
+    fn missing(&self, ballot: u64, index: u64) -> Vec<farfield_fabric::NodeId> {
+        let (core, followers) = (&*self.handle.core, self.followers(ballot));
+        let lacks = |rank: &usize| !followers.get(*rank).is_some_and(|it| it.is_confirmed && it.has > index);
+        (0..core.replicas())
+            .filter(|rank| *rank != core.me && lacks(rank))
+            .map(|rank| core.participants.at(rank))
+            .collect()
+    }
+}
+
+/// Polls an operation that has not ended. Its error, if it has failed.
+fn ended(op: &mut Option<Op<'_, ()>>, cx: &mut Context<'_>) -> Option<fabric::Error> {
+    match Pin::new(op.as_mut()?).poll(cx) {
+        Poll::Pending => None,
+        Poll::Ready(result) => {
+            *op = None;
+            result.err()
+        }
+    }
+}
+
+impl Drop for Proposer {
+    fn drop(&mut self) {
+        self.handle.proposer_taken.store(0);
+    }
+}
