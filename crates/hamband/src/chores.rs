@@ -6,6 +6,7 @@ use std::sync::Arc;
 use farfield_core::toolkit::{Hold, Poller, Progress};
 use farfield_fabric::Endpoint;
 
+use crate::conflicting::Request;
 use crate::data_type::DataType;
 use crate::feed::READS_NO_MORE;
 use crate::repair::{Repair, Repaired};
@@ -14,13 +15,16 @@ use crate::replicated::Shared;
 pub(crate) struct Chores<T: DataType> {
     shared: Arc<Shared<T>>,
     repair: Repair,
+    /// By process: its last request that was served.
+    served: Vec<Option<Request>>,
     /// Until the object is closed here.
     open: Option<Hold>,
 }
 
 impl<T: DataType> Chores<T> {
     pub(crate) fn new(shared: Arc<Shared<T>>, repair: Repair, open: Hold) -> Chores<T> {
-        Chores { shared, repair, open: Some(open) }
+        let served = vec![None; shared.counts.len()];
+        Chores { shared, repair, served, open: Some(open) }
     }
 
     /// The others wait for this replica no more. False if one could not be told.
@@ -30,6 +34,7 @@ impl<T: DataType> Chores<T> {
         if !matches!(local.send_rest(endpoint), Ok(true) | Err(_)) {
             return false;
         }
+        (0..local.processes.len()).for_each(|process| local.applied.word(process * 8).store(READS_NO_MORE));
         local.incoming.iter_mut().flatten().all(|incoming| incoming.tell(endpoint, READS_NO_MORE))
     }
 }
@@ -68,6 +73,11 @@ impl<T: DataType> Poller for Chores<T> {
             Ok(Repaired::Waits) | Err(_) => retry = true,
         }
         drop(local);
+        if !self.shared.orders.is_empty() {
+            let (served, again) = self.shared.serve(endpoint, &mut self.served);
+            some |= served;
+            retry |= again;
+        }
         if some {
             self.shared.has_changed(endpoint);
             return Progress::Busy;

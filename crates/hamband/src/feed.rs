@@ -240,7 +240,11 @@ impl Incoming {
     /// What changes when the next message lands.
     pub(crate) fn watch(&self, watch: &mut Watch) {
         for begin in self.places(self.position) {
-            watch.add(&self.region, self.base + (begin % self.capacity as u64) as usize);
+            let offset = (begin % self.capacity as u64) as usize;
+            let at = self.base + offset;
+            let is_begun = self.may_be_at(begin);
+            let framed = framed_bytes(self.region.word(at).load() as u32 as usize).min(self.capacity - offset);
+            watch.add_all(&self.region, at, if is_begun { framed / 8 } else { 1 });
         }
     }
 

@@ -30,6 +30,8 @@
 pub mod analysis;
 #[cfg(any(not(seeded), clippy, doc, rust_analyzer))]
 mod chores;
+#[cfg(any(not(seeded), clippy, doc, rust_analyzer))]
+mod conflicting;
 mod coordination;
 mod data_type;
 mod errors;

@@ -3,12 +3,13 @@
 
 use farfield_core::{Error, ErrorKind, Result};
 use farfield_fabric::{Endpoint, NodeId, Region};
+use farfield_mu::LogReader;
 
 use crate::data_type::{DataType, Method, Update};
 use crate::errors::{NoSummary, WrongCoordination};
 use crate::feed::{Incoming, Outgoing};
 use crate::options::MESSAGE_OVERHEAD;
-use crate::replica::{Message, Replica, Summary, Wrong, encode};
+use crate::replica::{Applied, Message, Ordered, Replica, Summary, Wrong, encode};
 use crate::summaries::Summaries;
 use crate::watch::Watch;
 
@@ -30,6 +31,38 @@ pub(crate) enum Begun<R> {
     Full,
 }
 
+/// A synchronisation group here.
+pub(crate) struct Group<U> {
+    reader: LogReader,
+    entry: Vec<u8>,
+    /// The entry that waits for calls of others, and its index.
+    waiting: Option<Ordered<U>>,
+    pub(crate) applied: Applied,
+    /// The number of the last call of this process.
+    pub(crate) last_call: u64,
+    /// By process: how many entries of its feed have to be at a majority before a call of this group is ordered, as that may depend
+    /// on the last of them.
+    pub(crate) relies_on: Vec<u64>,
+}
+
+impl<U> Group<U> {
+    pub(crate) fn new(reader: LogReader, processes: usize, summaries: usize) -> Group<U> {
+        Group {
+            reader,
+            entry: Vec::new(),
+            waiting: None,
+            applied: Applied::new(processes, summaries),
+            last_call: 0,
+            relies_on: vec![0; processes],
+        }
+    }
+
+    /// The number of entries that are applied.
+    pub(crate) fn entries(&self) -> u64 {
+        self.reader.position() - u64::from(self.waiting.is_some())
+    }
+}
+
 pub(crate) struct Local<T: DataType> {
     pub(crate) replica: Replica<T>,
     pub(crate) processes: Vec<NodeId>,
@@ -39,6 +72,8 @@ pub(crate) struct Local<T: DataType> {
     /// The message of each feed that waits for calls of others, and its end.
     waiting: Vec<Option<(Message<T::Update>, u64)>>,
     pub(crate) summaries: Summaries,
+    /// By synchronisation group.
+    pub(crate) groups: Vec<Group<T::Update>>,
     /// The summarisation groups whose last put was refused by some process.
     unsent: Vec<bool>,
     /// The numbers of applied entries of each feed, for the others to read.
@@ -55,13 +90,14 @@ pub(crate) struct Parts<T: DataType> {
     pub(crate) outgoing: Outgoing,
     pub(crate) incoming: Vec<Option<Incoming>>,
     pub(crate) summaries: Summaries,
+    pub(crate) groups: Vec<Group<T::Update>>,
     pub(crate) applied: Region,
     pub(crate) call_bytes_max: usize,
 }
 
 impl<T: DataType> Local<T> {
     pub(crate) fn new(parts: Parts<T>) -> Local<T> {
-        let Parts { replica, processes, outgoing, incoming, summaries, applied, call_bytes_max } = parts;
+        let Parts { replica, processes, outgoing, incoming, summaries, groups, applied, call_bytes_max } = parts;
         let waiting = processes.iter().map(|_| None).collect();
         let unsent = vec![false; replica.tables.summaries];
         Local {
@@ -71,6 +107,7 @@ impl<T: DataType> Local<T> {
             incoming,
             waiting,
             summaries,
+            groups,
             unsent,
             applied,
             broken: None,
@@ -84,7 +121,7 @@ impl<T: DataType> Local<T> {
         self.broken.clone().map_or(Ok(()), Err)
     }
 
-    fn error(&self, process: usize, wrong: Wrong<T::Refusal>) -> Error {
+    pub(crate) fn error(&self, process: usize, wrong: Wrong<T::Refusal>) -> Error {
         let name =
             |method: usize| <T::Update as Update>::Method::NAMES.get(method).copied().unwrap_or("an unknown method");
         let from = self.processes[process];
@@ -121,6 +158,10 @@ impl<T: DataType> Local<T> {
                 let of_feed = self.drain_feed(process)?;
                 drained = Drained { some: drained.some | of_feed.some, waits: drained.waits | of_feed.waits };
             }
+            for group in 0..self.groups.len() {
+                let of_log = self.drain_log(group)?;
+                drained = Drained { some: drained.some | of_log.some, waits: drained.waits | of_log.waits };
+            }
             // After the feeds: a call that its writer knew to be stable is seen no later than one that followed it.
             drained.some |= self.drain_summaries()?;
             all = Drained { some: all.some | drained.some, waits: drained.waits };
@@ -152,6 +193,7 @@ impl<T: DataType> Local<T> {
                 let known = self.replica.summary(process, group).written;
                 let Some(seen) = self.summaries.look(process, group, known) else { continue };
                 let summary = self.replica.decode_summary(group, seen.written, seen.epoch, seen.bytes);
+                let summary = summary.map(|(summary, _)| summary);
                 let summary = self.breaks(process, summary)?;
                 let taken = self.replica.see_summary(process, group, &summary);
                 self.breaks(process, taken)?;
@@ -184,10 +226,54 @@ impl<T: DataType> Local<T> {
                 return Ok(Drained { waits: true, ..drained });
             }
             drained.some = true;
-            if let Some(incoming) = &mut self.incoming[process] {
-                incoming.take(end);
-                // After the entry was read and applied: another replica may take this for a reason to go on.
-                self.applied.word(process * 8).store(incoming.entries());
+            let Some(incoming) = &mut self.incoming[process] else { return Ok(drained) };
+            incoming.take(end);
+            let entries = incoming.entries();
+            // After the entry was read and applied: another replica may take this for a reason to go on.
+            self.applied.word(process * 8).store(entries);
+            let method = match &message {
+                Message::Call { call, .. } => call.method().number(),
+                Message::Fold { .. } => 0,
+            };
+            self.rely_on(process, Some(&message), method, entries);
+        }
+    }
+
+    /// Rule CONF-APP.
+    fn drain_log(&mut self, at: usize) -> Result<Drained> {
+        let mut drained = Drained::default();
+        loop {
+            let group = &mut self.groups[at];
+            if group.waiting.is_none() {
+                if group.reader.try_next(&mut group.entry)?.is_none() {
+                    group.reader.acknowledge();
+                    return Ok(drained);
+                }
+                let entry = self.replica.decode_ordered(&group.entry);
+                let entry = self.breaks(self.replica.me, entry)?;
+                self.groups[at].waiting = Some(entry);
+            }
+            let group = &mut self.groups[at];
+            let Some(entry) = group.waiting.take() else { return Ok(drained) };
+            let applied = self.replica.apply_ordered(&mut group.applied, &entry);
+            if !self.breaks(entry.origin, applied)? {
+                self.groups[at].waiting = Some(entry);
+                return Ok(Drained { waits: true, ..drained });
+            }
+            drained.some = true;
+        }
+    }
+
+    /// An entry of a feed is applied: which groups may depend on it?
+    fn rely_on(&mut self, process: usize, message: Option<&Message<T::Update>>, method: usize, entries: u64) {
+        let tables = &self.replica.tables;
+        for (group, methods) in self.groups.iter_mut().zip(&tables.groups) {
+            let relies = methods.iter().any(|of_group| match message {
+                Some(Message::Fold { group, .. }) => tables.summary_dependencies[*of_group].contains(group),
+                _ => tables.plain_dependencies[*of_group].contains(&method),
+            });
+            if relies {
+                group.relies_on[process] = entries;
             }
         }
     }
@@ -195,7 +281,7 @@ impl<T: DataType> Local<T> {
     // ---- calls of this process -------------------------------------------------------------------------------------------
 
     /// Encodes a message into the scratch buffer, or refuses one that is too long.
-    fn encode_call(&mut self, call: &T::Update) -> Result<()> {
+    pub(crate) fn encode_call(&mut self, call: &T::Update) -> Result<&[u8]> {
         let mut scratch = core::mem::take(&mut self.scratch);
         scratch.clear();
         let encoded = encode::<_, T::Refusal>(call, scratch);
@@ -205,7 +291,7 @@ impl<T: DataType> Local<T> {
         if bytes > max_bytes {
             return Err(ErrorKind::TooLarge { bytes, max_bytes }.into());
         }
-        Ok(())
+        Ok(&self.scratch)
     }
 
     /// Rule REDUCE: the own summary, here and at all others, by one put each.
@@ -256,7 +342,8 @@ impl<T: DataType> Local<T> {
         let before = self.replica.begin_epoch(me, group);
         let encoded = self.replica.encode_fold(group, &before, Vec::new());
         let message = encoded.map_err(|wrong| self.error(me, wrong))?;
-        self.outgoing.append(&message);
+        let entries = self.append(&message);
+        self.rely_on(me, Some(&Message::Fold { group, summary: before }), 0, entries);
         self.unsent[group] = false;
         self.outgoing.send(endpoint)?;
         Ok(())
@@ -277,8 +364,12 @@ impl<T: DataType> Local<T> {
         if let Err(refusal) = self.replica.state.apply(call) {
             return Ok(Begun::Refused(refusal));
         }
-        self.replica.has_applied(self.replica.me, call.method().number());
-        self.outgoing.append(&self.scratch);
+        let (me, method) = (self.replica.me, call.method().number());
+        self.replica.has_applied(me, method);
+        let message = core::mem::take(&mut self.scratch);
+        let entries = self.append(&message);
+        self.scratch = message;
+        self.rely_on(me, None, method, entries);
         self.outgoing.send(endpoint)?;
         Ok(Begun::Done)
     }
@@ -287,6 +378,14 @@ impl<T: DataType> Local<T> {
     pub(crate) fn message_bytes_max(&self) -> usize {
         let beside = self.replica.tables.dependencies_bytes_max(self.processes.len());
         self.fold_bytes_max().max(self.call_bytes_max + beside + MESSAGE_OVERHEAD)
+    }
+
+    /// Appends a message to the own feed, which has to have room. The number of entries.
+    fn append(&mut self, message: &[u8]) -> u64 {
+        self.outgoing.append(message);
+        let entries = self.outgoing.entries();
+        self.applied.word(self.replica.me * 8).store(entries);
+        entries
     }
 
     /// Whether some process lacks something, and no call is sure to send it.

@@ -13,12 +13,19 @@ use crate::analysis::Category;
 use crate::coordination::Coordination;
 use crate::data_type::{DataType, Method, Update};
 
+/// The longest number, encoded.
+pub(crate) const VARINT_BYTES_MAX: usize = 10;
+
 /// What follows from a type's [`Coordination`], by numbers of methods.
 pub(crate) struct Tables {
     pub(crate) methods: usize,
     pub(crate) category: Vec<Category>,
     /// The methods that each one depends on.
     pub(crate) dependencies: Vec<Vec<usize>>,
+    /// Those of them that are not reducible.
+    pub(crate) plain_dependencies: Vec<Vec<usize>>,
+    /// The summarisation groups of those that are.
+    pub(crate) summary_dependencies: Vec<Vec<usize>>,
     /// The summarisation group of each reducible method.
     pub(crate) summary_of: Vec<Option<usize>>,
     pub(crate) summaries: usize,
@@ -31,11 +38,22 @@ pub(crate) struct Tables {
 impl Tables {
     pub(crate) fn new<M: Method>(coordination: &Coordination<M>) -> Tables {
         let numbers = |methods: Vec<M>| methods.into_iter().map(Method::number).collect::<Vec<_>>();
+        let summary_of: Vec<_> = M::ALL.iter().map(|method| coordination.summary_of(*method)).collect();
+        let dependencies: Vec<_> = M::ALL.iter().map(|method| numbers(coordination.dependencies(*method))).collect();
+        let plain = |on: &Vec<usize>| on.iter().copied().filter(|method| summary_of[*method].is_none()).collect();
+        let summaries = |on: &Vec<usize>| {
+            let mut groups: Vec<usize> = on.iter().filter_map(|method| summary_of[*method]).collect();
+            groups.sort_unstable();
+            groups.dedup();
+            groups
+        };
         Tables {
             methods: M::ALL.len(),
             category: M::ALL.iter().map(|method| coordination.category(*method)).collect(),
-            dependencies: M::ALL.iter().map(|method| numbers(coordination.dependencies(*method))).collect(),
-            summary_of: M::ALL.iter().map(|method| coordination.summary_of(*method)).collect(),
+            plain_dependencies: dependencies.iter().map(plain).collect(),
+            summary_dependencies: dependencies.iter().map(summaries).collect(),
+            dependencies,
+            summary_of,
             summaries: coordination.summaries(),
             group_of: M::ALL.iter().map(|method| coordination.group_of(*method)).collect(),
             groups: coordination.groups().into_iter().map(numbers).collect(),
@@ -44,8 +62,18 @@ impl Tables {
 
     /// The longest that the dependencies of a call can be, encoded.
     pub(crate) fn dependencies_bytes_max(&self, processes: usize) -> usize {
-        const VARINT_BYTES_MAX: usize = 10;
         self.dependencies.iter().map(|on| on.len() * processes * VARINT_BYTES_MAX).max().unwrap_or(0)
+    }
+
+    /// The longest entry of a log beside its call, if a summary has `summary_bytes_max`.
+    pub(crate) fn entry_bytes_beside(&self, processes: usize, summary_bytes_max: usize) -> usize {
+        let of_method = |method: usize| {
+            let summary = summary_bytes_max + (2 + self.methods) * VARINT_BYTES_MAX;
+            let of_each = self.plain_dependencies[method].len() * VARINT_BYTES_MAX
+                + self.summary_dependencies[method].len() * summary;
+            of_each * processes
+        };
+        3 * VARINT_BYTES_MAX + (0..self.methods).map(of_method).max().unwrap_or(0)
     }
 }
 
@@ -75,6 +103,35 @@ pub(crate) enum Message<U> {
     Call { call: U, dependencies: Vec<u64> },
     /// A summary that has become too long for its place, or whose put was refused.
     Fold { group: usize, summary: Summary<U> },
+}
+
+/// An entry of a log: a conflicting call, with what it depends on.
+#[derive(Clone, PartialEq, Debug)]
+pub(crate) struct Ordered<U> {
+    /// The process that has made the call.
+    pub(crate) origin: usize,
+    /// Its number among the calls of that process on this group.
+    pub(crate) number: u64,
+    pub(crate) call: U,
+    /// For each process and each irreducible method of `Dep(u)` a number.
+    dependencies: Vec<u64>,
+    /// For each process and each summarisation group of `Dep(u)`: the epoch, and the summary itself if no earlier entry has it.
+    summaries: Vec<(u64, Option<Summary<U>>)>,
+}
+
+/// What a replica has applied of a log.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Applied {
+    /// By process: the number of its last call that is applied.
+    pub(crate) last: Vec<u64>,
+    /// By process and summarisation group: how often the last summary was written that an entry has.
+    carried: Vec<u64>,
+}
+
+impl Applied {
+    pub(crate) fn new(processes: usize, summaries: usize) -> Applied {
+        Applied { last: vec![0; processes], carried: vec![0; processes * summaries] }
+    }
 }
 
 /// Why a message cannot be applied.
@@ -176,15 +233,8 @@ impl<T: DataType> Replica<T> {
         core::mem::replace(known, next)
     }
 
-    /// D of a call that this process makes now: A, of the methods that it depends on.
-    pub(crate) fn dependencies(&self, method: usize) -> Vec<u64> {
-        let of = |process| self.tables.dependencies[method].iter().map(move |on| self.applied(process, *on));
-        (0..self.processes).flat_map(of).collect()
-    }
-
     /// D ≤ A.
-    pub(crate) fn satisfies(&self, method: usize, dependencies: &[u64]) -> bool {
-        let on = &self.tables.dependencies[method];
+    pub(crate) fn satisfies(&self, on: &[usize], dependencies: &[u64]) -> bool {
         let needed = dependencies.chunks(on.len().max(1)).enumerate();
         needed.into_iter().all(|(process, counts)| {
             on.iter().zip(counts).all(|(method, count)| self.applied(process, *method) >= *count)
@@ -208,7 +258,8 @@ impl<T: DataType> Replica<T> {
     ) -> Result<bool, Wrong<T::Refusal>> {
         match message {
             Message::Call { call, dependencies } => {
-                if !self.satisfies(call.method().number(), dependencies) {
+                let on = &self.tables.dependencies[call.method().number()];
+                if !self.satisfies(on, dependencies) {
                     return Ok(false);
                 }
                 self.apply(process, call)?;
@@ -217,6 +268,37 @@ impl<T: DataType> Replica<T> {
                 self.see_summary(process, *group, summary)?;
                 self.begin_epoch(process, *group);
             }
+        }
+        Ok(true)
+    }
+
+    /// Rule CONF-APP: applies the next entry of a log. False if it has to wait for calls of others.
+    pub(crate) fn apply_ordered(
+        &mut self,
+        log: &mut Applied,
+        entry: &Ordered<T::Update>,
+    ) -> Result<bool, Wrong<T::Refusal>> {
+        let method = entry.call.method().number();
+        let groups = self.tables.summary_dependencies[method].clone();
+        let of = |at: usize| (at / groups.len(), groups[at % groups.len()]);
+        let has_epochs = entry.summaries.iter().enumerate().all(|(at, (epoch, _))| {
+            let (process, group) = of(at);
+            self.summary(process, group).epoch >= *epoch
+        });
+        if !has_epochs || !self.satisfies(&self.tables.plain_dependencies[method], &entry.dependencies) {
+            return Ok(false);
+        }
+        for (at, (_, summary)) in entry.summaries.iter().enumerate() {
+            let (process, group) = of(at);
+            let Some(summary) = summary else { continue };
+            self.see_summary(process, group, summary)?;
+            let carried = &mut log.carried[process * self.tables.summaries + group];
+            *carried = summary.written.max(*carried);
+        }
+        // A new leader may have ordered a call that the one before has ordered, too.
+        if entry.number > log.last[entry.origin] {
+            log.last[entry.origin] = entry.number;
+            self.apply(entry.origin, &entry.call)?;
         }
         Ok(true)
     }
@@ -234,6 +316,68 @@ impl<T: DataType> Replica<T> {
             }
         }
         Ok(into)
+    }
+
+    /// Encodes an entry of a log.
+    pub(crate) fn encode_ordered(
+        &self,
+        log: &Applied,
+        origin: usize,
+        number: u64,
+        call: &T::Update,
+        into: Vec<u8>,
+    ) -> Result<Vec<u8>, Wrong<T::Refusal>> {
+        let mut into = encode(call, encode(&number, encode(&(origin as u32), into)?)?)?;
+        let method = call.method().number();
+        for process in 0..self.processes {
+            for on in &self.tables.plain_dependencies[method] {
+                into = encode(&self.applied(process, *on), into)?;
+            }
+        }
+        for process in 0..self.processes {
+            for group in self.tables.summary_dependencies[method].iter().copied() {
+                let summary = self.summary(process, group);
+                let is_carried = log.carried[process * self.tables.summaries + group] >= summary.written;
+                let written = if is_carried || summary.call.is_none() { 0 } else { summary.written };
+                into = encode(&written, encode(&summary.epoch, into)?)?;
+                if written > 0 {
+                    into = self.encode_summary(group, summary, into)?;
+                }
+            }
+        }
+        Ok(into)
+    }
+
+    pub(crate) fn decode_ordered(&self, bytes: &[u8]) -> Result<Ordered<T::Update>, Wrong<T::Refusal>> {
+        let (origin, rest) = decode::<u32, _>(bytes)?;
+        let (number, rest) = decode(rest)?;
+        let (call, mut rest) = decode::<T::Update, _>(rest)?;
+        let origin = origin as usize;
+        if origin >= self.processes {
+            return Err(Wrong::Encoding(format!("there is no process {origin}")));
+        }
+        let method = call.method().number();
+        let mut dependencies = Vec::new();
+        for _ in 0..self.processes * self.tables.plain_dependencies[method].len() {
+            let (count, after) = decode(rest)?;
+            dependencies.push(count);
+            rest = after;
+        }
+        let mut summaries = Vec::new();
+        for _ in 0..self.processes {
+            for group in self.tables.summary_dependencies[method].iter().copied() {
+                let (epoch, after) = decode(rest)?;
+                let (written, after) = decode::<u64, _>(after)?;
+                rest = after;
+                let mut summary = None;
+                if written > 0 {
+                    let (carried, after) = self.decode_summary(group, written, epoch, rest)?;
+                    (summary, rest) = (Some(carried), after);
+                }
+                summaries.push((epoch, summary));
+            }
+        }
+        Ok(Ordered { origin, number, call, dependencies, summaries })
     }
 
     /// Encodes the fold of a summary.
@@ -265,7 +409,7 @@ impl<T: DataType> Replica<T> {
         }
         let (written, rest) = decode(rest)?;
         let (epoch, rest) = decode(rest)?;
-        let summary = self.decode_summary(group, written, epoch, rest)?;
+        let (summary, _) = self.decode_summary(group, written, epoch, rest)?;
         Ok(Message::Fold { group, summary })
     }
 
@@ -282,19 +426,20 @@ impl<T: DataType> Replica<T> {
         encode(&summary.call, into)
     }
 
-    pub(crate) fn decode_summary(
+    /// A summary, and the bytes after it.
+    pub(crate) fn decode_summary<'b>(
         &self,
         group: usize,
         written: u64,
         epoch: u64,
-        mut bytes: &[u8],
-    ) -> Result<Summary<T::Update>, Wrong<T::Refusal>> {
+        mut bytes: &'b [u8],
+    ) -> Result<(Summary<T::Update>, &'b [u8]), Wrong<T::Refusal>> {
         let mut summary = Summary { written, epoch, ..Summary::empty(self.tables.methods) };
         for method in self.summarised_in(group) {
             (summary.calls[method], bytes) = decode(bytes)?;
         }
-        (summary.call, _) = decode(bytes)?;
-        Ok(summary)
+        (summary.call, bytes) = decode(bytes)?;
+        Ok((summary, bytes))
     }
 
     fn summarised_in(&self, group: usize) -> impl Iterator<Item = usize> + '_ {

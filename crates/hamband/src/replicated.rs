@@ -6,15 +6,17 @@ use std::sync::Arc;
 use farfield_core::toolkit::{ErrorContext, Object, ObjectBuilder, Participants, RefusedPause, Regions, region_bytes};
 use farfield_core::{Error, ErrorKind, Node, Result};
 use farfield_fabric::{self as fabric, Endpoint, GroupKey, Instant, LocalMutex, NodeId, RemotePtr, Word};
+use farfield_mu::{LogOptions, ReplicatedLog};
 
 use crate::analysis::Category;
 use crate::chores::Chores;
+use crate::conflicting::{Asked, Desk, Led, Order, Slip, slot_bytes as slip_bytes};
 use crate::data_type::{DataType, Method, Update};
 use crate::feed::{Incoming, Outgoing};
-use crate::local::{Begun, Local, Parts};
+use crate::local::{Begun, Group, Local, Parts};
 use crate::options::{MESSAGE_OVERHEAD, ReplicatedOptions};
 use crate::repair::{Peer, Repair};
-use crate::replica::{Replica, Tables};
+use crate::replica::{Replica, Tables, decode};
 use crate::summaries::{Summaries, slot_bytes};
 use crate::watch::Watch;
 
@@ -23,8 +25,11 @@ const CALLS: [&str; 2] = ["update", "stable"];
 const UPDATE: usize = 0;
 const STABLE: usize = 1;
 
+/// Entries of a log that some replica has not applied yet.
+const LOG_ENTRIES: usize = 256;
+
 /// How long a wait for a word of another node lasts before the node is looked at again.
-const LOOKS_AGAIN: Duration = Duration::from_millis(10);
+pub(crate) const LOOKS_AGAIN: Duration = Duration::from_millis(10);
 
 /// A set of dead processes is a word.
 const PROCESSES_MAX: usize = 64;
@@ -87,8 +92,6 @@ impl<T: DataType> Clone for Replicated<T> {
 struct Handle<T: DataType> {
     shared: Arc<Shared<T>>,
     object: Object,
-    /// The counts of applied entries, on all other processes.
-    others: Vec<(NodeId, RemotePtr<u64>)>,
     writer_taken: Word,
 }
 
@@ -102,6 +105,13 @@ impl<T: DataType> Drop for Handle<T> {
 /// What the service thread needs. It does not keep the node in its session.
 pub(crate) struct Shared<T: DataType> {
     pub(crate) local: LocalMutex<Local<T>>,
+    /// The rank of this process.
+    pub(crate) me: usize,
+    /// The counts of applied entries of all feeds, of each process.
+    pub(crate) counts: Vec<(usize, NodeId, RemotePtr<u64>)>,
+    /// By synchronisation group.
+    pub(crate) orders: Vec<Order>,
+    pub(crate) desk: Desk,
     pub(crate) is_closed: Word,
     /// Changes whenever the state does, and when what this process owes to others is sent. Threads wait for it without the lock.
     pub(crate) changes: Word,
@@ -113,6 +123,11 @@ impl<T: DataType> Shared<T> {
     pub(crate) fn has_changed(&self, endpoint: &Endpoint) {
         self.changes.fetch_add(1);
         endpoint.wake_local();
+    }
+
+    /// How many entries of all logs are decided: it grows with each.
+    pub(crate) fn decided(&self) -> u64 {
+        self.orders.iter().map(|order| order.log.decided()).sum()
     }
 }
 
@@ -161,12 +176,25 @@ impl<T: DataType> Replicated<T> {
         let taken = regions.alloc("taken", GroupKey::SIGNAL, words_bytes).of(path)?;
         let applied = regions.alloc("applied", GroupKey::DATA, words_bytes).of(path)?;
         let repaired = regions.alloc("repaired", GroupKey::DATA, 8).of(path)?;
+        let slip_bytes = slip_bytes(call_bytes_max);
+        let desk_bytes = processes.len() * slip_bytes;
+        let requests = regions.alloc("requests", GroupKey::SERVICE, desk_bytes).of(path)?;
+        let answers = regions.alloc("answers", GroupKey::SIGNAL, desk_bytes).of(path)?;
         let initial_bytes = postcard::to_allocvec(&initial).map_err(|error| {
             let why = format!("the initial state cannot be encoded: {error}");
             Error::from(ErrorKind::Encoding { why }).of(path)
         })?;
         let initial_hash = xxhash_rust::xxh3::xxh3_64(&initial_bytes);
         let layout = format!("{options:?}, initial={initial_hash:016x}, {}", coordination.layout());
+        // Each group has a log, and a leader of its own. All are announced before any is waited for.
+        let log_options = LogOptions {
+            entry_bytes_max: call_bytes_max + tables.entry_bytes_beside(processes.len(), summary_bytes_max),
+            entries: LOG_ENTRIES,
+        };
+        let announce = |group| {
+            ReplicatedLog::announce(&node.for_service(), &format!("{path}/order{group}"), &processes, log_options)
+        };
+        let logs = (0..tables.groups.len()).map(announce).collect::<Result<Vec<_>>>()?;
         let opening = ObjectBuilder::new(node, path, "Replicated").layout(&layout).regions(regions).calls(&CALLS);
         let needs = [
             ("feeds", feeds_bytes),
@@ -174,6 +202,8 @@ impl<T: DataType> Replicated<T> {
             ("taken", words_bytes),
             ("applied", words_bytes),
             ("repaired", 8),
+            ("requests", desk_bytes),
+            ("answers", desk_bytes),
         ];
         let needs = needs.map(|(region, bytes)| (region.to_string(), bytes as u64)).to_vec();
         let object = opening.participants(processes.iter().copied()).require_regions(move |_| needs.clone()).open()?;
@@ -195,19 +225,31 @@ impl<T: DataType> Replicated<T> {
             Ok(Peer { rank, node, feeds, summaries, repaired: object.remote(node, "repaired")? })
         });
         let repair = Repair::new(node.for_service(), peers.collect::<Result<_>>()?, repaired, feed_bytes);
-        let others = processes.iter().filter(|other| **other != node.id());
-        let others = others.map(|other| Ok((*other, object.remote::<u64>(*other, "applied")?.at(me))));
-        let others = others.collect::<Result<_>>()?;
+        let ranked = || processes.iter().copied().enumerate();
+        let counts = ranked().map(|(rank, node)| Ok((rank, node, object.remote::<u64>(node, "applied")?)));
+        let counts = counts.collect::<Result<_>>()?;
+        let slots =
+            ranked().map(|(_, node)| Ok((node, object.remote(node, "requests")?, object.remote(node, "answers")?)));
+        let desk = Desk::new(requests, answers, slip_bytes, me, slots.collect::<Result<_>>()?);
+        logs.iter().try_for_each(ReplicatedLog::wait)?;
+        let group = |log: &ReplicatedLog| Ok(Group::new(log.reader()?, processes.len(), groups));
+        let of_groups = logs.iter().map(group).collect::<Result<_>>()?;
+        let orders = logs.into_iter().map(|log| Order::new(node, log, processes.len())).collect::<Result<_>>()?;
         let replica = Replica::new(tables, processes.len(), me, initial);
-        let local = Local::new(Parts { replica, processes, outgoing, incoming, summaries, applied, call_bytes_max });
+        let parts =
+            Parts { replica, processes, outgoing, incoming, summaries, groups: of_groups, applied, call_bytes_max };
         let shared = Arc::new(Shared {
-            local: LocalMutex::new(local),
+            local: LocalMutex::new(Local::new(parts)),
+            me,
+            counts,
+            orders,
+            desk,
             is_closed: Word::new(0),
             changes: Word::new(0),
             settled: Word::new(0),
         });
         node.add_poller(Box::new(Chores::new(Arc::clone(&shared), repair, object.hold())));
-        Ok(Replicated(Arc::new(Handle { shared, object, others, writer_taken: Word::new(0) })))
+        Ok(Replicated(Arc::new(Handle { shared, object, writer_taken: Word::new(0) })))
     }
 
     /// The writer of this node, once.
@@ -248,6 +290,8 @@ impl<T: DataType> Replicated<T> {
         let Handle { shared, object, .. } = &*self.0;
         loop {
             object.check_current()?;
+            // Before the look: what comes after it ends the wait.
+            let decided = shared.decided();
             let (is_satisfied, changes, watch) = {
                 let mut local = shared.local.lock();
                 let changes = shared.changes.load();
@@ -257,7 +301,11 @@ impl<T: DataType> Replicated<T> {
             if is_satisfied {
                 return Ok(());
             }
-            let has_changed = || (watch.has_changed() || shared.changes.load() != changes).then_some(Ok(()));
+            let decided = shared.decided();
+            let has_changed = || {
+                (watch.has_changed() || shared.changes.load() != changes || shared.decided() != decided)
+                    .then_some(Ok(()))
+            };
             let fails = || object.check_unasked().err().map(Err);
             let waited = endpoint.wait_until_or(deadline, has_changed, fails).await;
             waited.waiting_for("the state of a replica").of(object.path())??;
@@ -310,12 +358,16 @@ impl<T: DataType> Writer<T> {
         let deadline = endpoint.deadline();
         loop {
             let mut local = shared.local.lock();
+            if let Some(group) = local.replica.tables.group_of[method] {
+                drop(local);
+                return self.order(endpoint, update, group, deadline).await;
+            }
             let begun = match local.replica.tables.category[method] {
                 Category::Reducible => {
                     let group = local.replica.tables.summary_of[method].unwrap_or_default();
                     local.reduce(endpoint, update, group)
                 }
-                Category::ConflictFree | Category::Conflicting => local.free(endpoint, update),
+                _ => local.free(endpoint, update),
             };
             let owes = local.owes();
             drop(local);
@@ -331,6 +383,91 @@ impl<T: DataType> Writer<T> {
                 Begun::Full => self.wait_for_room(endpoint, deadline).await?,
             }
         }
+    }
+
+    /// Rule CONF: here if this process leads the group, and otherwise at the process that does.
+    async fn order(
+        &self,
+        endpoint: &Endpoint,
+        call: &T::Update,
+        group: usize,
+        deadline: Instant,
+    ) -> Result<Result<(), T::Refusal>> {
+        let Handle { shared, object, .. } = &*self.0.0;
+        let (order, me) = (&shared.orders[group], shared.me);
+        let (number, bytes) = {
+            let mut local = shared.local.lock();
+            local.check()?;
+            let bytes = local.encode_call(call)?.to_vec();
+            local.groups[group].last_call += 1;
+            (local.groups[group].last_call, bytes)
+        };
+        let asked = Asked { group, origin: me, number, call };
+        // The term in which a request is on its way, and to which process.
+        let mut requested = None;
+        loop {
+            // Before the look: what comes after it ends the wait.
+            let (term, decided, leader) = (order.log.term(), shared.decided(), order.log.leader());
+            let (leads, is_busy) = (order.log.is_leader(), order.is_busy.load());
+            let (changes, watch) = {
+                let mut local = shared.local.lock();
+                let changes = shared.changes.load();
+                local.drain()?;
+                if local.groups[group].applied.last[me] >= number {
+                    drop(local);
+                    shared.has_changed(endpoint);
+                    return Ok(Ok(()));
+                }
+                let mut watch = local.watch();
+                shared.desk.watch_answers(&mut watch);
+                (changes, watch)
+            };
+            if leads {
+                if let Some(mut turn) = order.take_turn() {
+                    match shared.lead(endpoint, &mut turn, &asked, deadline).await? {
+                        Led::Refused(refusal) => return Ok(Err(refusal)),
+                        Led::Ordered | Led::NotLeader => continue,
+                    }
+                }
+            } else if let Some(leader) = leader.and_then(|leader| self.rank_of(leader)).filter(|leader| *leader != me) {
+                if requested != Some((leader, term)) {
+                    let slip = Slip { group, term, number, bytes: bytes.clone() };
+                    match shared.desk.request(endpoint, leader, &slip) {
+                        Err(error) if error.is_refused() || error.is_unreachable() => {}
+                        sent => {
+                            sent?;
+                            requested = Some((leader, term));
+                        }
+                    }
+                }
+                let answer = shared.desk.answered(leader);
+                if let Some(slip) = answer.filter(|slip| (slip.group, slip.term, slip.number) == (group, term, number))
+                {
+                    let refusal = decode::<T::Refusal, T::Refusal>(&slip.bytes);
+                    let (refusal, _) = refusal.map_err(|wrong| shared.local.lock().error(leader, wrong))?;
+                    return Ok(Err(refusal));
+                }
+            }
+            let has_changed = || {
+                let of_log = order.log.term() != term || order.log.leader() != leader || shared.decided() != decided;
+                let of_others = watch.has_changed() || shared.changes.load() != changes;
+                let of_turn = order.is_busy.load() != is_busy || order.log.is_leader() != leads;
+                (of_log || of_others || of_turn).then_some(Ok(()))
+            };
+            let fails = || object.check_unasked().err().map(Err);
+            let until = if requested.is_some() { deadline } else { deadline.min(endpoint.now() + LOOKS_AGAIN) };
+            match endpoint.wait_until_or(until, has_changed, fails).await {
+                Err(error) if error.is_timeout() && endpoint.now() < deadline => {}
+                waited => {
+                    let missing: Vec<NodeId> = leader.into_iter().collect();
+                    waited.waiting_for_nodes("a call to be ordered; it may be yet", &missing)??;
+                }
+            }
+        }
+    }
+
+    fn rank_of(&self, node: NodeId) -> Option<usize> {
+        self.0.nodes().iter().position(|other| *other == node)
     }
 
     /// Waits until the feed has room for the longest message.
@@ -369,7 +506,8 @@ impl<T: DataType> Writer<T> {
     }
 
     async fn stable_now(&self, endpoint: &Endpoint) -> Result<()> {
-        let Handle { shared, object, others, .. } = &*self.0.0;
+        let Handle { shared, object, .. } = &*self.0.0;
+        let others = || shared.counts.iter().filter(|(rank, ..)| *rank != shared.me);
         let deadline = endpoint.deadline();
         // What was refused is sent by the service thread.
         let entries = loop {
@@ -382,14 +520,14 @@ impl<T: DataType> Writer<T> {
                 break entries;
             }
             let has_changed = || (shared.changes.load() != changes).then_some(());
-            let nodes: Vec<NodeId> = others.iter().map(|(node, _)| *node).collect();
+            let nodes: Vec<NodeId> = others().map(|(_, node, _)| *node).collect();
             let sent = endpoint.wait_until(deadline, has_changed).await;
             sent.waiting_for_nodes("nodes that refuse this one's calls", &nodes)?;
         };
         // Summaries are read when they are visible. A node that does not answer is decided about by the members.
         let mut pause = RefusedPause::default();
         loop {
-            let nodes = others.iter().map(|(node, _)| *node);
+            let nodes = others().map(|(_, node, _)| *node);
             let lost = object.node().fence_live_nodes(endpoint, nodes).await?;
             if lost.is_empty() {
                 break;
@@ -400,8 +538,8 @@ impl<T: DataType> Writer<T> {
             }
             pause.wait(endpoint, deadline).await;
         }
-        for (node, applied) in others {
-            self.wait_until_applied(endpoint, *node, *applied, entries, deadline).await?;
+        for (_, node, row) in others() {
+            self.wait_until_applied(endpoint, *node, row.at(shared.me), entries, deadline).await?;
         }
         Ok(())
     }

@@ -1,6 +1,7 @@
 //! Scenarios for the model checker.
 
 mod faults;
+mod ordered;
 mod till;
 
 use std::cell::RefCell;
@@ -21,7 +22,7 @@ use crate::{Replicated, ReplicatedOptions, Writer};
 /// ```
 pub fn all() -> Vec<Scenario> {
     let own = [reduce(), reduce_often(), free(), dependency(), dependency_on_summary(), room(), fold()];
-    with_at_once(with_slow(own.into_iter().chain(faults::scenarios())), AT_ONCE)
+    with_at_once(with_slow(own.into_iter().chain(faults::scenarios()).chain(ordered::scenarios())), AT_ONCE)
 }
 
 /// Those that are also searched with operations that complete at once.

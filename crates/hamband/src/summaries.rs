@@ -32,9 +32,6 @@ use crate::watch::Watch;
 /// Words of a slot before the summary.
 const HEADER: usize = 3;
 
-/// The hash: it changes with every word of a slot.
-const WATCHED: usize = 8;
-
 /// Slots of a summary.
 const SLOTS: usize = 2;
 
@@ -95,8 +92,16 @@ impl Summaries {
 
     /// What changes when a process writes its summary.
     pub(crate) fn watch(&self, process: usize, group: usize, watch: &mut Watch) {
-        for slot in 0..SLOTS {
-            watch.add(&self.region, self.place(process, group) + slot * self.slot_bytes + WATCHED);
+        for slot in (0..SLOTS).map(|at| self.place(process, group) + at * self.slot_bytes) {
+            let mut words = vec![0; self.slot_bytes / 8];
+            read_words(self.region.words(slot, words.len()), &mut words);
+            // The hash changes with each summary.
+            let is_settled = words[1] == 0 || whole(&words).is_some();
+            watch.add_all(
+                &self.region,
+                slot + if is_settled { 8 } else { 0 },
+                if is_settled { 1 } else { words.len() },
+            );
         }
     }
 

@@ -89,3 +89,16 @@ pub struct LogFull {
     /// The entries before this one it has acknowledged.
     pub acknowledged: u64,
 }
+
+/// Nothing was proposed: the next entry does not have this index
+/// ([`Proposer::propose_at`](crate::Proposer::propose_at)).
+///
+/// ```
+/// assert_eq!(farfield_mu::NotNext { next: 3 }.to_string(), "the next entry of the log is entry 3");
+/// ```
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("the next entry of the log is entry {next}")]
+pub struct NotNext {
+    /// The index that the next entry has.
+    pub next: u64,
+}

@@ -18,7 +18,7 @@ use farfield_core::toolkit::{ErrorContext, ObjectBuilder, Participants, Regions}
 use farfield_core::{Error, ErrorKind, Node, Result};
 use farfield_fabric::{Bell, GroupKey, NodeId};
 
-pub use self::errors::{LogFull, NoMajority, NotLeader, OutcomeUnknown};
+pub use self::errors::{LogFull, NoMajority, NotLeader, NotNext, OutcomeUnknown};
 pub use self::options::LogOptions;
 use self::poller::LogPoller;
 pub use self::proposer::Proposer;

@@ -14,7 +14,6 @@ use crate::layout::{HEADER, SLOTS_AT};
 /// options.entries = 4096; // the leader may be so many entries ahead of the slowest live reader
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[non_exhaustive]
 pub struct LogOptions {
     /// The longest entry in bytes. With 40 bytes more it has to fit a buffer of an endpoint
     /// ([`Builder::pool_bytes_max`](farfield_core::Builder::pool_bytes_max)). Default: 256.

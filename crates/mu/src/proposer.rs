@@ -10,7 +10,7 @@ use farfield_core::{Error, ErrorKind, Result};
 use farfield_fabric::{self as fabric, Endpoint, Instant, Op};
 use smallvec::SmallVec;
 
-use crate::errors::{LogFull, NoMajority, NotLeader, OutcomeUnknown};
+use crate::errors::{LogFull, NoMajority, NotLeader, NotNext, OutcomeUnknown};
 use crate::layout::{COMMIT, ECHOES, Image, PROOF, applied_at, echo_at, header_of, used_words};
 use crate::replica::{FEW, Follower, Handle, Leading, Peer};
 
@@ -83,6 +83,64 @@ impl Proposer {
     /// Nothing was proposed: [`NotLeader`]; [`LogFull`] or [`NoMajority`] after the endpoint's timeout;
     /// [`ErrorKind::TooLarge`](farfield_core::ErrorKind::TooLarge). Otherwise [`OutcomeUnknown`].
     pub async fn propose(&mut self, endpoint: &Endpoint, entry: &[u8]) -> Result<u64> {
+        self.propose_if(endpoint, entry, None).await
+    }
+
+    /// Waits until an entry can be proposed, and all before it are decided: those of earlier leaders, and one whose call was
+    /// dropped. The result is the index that the next entry has. So a program can read all entries before it decides about the next,
+    /// and propose that by [`Proposer::propose_at`].
+    ///
+    /// ```
+    /// # use farfield_mu::{LogOptions, ReplicatedLog};
+    /// # let node = farfield::Node::builder().start()?;
+    /// # let log = ReplicatedLog::open(&node, "log", LogOptions::default())?;
+    /// # let ep = node.endpoint()?;
+    /// # ep.block_on(ep.wait_until(ep.deadline(), || log.is_leader().then_some(())))?;
+    /// # let mut proposer = log.proposer()?;
+    /// let index = ep.block_on(proposer.ready(&ep))?;
+    /// // … read all entries before `index`, and decide …
+    /// assert_eq!(ep.block_on(proposer.propose_at(&ep, index, b"entry"))?, index);
+    /// # Ok::<(), farfield::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`NotLeader`]; [`LogFull`] or [`NoMajority`] after the endpoint's timeout.
+    pub async fn ready(&mut self, endpoint: &Endpoint) -> Result<u64> {
+        let path = self.handle.object.path();
+        self.handle.object.check_current()?;
+        let ballot = self.begin(endpoint, endpoint.deadline()).await.of(path)?;
+        let state = self.handle.core.state.lock();
+        match state.leading.as_ref().filter(|leading| leading.ballot == ballot) {
+            Some(leading) => Ok(leading.tail),
+            None => {
+                drop(state);
+                Err(self.not_leader())
+            }
+        }
+    }
+
+    /// Proposes an entry as [`Proposer::propose`] does, if it gets this index: no other entry was decided since
+    /// [`Proposer::ready`].
+    ///
+    /// ```
+    /// # use farfield_mu::{LogOptions, NotNext, ReplicatedLog};
+    /// # let node = farfield::Node::builder().start()?;
+    /// # let log = ReplicatedLog::open(&node, "log", LogOptions::default())?;
+    /// # let ep = node.endpoint()?;
+    /// # ep.block_on(ep.wait_until(ep.deadline(), || log.is_leader().then_some(())))?;
+    /// # let mut proposer = log.proposer()?;
+    /// let error = ep.block_on(proposer.propose_at(&ep, 7, b"entry")).unwrap_err();
+    /// assert_eq!(error.custom_ref::<NotNext>().unwrap().next, 0);
+    /// # Ok::<(), farfield::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As `propose`; [`NotNext`], and nothing was proposed.
+    pub async fn propose_at(&mut self, endpoint: &Endpoint, index: u64, entry: &[u8]) -> Result<u64> {
+        self.propose_if(endpoint, entry, Some(index)).await
+    }
+
+    async fn propose_if(&mut self, endpoint: &Endpoint, entry: &[u8], expected: Option<u64>) -> Result<u64> {
         let path = self.handle.object.path();
         self.handle.object.check_current()?;
         let core = &*self.handle.core;
@@ -102,6 +160,9 @@ impl Proposer {
                 return Err(self.not_leader());
             };
             let index = leading.tail;
+            if expected.is_some_and(|expected| expected != index) {
+                return Err(Error::custom(NotNext { next: index })).of(path);
+            }
             let mut image = Image(&mut buf);
             let used = image.fill(index, ballot, origin, entry);
             // Under the lock: the service thread lets no other leader write here before this store (the lock; then `CW`

@@ -22,7 +22,7 @@ use crate::replica::Handle;
 /// # let mut proposer = log.proposer()?;
 /// ep.block_on(proposer.propose(&ep, b"entry"))?;
 /// let (mut reader, mut entry) = (log.reader()?, Vec::new());
-/// while let Some(index) = reader.try_next(&ep, &mut entry)? {
+/// while let Some(index) = reader.try_next(&mut entry)? {
 ///     println!("entry {index}: {entry:?}");
 ///     reader.acknowledge(); // it is applied
 /// }
@@ -55,14 +55,13 @@ impl LogReader {
     /// # let log = ReplicatedLog::open(&node, "log", LogOptions::default())?;
     /// # let ep = node.endpoint()?;
     /// let mut reader = log.reader()?;
-    /// assert_eq!(reader.try_next(&ep, &mut Vec::new())?, None);
+    /// assert_eq!(reader.try_next(&mut Vec::new())?, None);
     /// # Ok::<(), farfield::Error>(())
     /// ```
     ///
     /// # Errors
     /// [`ErrorKind::Reopened`]: the log was reopened, and all entries that were decided before are read.
-    pub fn try_next(&mut self, endpoint: &Endpoint, into: &mut Vec<u8>) -> Result<Option<u64>> {
-        let _ = endpoint;
+    pub fn try_next(&mut self, into: &mut Vec<u8>) -> Result<Option<u64>> {
         let core = &*self.handle.core;
         // `decided` shares a cache line that the leader writes: it is read again only when all is read that it covers.
         if self.next >= self.decided {
@@ -103,7 +102,7 @@ impl LogReader {
     pub async fn next(&mut self, endpoint: &Endpoint, into: &mut Vec<u8>) -> Result<u64> {
         let deadline = endpoint.deadline();
         loop {
-            if let Some(index) = self.try_next(endpoint, into)? {
+            if let Some(index) = self.try_next(into)? {
                 return Ok(index);
             }
             let (core, object, next) = (&*self.handle.core, &self.handle.object, self.next);

@@ -1,4 +1,4 @@
-//! A type with methods of all categories, for the scenarios.
+//! Types for the scenarios: one with conflict-free methods, and one with a conflicting method that depends on both other categories.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -6,10 +6,10 @@ use serde::{Deserialize, Serialize};
 
 use crate::{Coordination, DataType, methods};
 
-/// Accounts, and a till beside them.
+/// Accounts, and a till beside them. No method conflicts.
 #[derive(Clone, Default, PartialEq, Debug, Serialize, Deserialize)]
 pub(super) struct Till {
-    /// The sum of all that was added, less what was taken.
+    /// The sum of all that was added.
     pub(super) cash: u64,
     pub(super) marks: BTreeSet<u8>,
     /// By account.
@@ -27,8 +27,6 @@ methods! {
         Open(u8),
         /// Depends on `Open`.
         Deposit(u8, u64),
-        /// Conflicts with itself, and depends on `Add`.
-        Take(u64),
     }
 }
 
@@ -44,15 +42,13 @@ impl DataType for Till {
             TillUpdate::Deposit(account, more) => {
                 *self.accounts.get_mut(account).ok_or("there is no such account")? += more;
             }
-            TillUpdate::Take(amount) => self.cash = self.cash.checked_sub(*amount).ok_or("there is too little")?,
         }
         Ok(())
     }
 
     fn coordination() -> Coordination<TillMethod> {
-        use TillMethod::{Add, Deposit, Mark, Open, Take};
-        let till = Coordination::none().conflict(Take, Take).depends(Take, Add).depends(Deposit, Open);
-        till.summarised([Add]).summarised([Mark])
+        use TillMethod::{Add, Deposit, Mark, Open};
+        Coordination::none().depends(Deposit, Open).summarised([Add]).summarised([Mark])
     }
 
     fn summarise(first: &TillUpdate, then: &TillUpdate) -> Option<TillUpdate> {
@@ -67,6 +63,65 @@ impl DataType for Till {
         match (earlier, later) {
             (TillUpdate::Add(a), TillUpdate::Add(b)) => Some(TillUpdate::Add(b.checked_sub(*a)?)),
             (TillUpdate::Mark(a), TillUpdate::Mark(b)) => Some(TillUpdate::Mark(b - a)),
+            _ => None,
+        }
+    }
+}
+
+/// Money that all add to, and named people take.
+#[derive(Clone, Default, PartialEq, Debug, Serialize, Deserialize)]
+pub(super) struct Purse {
+    /// What was added, less what was taken.
+    pub(super) cash: u64,
+    pub(super) names: BTreeSet<u8>,
+    /// Names, with what they have taken, in order.
+    pub(super) taken: Vec<(u8, u64)>,
+}
+
+methods! {
+    #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+    pub(super) enum PurseUpdate: PurseMethod {
+        /// Reducible.
+        Add(u64),
+        /// Irreducible conflict-free.
+        Name(u8),
+        /// Conflicts with itself, and depends on both others.
+        Take(u8, u64),
+    }
+}
+
+impl DataType for Purse {
+    type Update = PurseUpdate;
+    type Refusal = String;
+
+    fn apply(&mut self, update: &PurseUpdate) -> Result<(), String> {
+        match update {
+            PurseUpdate::Add(more) => self.cash += more,
+            PurseUpdate::Name(name) => drop(self.names.insert(*name)),
+            PurseUpdate::Take(name, _) if !self.names.contains(name) => return Err("there is no such name".into()),
+            PurseUpdate::Take(name, amount) => {
+                self.cash = self.cash.checked_sub(*amount).ok_or("there is too little")?;
+                self.taken.push((*name, *amount));
+            }
+        }
+        Ok(())
+    }
+
+    fn coordination() -> Coordination<PurseMethod> {
+        use PurseMethod::{Add, Name, Take};
+        Coordination::none().conflict(Take, Take).depends(Take, Add).depends(Take, Name).summarised([Add])
+    }
+
+    fn summarise(first: &PurseUpdate, then: &PurseUpdate) -> Option<PurseUpdate> {
+        match (first, then) {
+            (PurseUpdate::Add(a), PurseUpdate::Add(b)) => Some(PurseUpdate::Add(a + b)),
+            _ => None,
+        }
+    }
+
+    fn remainder(earlier: &PurseUpdate, later: &PurseUpdate) -> Option<PurseUpdate> {
+        match (earlier, later) {
+            (PurseUpdate::Add(a), PurseUpdate::Add(b)) => Some(PurseUpdate::Add(b.checked_sub(*a)?)),
             _ => None,
         }
     }

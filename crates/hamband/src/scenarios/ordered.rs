@@ -1,0 +1,208 @@
+//! Conflicting calls: at the leader, at others, and when nodes die.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+
+use farfield_check::{Cluster, Faults, Scenario};
+use farfield_core::{Endpoint, Result};
+use farfield_fabric::DeathRule;
+
+use super::OPTIONS;
+use super::till::{Purse, PurseUpdate};
+use crate::{Replicated, Writer};
+
+pub(super) fn scenarios() -> Vec<Scenario> {
+    vec![
+        order(),
+        refusal(),
+        depends(),
+        deaths("hamband/leader-dies", 3, &[0]).faults(Faults::new().crashes(1).of([0])),
+        deaths("hamband/caller-dies", 3, &[2]).faults(Faults::new().crashes(1).of([2])),
+        deaths("hamband/leader-decided", 3, &[0])
+            .rule(DeathRule::Majority)
+            .faults(Faults::new().crashes(1).cuts(1).pauses(1).of([0]).side([0])),
+    ]
+}
+
+type Member = (Replicated<Purse>, Rc<RefCell<Writer<Purse>>>);
+
+/// The calls that have ended well, and those whose end is not known: name and amount.
+#[derive(Default)]
+struct Calls {
+    taken: Vec<(u8, u64)>,
+    perhaps: Vec<(u8, u64)>,
+}
+
+fn open(cluster: &Cluster) -> Result<Vec<Member>> {
+    let members = cluster.on_each(|node| {
+        let purse = Replicated::open(node, "purse", Purse::default(), OPTIONS.clone())?;
+        let writer = Rc::new(RefCell::new(purse.writer()?));
+        Ok((purse, writer))
+    })?;
+    Ok(members)
+}
+
+/// At the end: the orders of all live replicas are prefixes of one, what was acknowledged is in it, once, and nothing else.
+fn at_end(cluster: &Cluster, members: &[Member], calls: &Rc<RefCell<Calls>>, dead: &[usize]) {
+    let (members, calls, dead) = (members.to_vec(), Rc::clone(calls), dead.to_vec());
+    cluster.at_end(move || {
+        let calls = calls.borrow();
+        let mut longest: Vec<(u8, u64)> = Vec::new();
+        let mut orders = Vec::new();
+        for (rank, (purse, _)) in members.iter().enumerate() {
+            if dead.contains(&rank) {
+                continue;
+            }
+            let purse = purse.query(Purse::clone)?;
+            if purse.taken.len() > longest.len() {
+                longest.clone_from(&purse.taken);
+            }
+            orders.push(purse.taken);
+        }
+        for order in &orders {
+            assert!(longest.starts_with(order), "{orders:?}");
+        }
+        for call in &calls.taken {
+            let times = longest.iter().filter(|other| *other == call).count();
+            assert_eq!(times, 1, "{call:?} in {longest:?}");
+        }
+        for call in &longest {
+            assert!(calls.taken.contains(call) || calls.perhaps.contains(call), "{call:?} was refused, or never made");
+            assert_eq!(longest.iter().filter(|other| *other == call).count(), 1, "twice in {longest:?}");
+        }
+        drop(members);
+        Ok(())
+    });
+}
+
+fn update(writer: &mut Writer<Purse>, ep: &Endpoint, update: &PurseUpdate) -> Result<()> {
+    let done = ep.block_on(writer.update(ep, update))?;
+    assert_eq!(done, Ok(()), "{update:?} is permissible");
+    Ok(())
+}
+
+/// Takes money, and notes how that has ended. Whether it was taken.
+fn take(writer: &mut Writer<Purse>, ep: &Endpoint, calls: &RefCell<Calls>, name: u8, amount: u64) -> Result<bool> {
+    // Noted first: the thread may end in the middle.
+    calls.borrow_mut().perhaps.push((name, amount));
+    let done = ep.block_on(writer.update(ep, &PurseUpdate::Take(name, amount)))?;
+    let mut calls = calls.borrow_mut();
+    calls.perhaps.retain(|call| *call != (name, amount));
+    if done.is_ok() {
+        calls.taken.push((name, amount));
+    }
+    Ok(done.is_ok())
+}
+
+/// Two processes take what only one can have.
+fn order() -> Scenario {
+    let about = "of two calls of which one is permissible, one is made, in one order everywhere";
+    Scenario::new("hamband/order", about, 2, |cluster| {
+        let (members, calls) = (open(cluster)?, Rc::<RefCell<Calls>>::default());
+        at_end(cluster, &members, &calls, &[]);
+        for (me, (purse, writer)) in members.into_iter().enumerate() {
+            let calls = Rc::clone(&calls);
+            cluster.thread(me, "calls", move |ep| {
+                let (mut writer, name) = (writer.borrow_mut(), me as u8);
+                update(&mut writer, ep, &PurseUpdate::Name(name))?;
+                update(&mut writer, ep, &PurseUpdate::Add(3))?;
+                // All six are there before any is taken.
+                ep.block_on(purse.wait_until(ep, ep.deadline(), |purse| purse.cash == 6 || !purse.taken.is_empty()))?;
+                take(&mut writer, ep, &calls, name, 5)?;
+                ep.block_on(purse.wait_until(ep, ep.deadline(), |purse| purse.taken.len() == 1))
+            });
+        }
+        Ok(())
+    })
+}
+
+/// Each takes what it has added, and one more call is refused.
+fn refusal() -> Scenario {
+    let about = "a call that is refused changes nothing, and the next one is made";
+    Scenario::new("hamband/refusal", about, 3, |cluster| {
+        let (members, calls) = (open(cluster)?, Rc::<RefCell<Calls>>::default());
+        at_end(cluster, &members, &calls, &[]);
+        for (me, (purse, writer)) in members.into_iter().enumerate() {
+            let calls = Rc::clone(&calls);
+            cluster.thread(me, "calls", move |ep| {
+                let (mut writer, name) = (writer.borrow_mut(), me as u8);
+                assert!(!take(&mut writer, ep, &calls, 10 + name, 1)?, "there is no such name");
+                update(&mut writer, ep, &PurseUpdate::Name(name))?;
+                update(&mut writer, ep, &PurseUpdate::Add(1 + u64::from(name)))?;
+                assert!(!take(&mut writer, ep, &calls, name, 100)?, "there is too little");
+                ep.block_on(writer.stable(ep))?;
+                let taken = take(&mut writer, ep, &calls, name, 1 + u64::from(name))?;
+                assert!(taken, "nobody else takes what this one has added");
+                ep.block_on(purse.wait_until(ep, ep.deadline(), |purse| purse.taken.len() == 3 && purse.cash == 0))
+            });
+        }
+        Ok(())
+    })
+}
+
+/// A call depends on calls of others that some replicas get later.
+fn depends() -> Scenario {
+    let about = "an ordered call waits for the calls that it depends on";
+    Scenario::new("hamband/ordered-after", about, 3, |cluster| {
+        let (members, calls) = (open(cluster)?, Rc::<RefCell<Calls>>::default());
+        at_end(cluster, &members, &calls, &[]);
+        for (me, (purse, writer)) in members.into_iter().enumerate() {
+            let calls = Rc::clone(&calls);
+            cluster.thread(me, "calls", move |ep| {
+                let mut writer = writer.borrow_mut();
+                match me {
+                    1 => {
+                        update(&mut writer, ep, &PurseUpdate::Add(5))?;
+                        update(&mut writer, ep, &PurseUpdate::Name(7))?;
+                    }
+                    0 => {
+                        let is_there = |purse: &Purse| purse.cash == 5 && purse.names.contains(&7);
+                        ep.block_on(purse.wait_until(ep, ep.deadline(), is_there))?;
+                        assert!(take(&mut writer, ep, &calls, 7, 5)?, "it is there");
+                    }
+                    _ => {}
+                }
+                ep.block_on(purse.wait_until(ep, ep.deadline(), |purse| purse.taken.len() == 1))
+            });
+        }
+        Ok(())
+    })
+}
+
+/// Nodes die while all take. The others' calls end well.
+fn deaths(name: &str, nodes: usize, victims: &[usize]) -> Scenario {
+    let about = "calls go on when a node dies, what was acknowledged stays, and replicas agree";
+    let victims = victims.to_vec();
+    Scenario::new(name, about, nodes, move |cluster| {
+        let (members, calls) = (open(cluster)?, Rc::<RefCell<Calls>>::default());
+        at_end(cluster, &members, &calls, &victims);
+        for (me, (purse, writer)) in members.into_iter().enumerate() {
+            let (calls, victims) = (Rc::clone(&calls), victims.clone());
+            cluster.thread(me, "calls", move |ep| {
+                let (mut writer, name) = (writer.borrow_mut(), me as u8);
+                let is_victim = victims.contains(&me);
+                let mut work = || -> Result<()> {
+                    update(&mut writer, ep, &PurseUpdate::Name(name))?;
+                    for amount in 1..=2 {
+                        update(&mut writer, ep, &PurseUpdate::Add(amount))?;
+                        let taken = take(&mut writer, ep, &calls, name, amount)?;
+                        assert!(taken, "nobody else takes what this one has added");
+                    }
+                    Ok(())
+                };
+                match work() {
+                    // One that is cut off finds out that it counts as dead.
+                    Err(_) if is_victim => return Ok(()),
+                    done => done?,
+                }
+                let others = |purse: &Purse| {
+                    let of = |other: &u8| !victims.contains(&usize::from(*other));
+                    let live = (0..nodes as u8).filter(of).count();
+                    purse.taken.iter().filter(|(name, _)| of(name)).count() == 2 * live
+                };
+                if is_victim { Ok(()) } else { ep.block_on(purse.wait_until(ep, ep.deadline(), others)) }
+            });
+        }
+        Ok(())
+    })
+}
