@@ -5,12 +5,23 @@
 #![forbid(unsafe_code)]
 
 mod errors;
+#[cfg(any(not(seeded), clippy, doc, rust_analyzer))]
 mod layout;
+pub mod mutants;
 mod options;
+#[cfg(any(not(seeded), clippy, doc, rust_analyzer))]
 mod poller;
+#[cfg(any(not(seeded), clippy, doc, rust_analyzer))]
 mod proposer;
 mod reader;
 mod replica;
+// The unit tests run none of them, and are built sooner without.
+#[cfg(all(feature = "scenarios", not(test)))]
+pub mod scenarios;
+
+// Where the seeded bugs are on, copies of the modules that have a `cfg(any(not(seeded), …))` (`mutants`).
+#[cfg(all(seeded, not(any(clippy, doc, rust_analyzer))))]
+include!(concat!(env!("OUT_DIR"), "/seeded.rs"));
 
 use std::sync::Arc;
 

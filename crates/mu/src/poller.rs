@@ -23,6 +23,9 @@ pub(crate) struct LogPoller {
     peers: SmallVec<[Peer; FEW]>,
     /// The nodes that may be able to write this node's log, by rank. All can at first.
     may_write: SmallVec<[bool; FEW]>,
+    /// The highest request that was promised, as in the replica's state: it is read without the lock here, because a lock
+    /// that is taken in every round disturbs the proposer.
+    promised: Stamp,
     /// The promised request whose grant is not given yet.
     granting: Option<Granting>,
     /// The last request of each replica that was answered with a higher promise.
@@ -45,6 +48,7 @@ impl LogPoller {
         LogPoller {
             peers: peers.into_iter().collect(),
             may_write: (0..replicas).map(|rank| rank != core.me).collect(),
+            promised: Stamp::default(),
             granting: None,
             refused: (0..replicas).map(|_| 0).collect(),
             lead: Lead::new(&core),
@@ -57,16 +61,15 @@ impl LogPoller {
     /// Takes the highest request, promises it, and grants it as far as that is possible now. Whether it has to try again.
     fn serve_requests(&mut self, endpoint: &Endpoint) -> bool {
         let core = Arc::clone(&self.core);
-        let promised = core.state.lock().promised;
         let asks = |rank: usize| Stamp(core.control.word(request_at(rank)).load());
         let of_live = (0..core.replicas()).filter(|rank| *rank == core.me || !core.is_gone(*rank));
         // A word that its writer has not written is no request; neither is one of another's rank.
         let highest = of_live.map(|rank| (rank, asks(rank))).filter(|(rank, stamp)| stamp.rank() == *rank);
         if let Some((rank, stamp)) = highest.max_by_key(|(_, stamp)| *stamp)
-            && stamp > promised
+            && stamp > self.promised
         {
             let mut state = core.state.lock();
-            state.promised = stamp;
+            self.promised = stamp;
             // The proposer stores to this log under this lock, and not after it.
             if state.leading.as_ref().is_some_and(|leading| leading.ballot != stamp.ballot()) {
                 core.ends_leading(&mut state);
@@ -84,7 +87,7 @@ impl LogPoller {
     /// Tells candidates with a lower ballot than the promised one of it, so that they choose a higher one.
     fn refuse_lower(&mut self, endpoint: &Endpoint) -> bool {
         let core = &*self.core;
-        let promised = core.state.lock().promised;
+        let promised = self.promised;
         let mut is_retried = false;
         for rank in (0..core.replicas()).filter(|rank| *rank != core.me && !core.is_gone(*rank)) {
             let asks = Stamp(core.control.word(request_at(rank)).load());
@@ -188,8 +191,11 @@ impl Poller for LogPoller {
             core.node.fabric().wake_local();
         }
         let is_retried = self.serve_requests(endpoint);
-        let progress =
-            if self.granting.is_some() { Progress::Idle } else { self.lead.step(&core, &self.peers, endpoint) };
+        let progress = if self.granting.is_some() {
+            Progress::Idle
+        } else {
+            self.lead.step(&core, &self.peers, self.promised, endpoint)
+        };
         if is_retried && progress != Progress::Busy { Progress::Retry } else { progress }
     }
 

@@ -210,7 +210,7 @@ impl Proposer {
             enum Next {
                 Ready(u64),
                 Finish(u64, u64),
-                Room(u64),
+                Room(u64, u64),
                 Majority(usize),
             }
             let next = {
@@ -222,7 +222,7 @@ impl Proposer {
                 } else if leading.present() < core.majority() {
                     Next::Majority(leading.present())
                 } else if leading.tail >= leading.room {
-                    Next::Room(leading.ballot)
+                    Next::Room(leading.ballot, leading.tail)
                 } else {
                     Next::Ready(leading.ballot)
                 }
@@ -240,13 +240,13 @@ impl Proposer {
                     let waited = endpoint.wait_until(deadline, changed).await;
                     waited.map_err(|_| Error::custom(missing))?;
                 }
-                Next::Room(ballot) => self.make_room(endpoint, deadline, ballot).await?,
+                Next::Room(ballot, tail) => self.make_room(endpoint, deadline, ballot, tail).await?,
             }
         }
     }
 
     /// Asks all live replicas what they have acknowledged, until there is a free slot.
-    async fn make_room(&self, endpoint: &Endpoint, deadline: Instant, ballot: u64) -> Result<()> {
+    async fn make_room(&self, endpoint: &Endpoint, deadline: Instant, ballot: u64, tail: u64) -> Result<()> {
         let core = &*self.handle.core;
         loop {
             let mut least = (core.applied().load(), core.me);
@@ -270,16 +270,15 @@ impl Proposer {
                     _ => {}
                 }
             }
-            {
-                let mut state = core.state.lock();
-                let Some(leading) = state.leading.as_mut().filter(|leading| leading.ballot == ballot) else {
-                    drop(state);
-                    return Err(self.not_leader());
-                };
-                leading.room = leading.room.max(least.0 + core.slots.count);
-                if leading.tail < leading.room {
-                    return Ok(());
+            if core.leading.load() != ballot {
+                return Err(self.not_leader());
+            }
+            let room = least.0 + core.slots.count;
+            if tail < room {
+                if let Some(leading) = core.state.lock().leading.as_mut().filter(|it| it.ballot == ballot) {
+                    leading.room = leading.room.max(room);
                 }
+                return Ok(());
             }
             if endpoint.now() >= deadline {
                 let (acknowledged, rank) = least;

@@ -7,7 +7,7 @@ use farfield_core::{MemberStatus, Node};
 use farfield_fabric::{GroupKey, LocalMutex, NodeId, Region, RemotePtr, Word};
 use smallvec::SmallVec;
 
-use crate::layout::{COMMIT, Slots, Stamp, applied_at, closed_at};
+use crate::layout::{COMMIT, Slots, applied_at, closed_at};
 use crate::options::LogOptions;
 
 /// A replica, as the others reach it.
@@ -44,6 +44,8 @@ pub(crate) struct Core {
     pub(crate) state: LocalMutex<State>,
     /// The ballot with which this node leads, or 0: as in `state`, to be read without its lock.
     pub(crate) leading: Word,
+    /// The ranks of the confirmed followers, as bits.
+    pub(crate) confirmed: Word,
     /// The ballot that this replica has promised.
     pub(crate) term: Word,
     /// The rank of its candidate + 1.
@@ -59,8 +61,6 @@ pub(crate) struct Core {
 /// What changes together.
 #[derive(Default)]
 pub(crate) struct State {
-    /// The highest request that this replica has promised to follow: it takes part in no lower ballot.
-    pub(crate) promised: Stamp,
     pub(crate) leading: Option<Leading>,
 }
 
@@ -115,6 +115,7 @@ impl Core {
             peers: LocalMutex::default(),
             state: LocalMutex::default(),
             leading: Word::new(0),
+            confirmed: Word::new(0),
             term: Word::new(0),
             promised_to: Word::new(0),
             changes: Word::new(0),
@@ -185,6 +186,7 @@ impl Core {
             tracing::info!(node = self.node.id().0, object = self.path, term = leading.ballot, "leads no longer");
         }
         self.leading.store(0);
+        self.confirmed.store(0);
     }
 
     /// A follower misses entries: the service thread asks it for the right again, and brings it up to date.
@@ -192,6 +194,7 @@ impl Core {
         let mut state = self.state.lock();
         if let Some(leading) = state.leading.as_mut().filter(|leading| leading.ballot == ballot) {
             leading.followers[rank] = Follower::default();
+            self.confirmed.store(self.confirmed.load() & !(1 << rank));
             drop(state);
             self.changed();
             self.node.fabric().wake_service();

@@ -116,8 +116,8 @@ impl Lead {
     }
 
     /// Does the next step.
-    pub(super) fn step(&mut self, core: &Core, peers: &[Peer], endpoint: &Endpoint) -> Progress {
-        let (now, promised) = (endpoint.now(), core.state.lock().promised);
+    pub(super) fn step(&mut self, core: &Core, peers: &[Peer], promised: Stamp, endpoint: &Endpoint) -> Progress {
+        let now = endpoint.now();
         let Some(candidacy) = &mut self.candidacy else {
             if !Lead::should_lead(core) {
                 return Progress::Idle;
@@ -204,11 +204,7 @@ struct Asked {
 fn ask(core: &Core, peers: &[Peer], endpoint: &Endpoint, candidacy: &mut Candidacy) -> Asked {
     let (now, ballot) = (endpoint.now(), candidacy.stamp.ballot());
     let mut asked = Asked { overtaken: None, again_at: None };
-    let confirmed: SmallVec<[bool; FEW]> = {
-        let state = core.state.lock();
-        let of = |rank: usize| state.leading.as_ref().is_some_and(|leading| leading.followers[rank].is_confirmed);
-        (0..core.replicas()).map(of).collect()
-    };
+    let confirmed = core.confirmed.load();
     for rank in (0..core.replicas()).filter(|rank| *rank != core.me) {
         let other = &mut candidacy.others[rank];
         if core.is_gone(rank) {
@@ -218,7 +214,7 @@ fn ask(core: &Core, peers: &[Peer], endpoint: &Endpoint, candidacy: &mut Candida
             other.state = Granted::No;
             continue;
         }
-        if other.state == Granted::Confirmed && !confirmed[rank] && candidacy.phase == Phase::Leading {
+        if other.state == Granted::Confirmed && confirmed >> rank & 1 == 0 && candidacy.phase == Phase::Leading {
             // The proposer has dropped it.
             other.fails(now);
         }
@@ -372,9 +368,6 @@ impl Candidacy {
         // A majority has accepted all of them with this ballot, or knows that they are decided.
         core.log.word(COMMIT).store(tail);
         let mut state = core.state.lock();
-        if state.promised != self.stamp {
-            return true;
-        }
         let followers = (0..core.replicas()).map(|_| Follower::default()).collect();
         let ballot = self.stamp.ballot();
         state.leading = Some(Leading { ballot, tail, decided: tail, room: 0, followers });
@@ -410,6 +403,7 @@ fn bring_up(core: &Core, peers: &[Peer], endpoint: &Endpoint, candidacy: &mut Ca
         // is exact, so that the service thread has nothing more to put to it, which could overtake the proposer's puts.
         if leading.tail == has && leading.decided == told {
             leading.followers[rank] = Follower { is_confirmed: true, has, by: None };
+            core.confirmed.store(core.confirmed.load() | 1 << rank);
             other.state = Granted::Confirmed;
             drop(state);
             tracing::debug!(node = core.node.id().0, object = core.path, rank, has, "follows");

@@ -1,0 +1,60 @@
+//! Seeded bugs of the replicated log.
+
+farfield_core::mutants! {
+    /// *Missing:* the revocation of all other rights before the grant: an old leader's put lands after the new one has read
+    /// the log.
+    ///
+    /// *Scenario:* `mu/suspected`.
+    MU_NO_REVOKE = "mu-no-revoke" in "ReplicatedLog":
+        "A replica lets the new leader write, and does not take the right of the old one.";
+    /// *Missing:* the end of the own leadership before the grant: the old leader accepts entries in its own log.
+    ///
+    /// *Scenario:* `mu/suspected`.
+    MU_LEADS_ON = "mu-leads-on" in "ReplicatedLog":
+        "A leader that has let another one write goes on with its own log.";
+    /// *Missing:* the get behind the put (`NRW → NRR`): a complete put is counted, and then dropped by the revocation.
+    ///
+    /// *Scenario:* `mu/suspected`.
+    MU_NO_FLUSH = "mu-no-flush" in "ReplicatedLog":
+        "A follower counts when the put to it is complete, landed or not.";
+    /// *Missing:* the adoption of what others have accepted.
+    ///
+    /// *Scenario:* `mu/leader-dies`.
+    MU_NO_ADOPTION = "mu-no-adoption" in "ReplicatedLog":
+        "A new leader proposes its own entries where others may be decided.";
+    /// *Missing:* one replica of the majority.
+    ///
+    /// *Scenario:* `mu/leader-dies`.
+    MU_MINORITY = "mu-minority" in "ReplicatedLog":
+        "An entry is decided one replica short of a majority.";
+    /// *Missing:* a live replica of the majority that has to give the right.
+    ///
+    /// *Scenario:* `mu/suspected`.
+    MU_LEADS_EARLY = "mu-leads-early" in "ReplicatedLog":
+        "A candidate leads with the grants of one replica less than a majority.";
+    /// *Missing:* the entries that a follower lacks.
+    ///
+    /// *Scenario:* `mu/leader-dies`.
+    MU_NOT_BROUGHT_UP = "mu-not-brought-up" in "ReplicatedLog":
+        "A follower is taken in without the entries that it lacks.";
+    /// *Missing:* the reader's `CR` of an entry before the `NRW` of the slot's next one.
+    ///
+    /// *Scenario:* `mu/recycled`.
+    MU_NO_ROOM = "mu-no-room" in "ReplicatedLog":
+        "The leader uses a slot again, read or not.";
+    /// *Missing:* the entry's `NRW` before that of the word.
+    ///
+    /// *Scenario:* `mu/decides`.
+    MU_WORD_FIRST = "mu-word-first" in "ReplicatedLog":
+        "A follower is told that an entry is decided before it has it.";
+    /// *Missing:* the checksum: a put that its leader's death has cut short passes for an entry.
+    ///
+    /// *Scenario:* `mu/leader-dies`.
+    MU_TORN = "mu-torn" in "ReplicatedLog":
+        "A new leader adopts an entry of which a part is there.";
+    /// *Missing:* the end of the wait for a dead follower. Needs no reordering.
+    ///
+    /// *Scenario:* `mu/follower-dies`.
+    MU_WAITS_FOR_ALL = "mu-waits-for-all" in "ReplicatedLog":
+        "The leader waits for all replicas.";
+}

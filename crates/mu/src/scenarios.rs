@@ -1,0 +1,241 @@
+//! Scenarios for the model checker.
+
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+
+use farfield_check::parts::Excuse;
+use farfield_check::scenarios::with_slow;
+use farfield_check::{Cluster, Faults, Scenario};
+use farfield_core::{Endpoint, Error, Result};
+use farfield_fabric::DeathRule;
+
+use crate::{LogOptions, LogReader, NotLeader, OutcomeUnknown, Proposer, ReplicatedLog};
+
+/// All of them.
+///
+/// ```
+/// let scenarios = farfield_mu::scenarios::all();
+/// assert!(scenarios.iter().any(|scenario| scenario.name() == "mu/leader-dies"));
+/// ```
+pub fn all() -> Vec<Scenario> {
+    with_slow([
+        decides(),
+        recycled(),
+        leader_dies(),
+        follower_dies(),
+        suspected(),
+        candidates(),
+        leader_cut(),
+        recycled_dies(),
+        two_of_five(),
+    ])
+}
+
+/// Words of an entry: it may come in pieces.
+const WORDS: usize = 2;
+
+/// What the nodes have seen, as an outside observer knows it.
+#[derive(Default)]
+struct History {
+    /// What each node has read, in its order.
+    read: RefCell<Vec<Vec<u64>>>,
+    /// Decided entries: index, value, and when the call began and ended.
+    decided: RefCell<Vec<(u64, u64, u64, u64)>>,
+    /// Values that were refused: no node may read them.
+    refused: RefCell<Vec<u64>>,
+    /// Entries that may still be proposed.
+    left: Cell<u64>,
+    clock: Cell<u64>,
+}
+
+impl History {
+    fn tick(&self) -> u64 {
+        self.clock.set(self.clock.get() + 1);
+        self.clock.get()
+    }
+
+    fn check(&self) {
+        let (read, decided) = (self.read.borrow(), self.decided.borrow());
+        let longest = read.iter().max_by_key(|read| read.len()).expect("some node");
+        for (node, own) in read.iter().enumerate() {
+            assert_eq!(own[..], longest[..own.len()], "node {node} has read other entries than the others");
+        }
+        for (at, value) in longest.iter().enumerate() {
+            assert!(!longest[..at].contains(value), "{value} is in the log twice");
+            assert!(!self.refused.borrow().contains(value), "{value} was refused, and is in the log");
+        }
+        for (index, value, begin, end) in &*decided {
+            if let Some(there) = longest.get(*index as usize) {
+                assert_eq!(there, value, "entry {index} was decided, and is another one now");
+            }
+            let is_before = |other: &&(u64, u64, u64, u64)| other.3 < *begin;
+            for other in decided.iter().filter(is_before) {
+                assert!(other.0 < *index, "entry {index} was proposed after {} was decided", other.0);
+            }
+            assert!(begin < end);
+        }
+    }
+}
+
+struct Member {
+    log: ReplicatedLog,
+    proposer: RefCell<Proposer>,
+    reader: RefCell<LogReader>,
+}
+
+/// Opens a log on all nodes. It is closed when all threads have ended.
+fn open(cluster: &Cluster, entries: usize, left: u64) -> Result<(Vec<Rc<Member>>, Rc<History>)> {
+    let members = cluster.on_each(move |node| {
+        let options = LogOptions { entry_bytes_max: 8 * WORDS, entries };
+        let log = ReplicatedLog::open(node, "log", options)?;
+        let (proposer, reader) = (RefCell::new(log.proposer()?), RefCell::new(log.reader()?));
+        Ok(Rc::new(Member { log, proposer, reader }))
+    })?;
+    let history = Rc::new(History::default());
+    history.left.set(left);
+    history.read.borrow_mut().resize_with(members.len(), Vec::new);
+    let (kept, seen) = (members.clone(), Rc::clone(&history));
+    cluster.at_end(move || {
+        seen.check();
+        drop(kept);
+        Ok(())
+    });
+    Ok((members, history))
+}
+
+/// Reads what there is. Every entry is whole.
+fn read(me: usize, member: &Member, history: &History, ep: &Endpoint) -> Result<u64> {
+    let (mut reader, mut entry) = (member.reader.borrow_mut(), Vec::new());
+    while let Some(index) = reader.try_next(ep, &mut entry)? {
+        let words: Vec<u64> = entry.chunks(8).map(|word| u64::from_le_bytes(word.try_into().unwrap())).collect();
+        assert_eq!(words, [words[0]; WORDS], "entry {index} is in pieces");
+        let mut read = history.read.borrow_mut();
+        assert_eq!(index, read[me].len() as u64);
+        read[me].push(words[0]);
+        drop(read);
+        reader.acknowledge();
+    }
+    Ok(reader.position())
+}
+
+/// Proposes an entry; whether it was decided.
+fn propose(me: usize, member: &Member, history: &History, ep: &Endpoint, may_fail: bool) -> Result<bool> {
+    let value = 100 * (1 + me as u64) + history.left.get();
+    history.left.set(history.left.get() - 1);
+    let (begin, excuse) = (history.tick(), Excuse::now());
+    let entry = value.to_le_bytes().repeat(WORDS);
+    match ep.block_on(member.proposer.borrow_mut().propose(ep, &entry)) {
+        Ok(index) => {
+            history.decided.borrow_mut().push((index, value, begin, history.tick()));
+            Ok(true)
+        }
+        Err(error) if error.custom_ref::<OutcomeUnknown>().is_some() => {
+            assert!(may_fail && excuse.is_given(), "nothing has happened: {error}");
+            Ok(false)
+        }
+        Err(error) => {
+            refused(&error, may_fail, excuse);
+            history.refused.borrow_mut().push(value);
+            Ok(false)
+        }
+    }
+}
+
+fn refused(error: &Error, may_fail: bool, excuse: Excuse) {
+    let is_other = error.custom_ref::<NotLeader>().is_some();
+    assert!(may_fail && (is_other || excuse.is_given()), "nothing has happened: {error}");
+}
+
+/// A node that proposes while it leads, and reads, until all entries of the scenario are proposed and read.
+fn take_part(me: usize, member: &Member, history: &History, ep: &Endpoint) -> Result<()> {
+    loop {
+        let position = read(me, member, history, ep)?;
+        if history.left.get() > 0 && member.log.is_leader() {
+            propose(me, member, history, ep, true)?;
+            continue;
+        }
+        let decided = history.decided.borrow().iter().map(|decided| decided.0 + 1).max().unwrap_or(0);
+        if history.left.get() == 0 && position >= decided {
+            return Ok(());
+        }
+        let excuse = Excuse::now();
+        let has_changed = || {
+            let leads = history.left.get() > 0 && member.log.is_leader();
+            let is_done = history.left.get() == 0 && position >= decided;
+            (member.log.decided() > position || leads || is_done).then_some(())
+        };
+        if let Err(error) = ep.block_on(ep.wait_until(ep.deadline(), has_changed)) {
+            assert!(excuse.is_given(), "no leader, or entries that do not come: {error}");
+            return Ok(());
+        }
+    }
+}
+
+/// A scenario in which all nodes take part.
+fn all_take_part(name: &str, about: &str, nodes: usize, entries: usize, left: u64) -> Scenario {
+    Scenario::new(name, about, nodes, move |cluster| {
+        let (members, history) = open(cluster, entries, left)?;
+        for (me, member) in members.into_iter().enumerate() {
+            let history = Rc::clone(&history);
+            cluster.thread(me, "part", move |ep| take_part(me, &member, &history, ep));
+        }
+        Ok(())
+    })
+}
+
+/// A leader and two readers.
+fn decides() -> Scenario {
+    all_take_part("mu/decides", "all replicas read what was decided, in its order", 3, 4, 3).kills(&["mu-word-first"])
+}
+
+/// Two slots are used again and again.
+fn recycled() -> Scenario {
+    all_take_part("mu/recycled", "a slot is used again when all have read its entry", 3, 2, 6).kills(&["mu-no-room"])
+}
+
+fn leader_dies() -> Scenario {
+    let about = "what was decided is there after the leader's death, and the next one goes on";
+    all_take_part("mu/leader-dies", about, 3, 4, 4).faults(Faults::new().crashes(1).of([0])).kills(&[
+        "mu-no-adoption",
+        "mu-minority",
+        "mu-not-brought-up",
+        "mu-torn",
+    ])
+}
+
+fn follower_dies() -> Scenario {
+    all_take_part("mu/follower-dies", "the leader goes on without a dead follower", 3, 4, 4)
+        .faults(Faults::new().crashes(1).of([2]))
+        .kills(&["mu-waits-for-all"])
+}
+
+/// The leader is slow, is replaced, and does not know it.
+fn suspected() -> Scenario {
+    let about = "a leader that was taken for dead decides nothing more, and corrupts nothing";
+    all_take_part("mu/suspected", about, 3, 4, 5)
+        .rule(DeathRule::Majority)
+        .faults(Faults::new().false_suspicions(1).of([0]))
+        .kills(&["mu-no-revoke", "mu-leads-on", "mu-no-flush", "mu-leads-early"])
+}
+
+/// Several suspicions: nodes ask at the same time.
+fn candidates() -> Scenario {
+    all_take_part("mu/candidates", "of several candidates one leads at a time", 3, 4, 4)
+        .rule(DeathRule::Majority)
+        .faults(Faults::new().false_suspicions(3))
+}
+
+fn leader_cut() -> Scenario {
+    let about = "a leader that is cut off is replaced, and comes back as a follower or not at all";
+    all_take_part("mu/leader-cut", about, 3, 4, 4).rule(DeathRule::Majority).faults(Faults::new().cuts(1).side([0]))
+}
+
+fn recycled_dies() -> Scenario {
+    let about = "slots are used again without the dead";
+    all_take_part("mu/recycled-dies", about, 3, 2, 6).faults(Faults::new().crashes(1))
+}
+
+fn two_of_five() -> Scenario {
+    let about = "two of five replicas may die, the leader and the next one";
+    all_take_part("mu/two-of-five", about, 5, 4, 4).faults(Faults::new().crashes(2).of([0, 1]))
+}
