@@ -189,6 +189,7 @@ impl Proposer {
         let core = &*self.handle.core;
         loop {
             let mut least = (core.applied().load(), core.me);
+            let mut heard: SmallVec<[(usize, u64); FEW]> = SmallVec::new();
             let mut ops: SmallVec<[(usize, Op<'_, u64>); FEW]> = SmallVec::new();
             // The dead are left out: their memory is out of reach, and they never read again.
             for rank in (0..core.replicas()).filter(|rank| *rank != core.me && !core.is_gone(*rank)) {
@@ -203,7 +204,10 @@ impl Proposer {
                     Poll::Pending => waiter.as_mut().poll(cx).map(|_| None),
                 });
                 match applied.await {
-                    Some(Ok(applied)) => least = least.min((applied, rank)),
+                    Some(Ok(applied)) => {
+                        least = least.min((applied, rank));
+                        heard.push((rank, applied));
+                    }
                     // It may have left or died meanwhile; a live one keeps its entries.
                     Some(Err(_)) | None if !core.is_gone(rank) => least = (0, rank),
                     _ => {}
@@ -216,6 +220,12 @@ impl Proposer {
             if tail < room {
                 if let Some(leading) = core.state.lock().leading.as_mut().filter(|it| it.ballot == ballot) {
                     leading.room = leading.room.max(room);
+                    // What a follower has read is in its memory. Its header may not have come back, and this log's copy of
+                    // it, with which it would be compared, is overwritten soon.
+                    for (rank, applied) in heard {
+                        let follower = &mut leading.followers[rank];
+                        follower.has = follower.has.max(applied.min(tail));
+                    }
                 }
                 return Ok(());
             }
