@@ -4,6 +4,7 @@ use core::future::{Future, poll_fn};
 use core::pin::{Pin, pin};
 use core::task::{Context, Poll};
 use std::sync::Arc;
+use std::time::Duration;
 
 use farfield_core::toolkit::ErrorContext;
 use farfield_core::{Error, ErrorKind, Result};
@@ -13,6 +14,10 @@ use smallvec::SmallVec;
 use crate::errors::{LogFull, NoMajority, NotLeader, OutcomeUnknown};
 use crate::layout::{COMMIT, ECHOES, Image, PROOF, applied_at, echo_at, header_of, used_words};
 use crate::replica::{FEW, Follower, Handle, Leading, Peer};
+
+/// A leader that needs a free slot asks the replicas again after such a pause, which doubles.
+const PAUSE_MIN: Duration = Duration::from_micros(20);
+const PAUSE_MAX: Duration = Duration::from_millis(100);
 
 /// Proposes entries, one after the other: see [`ReplicatedLog::proposer`](crate::ReplicatedLog::proposer).
 ///
@@ -187,6 +192,7 @@ impl Proposer {
     /// Asks all live replicas what they have acknowledged, until there is a free slot.
     async fn make_room(&self, endpoint: &Endpoint, deadline: Instant, ballot: u64, tail: u64) -> Result<()> {
         let core = &*self.handle.core;
+        let mut pause = PAUSE_MIN;
         loop {
             let mut least = (core.applied().load(), core.me);
             let mut heard: SmallVec<[(usize, u64); FEW]> = SmallVec::new();
@@ -235,8 +241,8 @@ impl Proposer {
                 return Err(Error::custom(LogFull { behind, acknowledged }).about(behind));
             }
             // The words may be those of any replica.
-            let pause = endpoint.now() + core::time::Duration::from_micros(50);
-            endpoint.wait_for_change(pause.min(deadline)).await;
+            endpoint.wait_for_change(deadline.min(endpoint.now() + pause)).await;
+            pause = PAUSE_MAX.min(2 * pause);
         }
     }
 
