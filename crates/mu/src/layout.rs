@@ -74,7 +74,7 @@ pub(crate) fn applied_at(replicas: usize) -> usize {
 pub(crate) struct Stamp(pub(crate) u64);
 
 impl Stamp {
-    pub(crate) const ATTEMPT_MAX: u64 = 255;
+    const ATTEMPT_MAX: u64 = 255;
 
     pub(crate) fn first(round: u64, rank: usize) -> Stamp {
         Stamp(round << 16 | (rank as u64) << 8)
@@ -88,13 +88,17 @@ impl Stamp {
         self.0 >> 16
     }
 
+    pub(crate) fn attempt(self) -> u64 {
+        self.0 & Stamp::ATTEMPT_MAX
+    }
+
     pub(crate) fn rank(self) -> usize {
         (self.0 >> 8 & 0xff) as usize
     }
 
     /// The next attempt with the same ballot, if there is one.
     pub(crate) fn again(self) -> Option<Stamp> {
-        (self.0 & 0xff < Stamp::ATTEMPT_MAX).then(|| Stamp(self.0 + 1))
+        (self.attempt() < Stamp::ATTEMPT_MAX).then(|| Stamp(self.0 + 1))
     }
 }
 

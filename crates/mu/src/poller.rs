@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use farfield_core::MemberStatus;
 use farfield_core::toolkit::{Hold, Poller, Progress};
-use farfield_fabric::{Endpoint, ErrorKind, NodeId};
+use farfield_fabric::{Endpoint, ErrorKind, Instant, NodeId};
 use smallvec::SmallVec;
 
 use self::lead::Lead;
@@ -16,6 +16,11 @@ use crate::replica::{Core, FEW, Peer};
 
 /// A stopped node in the middle of a write cannot be decided sooner than it runs: the service thread does not wait for it.
 const REVOKE_MAX: Duration = Duration::from_micros(20);
+
+/// What did not work is tried again after such a pause, which doubles: the other node may be stopped, or gone without this
+/// one's knowledge.
+const RETRY_MIN: Duration = Duration::from_micros(100);
+const RETRY_MAX: Duration = Duration::from_secs(1);
 
 /// One replica on its node's service thread.
 pub(crate) struct LogPoller {
@@ -31,6 +36,8 @@ pub(crate) struct LogPoller {
     /// The last request of each replica that was answered with a higher promise.
     refused: SmallVec<[u64; FEW]>,
     lead: Lead,
+    pause: Duration,
+    retry_at: Option<Instant>,
     /// The entries that were decided at the last look.
     decided: u64,
     _hold: Hold,
@@ -52,6 +59,8 @@ impl LogPoller {
             granting: None,
             refused: (0..replicas).map(|_| 0).collect(),
             lead: Lead::new(&core),
+            pause: RETRY_MIN,
+            retry_at: None,
             decided: 0,
             _hold: hold,
             core,
@@ -163,6 +172,18 @@ impl LogPoller {
         false
     }
 
+    fn retry(&mut self, endpoint: &Endpoint) -> Progress {
+        let now = endpoint.now();
+        match self.retry_at {
+            Some(at) if now < at => Progress::Until(at),
+            _ => {
+                let at = now + self.pause;
+                (self.retry_at, self.pause) = (Some(at), RETRY_MAX.min(2 * self.pause));
+                Progress::Until(at)
+            }
+        }
+    }
+
     /// Tells the others that this node has closed the log. Whether all that can be told are.
     fn close(&mut self, endpoint: &Endpoint) -> bool {
         let core = Arc::clone(&self.core);
@@ -182,7 +203,7 @@ impl Poller for LogPoller {
     fn poll(&mut self, endpoint: &Endpoint) -> Progress {
         let core = Arc::clone(&self.core);
         if core.is_closed.load() != 0 {
-            return if self.close(endpoint) { Progress::Done } else { Progress::Retry };
+            return if self.close(endpoint) { Progress::Done } else { self.retry(endpoint) };
         }
         let decided = core.log.word(COMMIT).load();
         if decided != self.decided {
@@ -196,7 +217,18 @@ impl Poller for LogPoller {
         } else {
             self.lead.step(&core, &self.peers, self.promised, endpoint)
         };
-        if is_retried && progress != Progress::Busy { Progress::Retry } else { progress }
+        match (is_retried, progress) {
+            (false, _) => {
+                (self.pause, self.retry_at) = (RETRY_MIN, None);
+                progress
+            }
+            (true, Progress::Busy) => Progress::Busy,
+            (true, Progress::Until(at)) => match self.retry(endpoint) {
+                Progress::Until(again) => Progress::Until(again.min(at)),
+                other => other,
+            },
+            (true, _) => self.retry(endpoint),
+        }
     }
 
     fn status_changed(&mut self, _: NodeId, _: MemberStatus) {

@@ -4,6 +4,7 @@ use core::future::{Future, poll_fn};
 use core::pin::{Pin, pin};
 use core::task::{Context, Poll};
 use std::sync::Arc;
+use std::time::Duration;
 
 use farfield_core::toolkit::ErrorContext;
 use farfield_core::{Error, ErrorKind, Result};
@@ -13,6 +14,10 @@ use smallvec::SmallVec;
 use crate::errors::{LogFull, NoMajority, NotLeader, NotNext, OutcomeUnknown};
 use crate::layout::{COMMIT, ECHOES, Image, PROOF, applied_at, echo_at, header_of, used_words};
 use crate::replica::{FEW, Follower, Handle, Leading, Peer};
+
+/// A leader that needs a free slot asks the replicas again after such a pause, which doubles.
+const PAUSE_MIN: Duration = Duration::from_micros(20);
+const PAUSE_MAX: Duration = Duration::from_millis(100);
 
 /// Proposes entries, one after the other: see [`ReplicatedLog::proposer`](crate::ReplicatedLog::proposer).
 ///
@@ -248,8 +253,10 @@ impl Proposer {
     /// Asks all live replicas what they have acknowledged, until there is a free slot.
     async fn make_room(&self, endpoint: &Endpoint, deadline: Instant, ballot: u64, tail: u64) -> Result<()> {
         let core = &*self.handle.core;
+        let mut pause = PAUSE_MIN;
         loop {
             let mut least = (core.applied().load(), core.me);
+            let mut heard: SmallVec<[(usize, u64); FEW]> = SmallVec::new();
             let mut ops: SmallVec<[(usize, Op<'_, u64>); FEW]> = SmallVec::new();
             // The dead are left out: their memory is out of reach, and they never read again.
             for rank in (0..core.replicas()).filter(|rank| *rank != core.me && !core.is_gone(*rank)) {
@@ -264,7 +271,10 @@ impl Proposer {
                     Poll::Pending => waiter.as_mut().poll(cx).map(|_| None),
                 });
                 match applied.await {
-                    Some(Ok(applied)) => least = least.min((applied, rank)),
+                    Some(Ok(applied)) => {
+                        least = least.min((applied, rank));
+                        heard.push((rank, applied));
+                    }
                     // It may have left or died meanwhile; a live one keeps its entries.
                     Some(Err(_)) | None if !core.is_gone(rank) => least = (0, rank),
                     _ => {}
@@ -277,6 +287,12 @@ impl Proposer {
             if tail < room {
                 if let Some(leading) = core.state.lock().leading.as_mut().filter(|it| it.ballot == ballot) {
                     leading.room = leading.room.max(room);
+                    // What a follower has read is in its memory. Its header may not have come back, and this log's copy of
+                    // it, with which it would be compared, is overwritten soon.
+                    for (rank, applied) in heard {
+                        let follower = &mut leading.followers[rank];
+                        follower.has = follower.has.max(applied.min(tail));
+                    }
                 }
                 return Ok(());
             }
@@ -286,8 +302,8 @@ impl Proposer {
                 return Err(Error::custom(LogFull { behind, acknowledged }).about(behind));
             }
             // The words may be those of any replica.
-            let pause = endpoint.now() + core::time::Duration::from_micros(50);
-            endpoint.wait_for_change(pause.min(deadline)).await;
+            endpoint.wait_for_change(deadline.min(endpoint.now() + pause)).await;
+            pause = PAUSE_MAX.min(2 * pause);
         }
     }
 

@@ -45,6 +45,8 @@ struct History {
     refused: RefCell<Vec<u64>>,
     /// Entries that may still be proposed.
     left: Cell<u64>,
+    /// A node has stopped taking part, since a fault has cost all of its time.
+    has_given_up: Cell<bool>,
     clock: Cell<u64>,
 }
 
@@ -120,8 +122,10 @@ fn read(me: usize, member: &Member, history: &History, ep: &Endpoint) -> Result<
 
 /// Proposes an entry; whether it was decided.
 fn propose(me: usize, member: &Member, history: &History, ep: &Endpoint, may_fail: bool) -> Result<bool> {
-    let value = 100 * (1 + me as u64) + history.left.get();
-    history.left.set(history.left.get() - 1);
+    // Another node may have taken the last one.
+    let Some(left) = history.left.get().checked_sub(1) else { return Ok(false) };
+    let value = 100 * (1 + me as u64) + left;
+    history.left.set(left);
     let (begin, excuse) = (history.tick(), Excuse::now());
     let entry = value.to_le_bytes().repeat(WORDS);
     match ep.block_on(member.proposer.borrow_mut().propose(ep, &entry)) {
@@ -148,6 +152,7 @@ fn refused(error: &Error, may_fail: bool, excuse: Excuse) {
 
 /// A node that proposes while it leads, and reads, until all entries of the scenario are proposed and read.
 fn take_part(me: usize, member: &Member, history: &History, ep: &Endpoint) -> Result<()> {
+    let mut timeouts = 0;
     loop {
         let position = read(me, member, history, ep)?;
         if history.left.get() > 0 && member.log.is_leader() {
@@ -165,8 +170,13 @@ fn take_part(me: usize, member: &Member, history: &History, ep: &Endpoint) -> Re
             (member.log.decided() > position || leads || is_done).then_some(())
         };
         if let Err(error) = ep.block_on(ep.wait_until(ep.deadline(), has_changed)) {
-            assert!(excuse.is_given(), "no leader, or entries that do not come: {error}");
-            return Ok(());
+            let is_excused = excuse.is_given() || history.has_given_up.get();
+            assert!(is_excused, "no leader, or entries that do not come: {error}");
+            timeouts += 1;
+            if timeouts == 3 {
+                history.has_given_up.set(true);
+                return Ok(());
+            }
         }
     }
 }

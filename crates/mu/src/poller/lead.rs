@@ -17,7 +17,9 @@ use crate::replica::{Core, FEW, Follower, Leading, Peer};
 const PATIENCE: Duration = Duration::from_millis(2);
 /// How long a candidate waits for a grant before it asks again. The time doubles.
 const GRANT_MIN: Duration = Duration::from_millis(5);
-const GRANT_MAX: Duration = Duration::from_millis(80);
+const GRANT_MAX: Duration = Duration::from_secs(1);
+/// Attempts of one ballot at a replica that does not answer: more would make it revoke and give the right once more.
+const UNANSWERED_MAX: u64 = 200;
 /// A leader that was replaced waits for the request of its successor. If there is none, it asks again.
 const REST: Duration = Duration::from_millis(1);
 
@@ -146,8 +148,8 @@ impl Lead {
             return Progress::Busy;
         }
         if promised != candidacy.stamp || core.control.word(grant_at(core.replicas(), core.me)).load() != promised.0 {
-            // Until the right of all others to this log is revoked.
-            return Progress::Retry;
+            // Until the right of all others to this log is revoked: then the service thread goes on.
+            return Progress::Idle;
         }
         let asked = ask(core, peers, endpoint, candidacy);
         if let Some(round) = asked.overtaken {
@@ -225,27 +227,32 @@ fn ask(core: &Core, peers: &[Peer], endpoint: &Endpoint, candidacy: &mut Candida
         }
         if other.state == Granted::Asked && answer == other.stamp {
             other.state = Granted::Yes { has: None, told: 0 };
-            (other.ask_at, other.pause) = (None, GRANT_MIN);
+            other.ask_at = None;
         }
         if !matches!(other.state, Granted::No | Granted::Asked) {
             continue;
         }
         if other.ask_at.is_none_or(|at| at <= now) {
-            let stamp = if other.stamp.ballot() == ballot { other.stamp.again() } else { Some(candidacy.stamp) };
+            let stamp = match other.stamp.again() {
+                _ if other.stamp.ballot() != ballot => Some(candidacy.stamp),
+                // It has not answered so far: the rest of the attempts is for its return.
+                Some(_) if other.state == Granted::Asked && other.stamp.attempt() >= UNANSWERED_MAX => {
+                    Some(other.stamp)
+                }
+                next => next,
+            };
             let Some(stamp) = stamp else {
                 // So many attempts with one ballot: it takes a new one.
                 asked.overtaken = asked.overtaken.max(Some(candidacy.stamp.round()));
                 continue;
             };
             let at = peers[rank].control.byte_add(request_at(core.me) as u64);
-            if other.state == Granted::Asked {
-                other.pause = GRANT_MAX.min(2 * other.pause);
-            }
             other.state = Granted::No;
             if endpoint.put_untracked(at, stamp.0).detach().is_ok() {
                 (other.stamp, other.state) = (stamp, Granted::Asked);
             }
             other.ask_at = Some(now + other.pause);
+            other.pause = GRANT_MAX.min(2 * other.pause);
         }
         asked.again_at = asked.again_at.into_iter().chain(other.ask_at).min();
     }
@@ -404,7 +411,7 @@ fn bring_up(core: &Core, peers: &[Peer], endpoint: &Endpoint, candidacy: &mut Ca
         if leading.tail == has && leading.decided == told {
             leading.followers[rank] = Follower { is_confirmed: true, has, by: None };
             core.confirmed.store(core.confirmed.load() | 1 << rank);
-            other.state = Granted::Confirmed;
+            (other.state, other.pause) = (Granted::Confirmed, GRANT_MIN);
             drop(state);
             tracing::debug!(node = core.node.id().0, object = core.path, rank, has, "follows");
             core.changed();
