@@ -30,6 +30,8 @@
 //! and a replica applies only one that is higher than the last of the same process. A leader that has lost its office may find the old request
 //! when it leads again: it serves a request only in the term that this names.
 
+use core::time::Duration;
+
 use farfield_core::toolkit::ErrorContext;
 use farfield_core::{ErrorKind, Node, Result};
 use farfield_fabric::{self as fabric, Endpoint, Instant, LocalMutex, NodeId, Region, RemotePtr, Word, read_words};
@@ -57,14 +59,16 @@ pub(crate) struct Order {
     pub(crate) log: ReplicatedLog,
     /// 1 while a thread of this process orders a call.
     pub(crate) is_busy: Word,
-    proposer: LocalMutex<Option<Proposer>>,
+    /// The proposer, and an endpoint for it alone: the puts of two endpoints have no order.
+    proposer: LocalMutex<Option<(Proposer, Endpoint)>>,
     /// By process: how many entries of its feed are known to be applied at a majority.
     at_majority: LocalMutex<Vec<u64>>,
 }
 
 impl Order {
     pub(crate) fn new(node: &Node, log: ReplicatedLog, processes: usize) -> Result<Order> {
-        let (node, proposer) = (node.for_service(), LocalMutex::new(Some(log.proposer()?)));
+        let node = node.for_service();
+        let proposer = LocalMutex::new(Some((log.proposer()?, node.background_endpoint()?)));
         Ok(Order { node, log, is_busy: Word::new(0), proposer, at_majority: LocalMutex::new(vec![0; processes]) })
     }
 
@@ -83,7 +87,7 @@ impl Order {
 
 pub(crate) struct Turn<'a> {
     order: &'a Order,
-    proposer: Option<Proposer>,
+    proposer: Option<(Proposer, Endpoint)>,
 }
 
 impl Drop for Turn<'_> {
@@ -182,30 +186,36 @@ impl Desk {
     /// What changes when a process answers.
     pub(crate) fn watch_answers(&self, watch: &mut Watch) {
         for peer in 0..self.peers.len() {
-            let (slot, words) = (peer * self.slot_bytes, self.slot_bytes / 8);
-            let is_settled = self.answers.word(slot + 24).load() == 0 || self.answered(peer).is_some();
-            watch.add_all(&self.answers, slot + if is_settled { 24 } else { 0 }, if is_settled { 1 } else { words });
+            let words = self.words(&self.answers, peer);
+            let is_whole = words.iter().all(|word| *word == 0) || slip(&words).is_some();
+            watch.add_slot(&self.answers, peer * self.slot_bytes, &words, 3, is_whole);
         }
     }
 
-    fn read(&self, region: &Region, peer: usize) -> Option<Slip> {
-        let slot = peer * self.slot_bytes;
-        if region.word(slot + 16).load() == 0 {
-            return None;
-        }
+    fn words(&self, region: &Region, peer: usize) -> Vec<u64> {
         let mut words = vec![0; self.slot_bytes / 8];
-        read_words(region.words(slot, self.slot_bytes / 8), &mut words);
-        let bytes = words[0] as u32 as usize;
-        words.truncate(HEADER + bytes.div_ceil(8));
-        let is_whole = words.len() == HEADER + bytes.div_ceil(8) && words[3] == hash(&words);
-        let slip = |words: &[u64]| Slip {
-            group: (words[0] >> 32) as usize,
-            term: words[1],
-            number: words[2],
-            bytes: words[HEADER..].as_bytes()[..bytes].to_vec(),
-        };
-        is_whole.then(|| slip(&words))
+        read_words(region.words(peer * self.slot_bytes, words.len()), &mut words);
+        words
     }
+
+    fn read(&self, region: &Region, peer: usize) -> Option<Slip> {
+        // A look at one word, as a rule.
+        let is_empty = region.word(peer * self.slot_bytes + 16).load() == 0;
+        if is_empty { None } else { slip(&self.words(region, peer)) }
+    }
+}
+
+/// What a slot has, if all of it is there.
+fn slip(slot: &[u64]) -> Option<Slip> {
+    let bytes = slot[0] as u32 as usize;
+    let words = slot.get(..HEADER + bytes.div_ceil(8))?;
+    let slip = || Slip {
+        group: (words[0] >> 32) as usize,
+        term: words[1],
+        number: words[2],
+        bytes: words[HEADER..].as_bytes()[..bytes].to_vec(),
+    };
+    (words[2] != 0 && words[3] == hash(words)).then(slip)
 }
 
 /// Of all words but the hash itself.
@@ -218,15 +228,27 @@ fn hash(words: &[u64]) -> u64 {
 pub(crate) type Request = (usize, u64, u64);
 
 impl<T: DataType> Shared<T> {
-    /// Orders a call, if this process leads its group.
-    pub(crate) async fn lead(
+    /// Orders a call, if this process leads its group. It takes a round trip, as a rule, for which the thread is blocked: what it has
+    /// begun, it ends.
+    pub(crate) fn lead(
         &self,
-        endpoint: &Endpoint,
         turn: &mut Turn<'_>,
         asked: &Asked<'_, T::Update>,
-        deadline: Instant,
+        timeout: Duration,
     ) -> Result<Led<T::Refusal>> {
-        let Some(proposer) = &mut turn.proposer else { return Ok(Led::NotLeader) };
+        let Some((proposer, endpoint)) = &mut turn.proposer else { return Ok(Led::NotLeader) };
+        endpoint.set_timeout(timeout);
+        endpoint.block_on(self.lead_with(proposer, endpoint, turn.order, asked))
+    }
+
+    async fn lead_with(
+        &self,
+        proposer: &mut Proposer,
+        endpoint: &Endpoint,
+        order: &Order,
+        asked: &Asked<'_, T::Update>,
+    ) -> Result<Led<T::Refusal>> {
+        let deadline = endpoint.deadline();
         loop {
             // All entries before this index are decided, also those of leaders before this one.
             let index = match proposer.ready(endpoint).await {
@@ -237,13 +259,12 @@ impl<T: DataType> Shared<T> {
                 Next::End(end) => return Ok(end),
                 Next::Wait(changes, watch) => {
                     let has_changed = || {
-                        (watch.has_changed() || self.changes.load() != changes || !turn.order.log.is_leader())
-                            .then_some(())
+                        (watch.has_changed() || self.changes.load() != changes || !order.log.is_leader()).then_some(())
                     };
                     let waited = endpoint.wait_until(deadline, has_changed).await;
                     waited.waiting_for("calls that an entry of the log depends on")?;
                 }
-                Next::Spread(entries) => self.spread(endpoint, turn.order, &entries, deadline).await?,
+                Next::Spread(entries) => self.spread(endpoint, order, &entries, deadline).await?,
                 Next::Propose(entry) => match proposer.propose_at(endpoint, index, &entry).await {
                     Ok(_) => return Ok(Led::Ordered),
                     Err(error) if error.custom_ref::<NotLeader>().is_some() => return Ok(Led::NotLeader),
@@ -369,11 +390,7 @@ impl<T: DataType> Shared<T> {
             return Err(ErrorKind::Corrupt { what: format!("a request for group {}", slip.group) }.into());
         }
         // A round trip, as a rule. The thread has other work, too.
-        let timeout = endpoint.timeout();
-        endpoint.set_timeout(SERVE_AT_MOST);
-        let led = endpoint.block_on(self.lead(endpoint, turn, &asked, endpoint.deadline()));
-        endpoint.set_timeout(timeout);
-        match led? {
+        match self.lead(turn, &asked, SERVE_AT_MOST)? {
             Led::Ordered => Ok(true),
             Led::NotLeader => Ok(false),
             Led::Refused(refusal) => {
@@ -388,4 +405,4 @@ impl<T: DataType> Shared<T> {
 }
 
 /// How long the service thread orders one call.
-const SERVE_AT_MOST: core::time::Duration = core::time::Duration::from_millis(1);
+const SERVE_AT_MOST: Duration = Duration::from_millis(1);

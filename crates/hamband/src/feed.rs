@@ -124,7 +124,9 @@ impl Outgoing {
 
     /// What changes when there is more room.
     pub(crate) fn watch_room(&self, watch: &mut Watch) {
-        self.readers.iter().for_each(|reader| watch.add(&self.taken, reader.rank * 8));
+        for offset in self.readers.iter().map(|reader| reader.rank * 8) {
+            watch.add(&self.taken, offset, self.taken.word(offset).load());
+        }
     }
 
     /// The live replicas that have not applied enough for another message.
@@ -242,9 +244,15 @@ impl Incoming {
         for begin in self.places(self.position) {
             let offset = (begin % self.capacity as u64) as usize;
             let at = self.base + offset;
-            let is_begun = self.may_be_at(begin);
-            let framed = framed_bytes(self.region.word(at).load() as u32 as usize).min(self.capacity - offset);
-            watch.add_all(&self.region, at, if is_begun { framed / 8 } else { 1 });
+            let first = self.region.word(at).load();
+            if first >> 32 != (self.next + 1) & u64::from(u32::MAX) {
+                watch.add(&self.region, at, first);
+                continue;
+            }
+            let framed = framed_bytes(first as u32 as usize).min(self.capacity - offset);
+            let mut words = vec![0; framed / 8];
+            read_words(self.region.words(at, words.len()), &mut words);
+            watch.add_slot(&self.region, at, &words, 0, false);
         }
     }
 

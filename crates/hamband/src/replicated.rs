@@ -424,7 +424,7 @@ impl<T: DataType> Writer<T> {
             };
             if leads {
                 if let Some(mut turn) = order.take_turn() {
-                    match shared.lead(endpoint, &mut turn, &asked, deadline).await? {
+                    match shared.lead(&mut turn, &asked, deadline.since(endpoint.now()))? {
                         Led::Refused(refusal) => return Ok(Err(refusal)),
                         Led::Ordered | Led::NotLeader => continue,
                     }

@@ -96,12 +96,8 @@ impl Summaries {
             let mut words = vec![0; self.slot_bytes / 8];
             read_words(self.region.words(slot, words.len()), &mut words);
             // The hash changes with each summary.
-            let is_settled = words[1] == 0 || whole(&words).is_some();
-            watch.add_all(
-                &self.region,
-                slot + if is_settled { 8 } else { 0 },
-                if is_settled { 1 } else { words.len() },
-            );
+            let is_whole = words.iter().all(|word| *word == 0) || whole(&words).is_some();
+            watch.add_slot(&self.region, slot, &words, 1, is_whole);
         }
     }
 

@@ -2,18 +2,21 @@
 
 use farfield_fabric::Region;
 
-/// Some words of this process, and their values at some moment.
+/// Some words of this process, and their values when they were looked at.
 #[derive(Default)]
 pub(crate) struct Watch(Vec<(Region, usize, u64)>);
 
 impl Watch {
-    pub(crate) fn add(&mut self, region: &Region, offset: usize) {
-        self.0.push((region.clone(), offset, region.word(offset).load()));
+    /// A word that has this value, or had it a moment ago.
+    pub(crate) fn add(&mut self, region: &Region, offset: usize, value: u64) {
+        self.0.push((region.clone(), offset, value));
     }
 
-    /// Words of a put of which some have landed: each of the others may be the last.
-    pub(crate) fn add_all(&mut self, region: &Region, offset: usize, words: usize) {
-        (0..words).for_each(|word| self.add(region, offset + 8 * word));
+    /// A slot for puts that was read, and one of whose words changes with each put. If only some words of a put have landed, each of the
+    /// others may be the last one.
+    pub(crate) fn add_slot(&mut self, region: &Region, offset: usize, read: &[u64], changes: usize, is_whole: bool) {
+        let words = if is_whole { changes..changes + 1 } else { 0..read.len() };
+        words.for_each(|word| self.add(region, offset + 8 * word, read[word]));
     }
 
     pub(crate) fn has_changed(&self) -> bool {
