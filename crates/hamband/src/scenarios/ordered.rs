@@ -3,6 +3,7 @@
 use std::cell::RefCell;
 use std::rc::Rc;
 
+use farfield_check::parts::{Excuse, patiently};
 use farfield_check::{Cluster, Faults, Scenario};
 use farfield_core::{Endpoint, Result};
 use farfield_fabric::DeathRule;
@@ -31,6 +32,8 @@ type Member = (Replicated<Purse>, Rc<RefCell<Writer<Purse>>>);
 struct Calls {
     taken: Vec<(u8, u64)>,
     perhaps: Vec<(u8, u64)>,
+    /// A call has timed out, since a fault had happened that was not known yet.
+    has_given_up: bool,
 }
 
 fn open(cluster: &Cluster) -> Result<Vec<Member>> {
@@ -180,7 +183,7 @@ fn deaths(name: &str, nodes: usize, victims: &[usize]) -> Scenario {
             let (calls, victims) = (Rc::clone(&calls), victims.clone());
             cluster.thread(me, "calls", move |ep| {
                 let (mut writer, name) = (writer.borrow_mut(), me as u8);
-                let is_victim = victims.contains(&me);
+                let (is_victim, excuse) = (victims.contains(&me), Excuse::now());
                 let mut work = || -> Result<()> {
                     update(&mut writer, ep, &PurseUpdate::Name(name))?;
                     for amount in 1..=2 {
@@ -193,6 +196,10 @@ fn deaths(name: &str, nodes: usize, victims: &[usize]) -> Scenario {
                 match work() {
                     // One that is cut off finds out that it counts as dead.
                     Err(_) if is_victim => return Ok(()),
+                    Err(error) if error.is_timeout() && excuse.is_given() => {
+                        calls.borrow_mut().has_given_up = true;
+                        return Ok(());
+                    }
                     done => done?,
                 }
                 let others = |purse: &Purse| {
@@ -200,7 +207,12 @@ fn deaths(name: &str, nodes: usize, victims: &[usize]) -> Scenario {
                     let live = (0..nodes as u8).filter(of).count();
                     purse.taken.iter().filter(|(name, _)| of(name)).count() == 2 * live
                 };
-                if is_victim { Ok(()) } else { ep.block_on(purse.wait_until(ep, ep.deadline(), others)) }
+                let is_over = |purse: &Purse| others(purse) || calls.borrow().has_given_up;
+                if is_victim {
+                    return Ok(());
+                }
+                let waited = patiently(|| ep.block_on(purse.wait_until(ep, ep.deadline(), is_over)));
+                if calls.borrow().has_given_up { Ok(()) } else { waited }
             });
         }
         Ok(())
