@@ -108,7 +108,7 @@ const HISTORY: usize = 12;
 const PROCESSES: usize = 3;
 const STEPS: usize = 24;
 /// Of the strategy, this many calls of each method are tried exhaustively. They are looked for so often.
-const FEW: usize = 3;
+const FEW: usize = 4;
 const LOOKS: usize = 500;
 
 impl<T: DataType> Check<T> {
@@ -125,7 +125,7 @@ impl<T: DataType> Check<T> {
     /// ```
     pub fn new(initial: T, calls: impl Strategy<Value = T::Update> + 'static) -> Check<T> {
         let laws = Laws::new(initial, T::coordination());
-        Check { laws, calls: calls.boxed(), few: vec![], depth: 4, states: 400, cases: 1000, executions: 500, seed: 0 }
+        Check { laws, calls: calls.boxed(), few: vec![], depth: 6, states: 1000, cases: 1000, executions: 500, seed: 0 }
     }
 
     /// A check with these calls.
@@ -178,7 +178,7 @@ impl<T: DataType> Check<T> {
         self
     }
 
-    /// How far the exhaustive part goes: states after so many calls, and so many states. By default 4 and 400.
+    /// How far the exhaustive part goes: states after so many calls, and so many states. By default 6 and 1000.
     ///
     /// ```
     /// use farfield_hamband::check::Check;
