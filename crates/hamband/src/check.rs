@@ -348,19 +348,18 @@ impl<T: DataType> Check<T> {
     fn sample(&self, seen: &mut Seen) -> Result<(), Refuted> {
         let strategy = (vec(self.calls.clone(), 0..=HISTORY), vec(self.calls.clone(), 2..=3));
         let all = RefCell::new(seen);
-        let judged = |history: &[T::Update], calls: &[T::Update]| {
+        shrunk(self.runner(self.cases), &strategy, |history, calls| {
             let place = self.laws.reach(history)?;
             self.laws.judge(&place, calls, &mut all.borrow_mut()).map(drop)
-        };
-        shrunk(self.runner(self.cases), &strategy, |(history, calls)| judged(history, calls))
+        })
     }
 
     fn execute(&self) -> Result<usize, Refuted> {
         let call = (0..PROCESSES, self.calls.clone()).prop_map(|(process, call)| Step::Call { process, call });
         let propagate = (0..PROCESSES, 0..STEPS).prop_map(|(process, call)| Step::Propagate { process, call });
-        let strategy = vec(prop_oneof![call, propagate], 0..=STEPS);
+        let strategy = (vec(prop_oneof![call, propagate], 0..=STEPS), Just(()));
         let calls = RefCell::new(0);
-        shrunk(self.runner(self.executions), &strategy, |steps| {
+        shrunk(self.runner(self.executions), &strategy, |steps, ()| {
             *calls.borrow_mut() += self.laws.execute(PROCESSES, steps)?;
             Ok(())
         })?;
@@ -452,26 +451,37 @@ impl fmt::Display for Report {
     }
 }
 
-/// Tests random values. What is refuted of the smallest one that is found.
-fn shrunk<S: Strategy>(
+/// Tests random lists, each with another value. What is refuted of the smallest ones that are found.
+fn shrunk<I: Clone + fmt::Debug, V: fmt::Debug>(
     mut runner: TestRunner,
-    strategy: &S,
-    test: impl Fn(&S::Value) -> Result<(), Refuted>,
+    strategy: &impl Strategy<Value = (Vec<I>, V)>,
+    test: impl Fn(&[I], &V) -> Result<(), Refuted>,
 ) -> Result<(), Refuted> {
     let refuted = RefCell::new(None);
-    let outcome = runner.run(strategy, |value| {
-        test(&value).map_err(|why| {
+    let outcome = runner.run(strategy, |(items, value)| {
+        test(&items, &value).map_err(|why| {
             let text = why.relation.to_string();
-            // The last value that fails is the smallest one.
+            // The last one that fails is the smallest.
             *refuted.borrow_mut() = Some(why);
             TestCaseError::fail(text)
         })
     });
-    match (outcome, refuted.into_inner()) {
-        (Ok(()), _) => Ok(()),
-        (Err(TestError::Fail(..)), Some(refuted)) => Err(refuted),
-        (Err(TestError::Fail(why, _) | TestError::Abort(why)), _) => Err(no_calls(why.message())),
+    let (mut items, value, mut refuted) = match (outcome, refuted.into_inner()) {
+        (Ok(()), _) => return Ok(()),
+        (Err(TestError::Fail(_, (items, value))), Some(refuted)) => (items, value, refuted),
+        (Err(TestError::Fail(why, _) | TestError::Abort(why)), _) => return Err(no_calls(why.message())),
+    };
+    // Now that the values are small, some items may not be needed any more.
+    let mut at = 0;
+    while at < items.len() {
+        let mut fewer = items.clone();
+        fewer.remove(at);
+        match test(&fewer, &value) {
+            Err(other) if other.relation == refuted.relation => (items, refuted, at) = (fewer, other, 0),
+            _ => at += 1,
+        }
     }
+    Err(refuted)
 }
 
 fn no_calls(why: &str) -> Refuted {
