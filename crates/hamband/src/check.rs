@@ -21,11 +21,11 @@
 //! | summarisation groups | `summarise(c₁, c₂)` does what c₁ and then c₂ do, and `remainder` the rest of it |
 //!
 //! The states are those that satisfy the invariant, and both calls are permissible in one of their places, as in the analysis
-//! (`docs/hamband.md`, "Which states"). A call that is refused there is not invariant-sufficient, so that part of the definitions needs no test of its own. A conflict
-//! orders two calls everywhere, so two methods that conflict need not be declared dependent.
+//! (`docs/hamband.md`, "Which states"). A call that is refused there is not invariant-sufficient, so that part of the definitions needs
+//! no test of its own. A conflict orders two calls everywhere, so two methods that conflict need not be declared dependent.
 //!
-//! A [`Refuted`] relation comes with an example, and says what to declare. A [`Report`] says what no sample has needed: coordination that may be too strong, and methods that
-//! were always refused.
+//! A [`Refuted`] relation comes with an example, and says what to declare. A [`Report`] says what no sample has needed: coordination
+//! that may be too strong, and methods that were always refused.
 //!
 //! ```
 //! use farfield_hamband::check::check;
@@ -252,9 +252,10 @@ impl<T: DataType> Check<T> {
     /// assert_eq!(check.exhaustively()?.warnings(), [] as [String; 0]);
     ///
     /// use CoursewareMethod as M;
-    /// let too_little = Coordination::none().conflict(M::AddCourse, M::DeleteCourse).depends(M::Enroll, M::AddCourse).depends(M::Enroll, M::RegisterStudent);
+    /// let too_little = Coordination::none().conflict(M::AddCourse, M::DeleteCourse);
+    /// let too_little = too_little.depends(M::Enroll, M::AddCourse).depends(M::Enroll, M::RegisterStudent);
     /// let refuted = check.coordination(too_little).exhaustively().unwrap_err();
-    /// assert_eq!(refuted.relation, Relation::PermissibleConflict { method: "DeleteCourse", with: "Enroll" });
+    /// assert_eq!(refuted.relation, Relation::PermissibleConflict { method: "Enroll", with: "DeleteCourse" });
     /// # Ok::<(), farfield_hamband::check::Refuted>(())
     /// ```
     pub fn exhaustively(&self) -> Result<Report, Refuted> {
@@ -346,7 +347,7 @@ impl<T: DataType> Check<T> {
     }
 
     fn sample(&self, seen: &mut Seen) -> Result<(), Refuted> {
-        let strategy = (vec(self.calls.clone(), 0..=HISTORY), vec(self.calls.clone(), 2..=3));
+        let strategy = (vec(self.calls.clone(), 0..=HISTORY), vec(self.calls.clone(), 2..=5));
         let all = RefCell::new(seen);
         shrunk(self.runner(self.cases), &strategy, |history, calls| {
             let place = self.laws.reach(history)?;

@@ -12,7 +12,7 @@ use crate::coordination::Coordination;
 ///
 /// The replicas apply each other's updates in different orders, and only as far as [`DataType::coordination`] says that the order matters.
 /// So what it says has to be true. Three tools find out:
-/// the analysis ([`analysis`](crate::analysis)) proves it of a specification, [`check`](crate::check) tests it against this code, and a
+/// the analysis ([`analysis`](crate::analysis)) proves it of a specification, [`check`](https://docs.rs/farfield-hamband/latest/farfield_hamband/check/) tests it against this code, and a
 /// replica that meets an update which it has to refuse reports it.
 ///
 /// ```

@@ -23,8 +23,8 @@
 //! Updates of CRDTs are *effects*: they carry all that their result depends on, as the tags that a removal has seen. The state has
 //! methods that make them, [`OrSet::removal_of`] for example. Call these on the replica that issues the update.
 //!
-//! An execution is replicated in any order that the relations allow. A removal depends on the additions that it has seen, so no
-//! replica applies it before them, even if a third process made them.
+//! Replicas apply updates in any order that the relations allow. A removal depends on the additions that it has seen, so no replica
+//! applies it before them, even if a third process made them.
 
 mod auction;
 mod bank;

@@ -193,6 +193,54 @@ fn cart() -> Check<Cart<u8>> {
         .never_both(|one, other| matches!((one, other), (Put { tag: one, .. }, Put { tag: other, .. }) if one == other))
 }
 
+/// The tag of a node's update with this number.
+fn of(node: u16, count: u64) -> Tag {
+    Tag { node, count }
+}
+
+fn few_of_mv_register() -> Check<MvRegister<u8>> {
+    let write = |value, tag, seen: &[Tag]| MvUpdate::Write { value, tag, seen: seen.iter().copied().collect() };
+    let calls = [
+        write(1, of(0, 1), &[]),
+        write(2, of(1, 1), &[]),
+        write(3, of(0, 2), &[of(0, 1)]),
+        write(4, of(1, 2), &[of(0, 1), of(1, 1)]),
+        write(5, of(2, 1), &[of(0, 1), of(0, 2)]),
+    ];
+    Check::of(MvRegister::default(), calls).never_both(|one, other| one == other)
+}
+
+fn few_of_or_set() -> Check<OrSet<u8>> {
+    use OrSetUpdate::{Add, Remove};
+    let calls = [
+        Add { element: 0, tag: of(0, 1) },
+        Add { element: 0, tag: of(1, 1) },
+        Add { element: 1, tag: of(0, 2) },
+        Remove { element: 0, tags: [of(0, 1)].into() },
+        Remove { element: 0, tags: [of(1, 1)].into() },
+        Remove { element: 0, tags: [of(0, 1), of(1, 1)].into() },
+        Remove { element: 1, tags: [of(0, 2)].into() },
+    ];
+    Check::of(OrSet::default(), calls).never_both(|one, other| matches!(one, Add { .. }) && one == other)
+}
+
+fn few_of_cart() -> Check<Cart<u8>> {
+    use CartUpdate::{Put, Remove};
+    let put = |tag, item, quantity, replaced: &[Tag]| {
+        let replaced = replaced.iter().copied().collect();
+        Put { tag, item, quantity, replaced }
+    };
+    let calls = [
+        put(of(0, 1), 0, 1, &[]),
+        put(of(1, 1), 0, 2, &[]),
+        put(of(0, 2), 0, 3, &[of(0, 1)]),
+        put(of(1, 2), 1, 1, &[of(0, 1), of(1, 1)]),
+        Remove { seen: [of(0, 1)].into() },
+        Remove { seen: [of(0, 2), of(1, 1)].into() },
+    ];
+    Check::of(Cart::default(), calls).never_both(|one, other| matches!(one, Put { .. }) && one == other)
+}
+
 /// What is declared is not refuted, and all of it is needed.
 fn passes<T: DataType>(what: &str, check: &Check<T>) -> Report {
     let report = check.run().unwrap_or_else(|refuted| panic!("{what}: {refuted}"));
@@ -217,6 +265,10 @@ fn the_code_of_every_type_does_what_it_declares() {
     passes("MV register", &mv_register());
     passes("OR-set", &or_set());
     passes("cart", &cart());
+    // Random tags seldom name updates that are there. Those of these calls do.
+    passes("MV register, few", &few_of_mv_register());
+    passes("OR-set, few", &few_of_or_set());
+    passes("cart, few", &few_of_cart());
 }
 
 /// All that the type declares, but for one relation.
@@ -275,7 +327,7 @@ fn no_declared_relation_can_be_left_out() {
     assert_eq!(needs_all("courseware", courseware), 4);
     assert_eq!(needs_all("project management", project_management), 4);
     assert_eq!(needs_all("movie", movie), 2);
-    assert_eq!(needs_all("MV register", mv_register), 1);
-    assert_eq!(needs_all("OR-set", or_set), 1);
-    assert_eq!(needs_all("cart", cart), 2);
+    assert_eq!(needs_all("MV register", few_of_mv_register), 1);
+    assert_eq!(needs_all("OR-set", few_of_or_set), 1);
+    assert_eq!(needs_all("cart", few_of_cart), 2);
 }

@@ -16,10 +16,10 @@ use core::fmt;
 ///     refuted.to_string(),
 ///     "\
 /// `Withdraw` depends on `Deposit`, and the coordination does not say so: declare `.depends(Withdraw, Deposit)`
-///     before                                               Account { balance: 0 }
-///     Deposit(Amount(1))                                   Account { balance: 1 }
-///     Deposit(Amount(1)), then Withdraw(Amount(1))         Account { balance: 0 }
-///     Withdraw(Amount(1))                                  refused: the balance is too low: 0"
+///     before                                        Account { balance: 0 }
+///     Deposit(Amount(1))                            Account { balance: 1 }
+///     Deposit(Amount(1)), then Withdraw(Amount(1))  Account { balance: 0 }
+///     Withdraw(Amount(1))                           refused: the balance is too low: 0"
 /// );
 /// ```
 #[derive(Clone, PartialEq, Eq, Debug)]

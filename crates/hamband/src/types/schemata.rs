@@ -312,8 +312,8 @@ impl<S: Element, C: Element> DataType for Courseware<S, C> {
     }
 }
 
-/// Customers and movies: two relations that do not refer to each other (§5 of the paper). All methods conflict, in two synchronisation groups:
-/// `AddCustomer` with `DeleteCustomer`, and `AddMovie` with `DeleteMovie`. Each has a leader of its own.
+/// Customers and movies: two relations that do not refer to each other (§5 of the paper). All methods conflict, in two
+/// synchronisation groups: `AddCustomer` with `DeleteCustomer`, and `AddMovie` with `DeleteMovie`. Each has a leader of its own.
 ///
 /// ```
 /// use farfield_hamband::DataType;
