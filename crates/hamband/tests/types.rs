@@ -331,3 +331,29 @@ fn no_declared_relation_can_be_left_out() {
     assert_eq!(needs_all("OR-set", few_of_or_set), 1);
     assert_eq!(needs_all("cart", few_of_cart), 2);
 }
+
+#[test]
+fn what_a_node_writes_last_it_reads() {
+    // Its clock may be behind that of another node.
+    let mut register = LwwRegister::default();
+    register.apply(&register.write_of(1, 100, 7)).unwrap_or_else(|never| match never {});
+    register.apply(&register.write_of(2, 50, 0)).unwrap_or_else(|never| match never {});
+    assert_eq!((register.read(), register.written_at()), (Some(&2), Some(Timestamp { time: 101, node: 0 })));
+
+    let mut cart = Cart::default();
+    for quantity in 1..=3 {
+        cart.apply(&cart.put_of('a', quantity, 0)).expect("the lines are there");
+    }
+    assert_eq!((cart.quantity(&'a'), cart.items().count()), (3, 1));
+}
+
+#[test]
+fn sums_do_not_overflow() {
+    let mut account = Account::default();
+    let most = Account::deposit_of(u64::MAX);
+    let all = (0..99).try_fold(most.clone(), |sum, _| Account::summarise(&sum, &most)).expect("a summary");
+    account.apply(&all).expect("a deposit");
+    assert_eq!(account.balance(), 100 * u128::from(u64::MAX));
+    assert_eq!(Account::remainder(&all, &all), Some(Account::deposit_of(0)));
+    assert_eq!(Account::remainder(&all, &most), None); // it is no later summary
+}

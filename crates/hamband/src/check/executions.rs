@@ -1,6 +1,6 @@
 //! Executions of the abstract semantics (§3.2, figure 5) with the coordination that a type declares.
 
-use super::laws::{Laws, name_of};
+use super::laws::{Laws, name_of, shown};
 use super::refuted::{Example, Refuted, Relation};
 use crate::data_type::{DataType, Update};
 
@@ -71,7 +71,7 @@ impl<T: DataType> World<'_, T> {
         let is_possible = self.made.iter().all(|other| !(self.laws.never_both)(&other.call, call));
         if !is_possible
             || !self.made.iter().enumerate().all(is_synchronised)
-            || self.states[process].clone().apply(call).is_err()
+            || self.laws.then(&self.states[process], call).is_err()
         {
             return Ok(());
         }
@@ -109,15 +109,12 @@ impl<T: DataType> World<'_, T> {
         } else {
             format!("process {process} applies {call:?} of process {of}")
         };
-        let outcome = self.states[process].apply(&call);
-        let shown = match &outcome {
-            Ok(()) => format!("{:?}", self.states[process]),
-            Err(refusal) => format!("refused: {refusal}"),
-        };
-        self.told.push((label, shown));
+        let outcome = self.laws.then(&self.states[process], &call);
+        self.told.push((label, shown(&outcome)));
         self.histories[process].push(number);
-        if outcome.is_err() || !self.states[process].invariant() {
-            return Err(self.refuted(Relation::ExecutionIntegrity { method: name_of(&call) }));
+        match outcome {
+            Ok(state) => self.states[process] = state,
+            Err(_) => return Err(self.refuted(Relation::ExecutionIntegrity { method: name_of(&call) })),
         }
         let sorted = |process: usize| {
             let mut history = self.histories[process].clone();

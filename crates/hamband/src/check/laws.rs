@@ -137,7 +137,7 @@ impl<T: DataType> Laws<T> {
     }
 
     /// Applies a call after another one. What has to hold of `apply` is tested where it comes first.
-    fn then(&self, state: &T, call: &T::Update) -> After<T> {
+    pub(super) fn then(&self, state: &T, call: &T::Update) -> After<T> {
         let mut state = state.clone();
         match catch_unwind(AssertUnwindSafe(|| state.apply(call))) {
             Ok(Ok(())) if state.invariant() => Ok(state),
@@ -166,6 +166,10 @@ impl<T: DataType> Laws<T> {
                 }
                 seen.pairs += 1;
                 let both = self.then(state, second);
+                if both.is_err() {
+                    // It is a refusal, and not a fault of the code.
+                    drop(self.step(&place.then(first, state.clone()), second)?);
+                }
                 let pair = Pair { place, calls: [first, second], after: [&after[one], &after[other]], both: &both };
                 self.concur(&pair, one <= other, seen)?;
                 self.is_independent(&pair, seen)?;
@@ -298,7 +302,7 @@ fn label<U: Debug>(calls: &[&U]) -> String {
     calls.iter().map(|call| format!("{call:?}")).collect::<Vec<_>>().join(", then ")
 }
 
-fn shown<T: Debug>(outcome: &After<T>) -> String {
+pub(super) fn shown<T: Debug>(outcome: &After<T>) -> String {
     match outcome {
         Ok(state) => format!("{state:?}"),
         Err(refusal) => format!("refused: {refusal}"),

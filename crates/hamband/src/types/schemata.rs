@@ -1,6 +1,6 @@
 //! Relational schemata: relations that refer to each other, and two that do not.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
@@ -25,8 +25,8 @@ use crate::{Coordination, DataType, methods};
 pub struct ProjectManagement<P, E> {
     projects: BTreeSet<P>,
     employees: BTreeSet<E>,
-    /// By project.
-    works: BTreeSet<(P, E)>,
+    /// By project. None is empty.
+    works: BTreeMap<P, BTreeSet<E>>,
 }
 
 initially_empty!(ProjectManagement<P, E> { projects, employees, works });
@@ -104,7 +104,7 @@ impl<P: Element, E: Element> ProjectManagement<P, E> {
     /// assert!(!farfield_hamband::types::ProjectManagement::default().works_on(&'a', &'p'));
     /// ```
     pub fn works_on(&self, employee: &E, project: &P) -> bool {
-        self.works.contains(&(project.clone(), employee.clone()))
+        self.works.get(project).is_some_and(|employees| employees.contains(employee))
     }
 }
 
@@ -122,7 +122,7 @@ impl<P: Element, E: Element> DataType for ProjectManagement<P, E> {
                 self.projects.remove(project);
             }
             ProjectUpdate::WorksOn { employee, project } => {
-                self.works.insert((project.clone(), employee.clone()));
+                self.works.entry(project.clone()).or_default().insert(employee.clone());
             }
             ProjectUpdate::AddEmployee(more) => self.employees.extend(more.iter().cloned()),
         }
@@ -131,7 +131,7 @@ impl<P: Element, E: Element> DataType for ProjectManagement<P, E> {
 
     fn check(&self, update: &ProjectUpdate<P, E>) -> Result<(), ProjectRefusal> {
         match update {
-            ProjectUpdate::DeleteProject(project) if self.works.iter().any(|(of, _)| of == project) => {
+            ProjectUpdate::DeleteProject(project) if self.works.contains_key(project) => {
                 Err(ProjectRefusal::HasEmployees)
             }
             ProjectUpdate::WorksOn { employee, .. } if !self.employees.contains(employee) => {
@@ -145,9 +145,8 @@ impl<P: Element, E: Element> DataType for ProjectManagement<P, E> {
     }
 
     fn invariant(&self) -> bool {
-        self.works
-            .iter()
-            .all(|(project, employee)| self.projects.contains(project) && self.employees.contains(employee))
+        let is_right = |employees: &BTreeSet<E>| !employees.is_empty() && employees.is_subset(&self.employees);
+        self.works.iter().all(|(project, employees)| self.projects.contains(project) && is_right(employees))
     }
 
     fn coordination() -> Coordination<ProjectMethod> {
@@ -189,8 +188,8 @@ impl<P: Element, E: Element> DataType for ProjectManagement<P, E> {
 pub struct Courseware<S, C> {
     students: BTreeSet<S>,
     courses: BTreeSet<C>,
-    /// By course.
-    enrolled: BTreeSet<(C, S)>,
+    /// By course. None is empty.
+    enrolled: BTreeMap<C, BTreeSet<S>>,
 }
 
 initially_empty!(Courseware<S, C> { students, courses, enrolled });
@@ -267,7 +266,7 @@ impl<S: Element, C: Element> Courseware<S, C> {
     /// assert!(!farfield_hamband::types::Courseware::default().is_enrolled(&'a', &'l'));
     /// ```
     pub fn is_enrolled(&self, student: &S, course: &C) -> bool {
-        self.enrolled.contains(&(course.clone(), student.clone()))
+        self.enrolled.get(course).is_some_and(|students| students.contains(student))
     }
 }
 
@@ -280,7 +279,9 @@ impl<S: Element, C: Element> DataType for Courseware<S, C> {
         match update {
             CoursewareUpdate::AddCourse(course) => self.courses.insert(course.clone()),
             CoursewareUpdate::DeleteCourse(course) => self.courses.remove(course),
-            CoursewareUpdate::Enroll { student, course } => self.enrolled.insert((course.clone(), student.clone())),
+            CoursewareUpdate::Enroll { student, course } => {
+                self.enrolled.entry(course.clone()).or_default().insert(student.clone())
+            }
             CoursewareUpdate::RegisterStudent(student) => self.students.insert(student.clone()),
         };
         Ok(())
@@ -288,7 +289,7 @@ impl<S: Element, C: Element> DataType for Courseware<S, C> {
 
     fn check(&self, update: &CoursewareUpdate<S, C>) -> Result<(), CoursewareRefusal> {
         match update {
-            CoursewareUpdate::DeleteCourse(course) if self.enrolled.iter().any(|(of, _)| of == course) => {
+            CoursewareUpdate::DeleteCourse(course) if self.enrolled.contains_key(course) => {
                 Err(CoursewareRefusal::HasStudents)
             }
             CoursewareUpdate::Enroll { student, .. } if !self.students.contains(student) => {
@@ -302,7 +303,8 @@ impl<S: Element, C: Element> DataType for Courseware<S, C> {
     }
 
     fn invariant(&self) -> bool {
-        self.enrolled.iter().all(|(course, student)| self.courses.contains(course) && self.students.contains(student))
+        let is_right = |students: &BTreeSet<S>| !students.is_empty() && students.is_subset(&self.students);
+        self.enrolled.iter().all(|(course, students)| self.courses.contains(course) && is_right(students))
     }
 
     fn coordination() -> Coordination<CoursewareMethod> {
