@@ -222,6 +222,21 @@ impl<M: Method> Coordination<M> {
         }
     }
 
+    /// The summarisation groups that were named, also those with methods that are not reducible.
+    ///
+    /// ```
+    /// # farfield_hamband::methods! {
+    /// #     #[derive(Clone, PartialEq, Debug, serde::Serialize, serde::Deserialize)]
+    /// #     enum U: M { Deposit(u64), Withdraw(u64) }
+    /// # }
+    /// let account = farfield_hamband::Coordination::none().summarised([M::Deposit]);
+    /// assert_eq!(account.summary_groups(), [[M::Deposit]]);
+    /// ```
+    pub fn summary_groups(&self) -> Vec<Vec<M>> {
+        let of = |group| M::ALL.iter().copied().filter(move |method| self.summarised[method.number()] == Some(group));
+        (0..self.summary_groups).map(|group| of(group).collect()).filter(|group: &Vec<M>| !group.is_empty()).collect()
+    }
+
     /// The number of the summarisation group of a method that is reducible.
     pub(crate) fn summary_of(&self, method: M) -> Option<usize> {
         self.summarised[method.number()].filter(|_| self.category(method) == Category::Reducible)

@@ -12,7 +12,7 @@ use crate::coordination::Coordination;
 ///
 /// The replicas apply each other's updates in different orders, and only as far as [`DataType::coordination`] says that the order matters.
 /// So what it says has to be true. Three tools find out:
-/// the analysis ([`analysis`](crate::analysis)) proves it of a specification, [`check`](crate::check) tests it against this code, and a
+/// the analysis ([`analysis`](crate::analysis)) proves it of a specification, [`check`](https://docs.rs/farfield-hamband/latest/farfield_hamband/check/) tests it against this code, and a
 /// replica that meets an update which it has to refuse reports it.
 ///
 /// ```
@@ -190,16 +190,30 @@ pub trait Method: Copy + Eq + Debug + Send + Sync + 'static {
 /// }
 /// assert_eq!(farfield_hamband::Update::method(&AccountUpdate::Withdraw { amount: 3 }), AccountMethod::Withdraw);
 /// ```
+///
+/// An enum with parameters has a bound for each; [`Element`](crate::types::Element) is one that is enough.
+///
+/// ```
+/// use farfield_hamband::types::Element;
+/// farfield_hamband::methods! {
+///     #[derive(Clone, PartialEq, Debug, serde::Serialize, serde::Deserialize)]
+///     #[serde(bound = "E: Element")]
+///     enum SetUpdate<E: Element>: SetMethod {
+///         Add(E),
+///     }
+/// }
+/// assert_eq!(farfield_hamband::Update::method(&SetUpdate::Add("a".to_owned())), SetMethod::Add);
+/// ```
 #[macro_export]
 macro_rules! methods {
     (
         $(#[$attribute:meta])*
-        $visibility:vis enum $update:ident: $method:ident {
+        $visibility:vis enum $update:ident $(<$($parameter:ident: $bound:path),+ $(,)?>)?: $method:ident {
             $($(#[$of_variant:meta])* $variant:ident $(($($tuple:tt)*))? $({$($fields:tt)*})?),+ $(,)?
         }
     ) => {
         $(#[$attribute])*
-        $visibility enum $update {
+        $visibility enum $update $(<$($parameter),+>)? {
             $($(#[$of_variant])* $variant $(($($tuple)*))? $({$($fields)*})?),+
         }
 
@@ -219,7 +233,7 @@ macro_rules! methods {
             }
         }
 
-        impl $crate::Update for $update {
+        impl $(<$($parameter: $bound),+>)? $crate::Update for $update $(<$($parameter),+>)? {
             type Method = $method;
 
             fn method(&self) -> $method {

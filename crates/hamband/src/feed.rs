@@ -34,6 +34,7 @@ use farfield_fabric::{self as fabric, Endpoint, NodeId, Region, RemotePtr, read_
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 use zerocopy::IntoBytes;
 
+use crate::errors::is_passing;
 use crate::watch::Watch;
 
 /// Words of an entry before its message.
@@ -160,7 +161,7 @@ impl Outgoing {
                 Ok(()) => {}
                 Err(error) if error.is_gone() => self.readers[at].sent = self.head,
                 // A node that does not answer now is decided about by the members.
-                Err(error) if error.is_refused() || error.is_unreachable() => is_all = false,
+                Err(error) if is_passing(&error) => is_all = false,
                 Err(error) => return Err(error),
             }
         }

@@ -28,6 +28,8 @@
 #![forbid(unsafe_code)]
 
 pub mod analysis;
+#[cfg(feature = "check")]
+pub mod check;
 #[cfg(any(not(seeded), clippy, doc, rust_analyzer))]
 mod chores;
 #[cfg(any(not(seeded), clippy, doc, rust_analyzer))]
@@ -52,6 +54,7 @@ mod replicated;
 pub mod scenarios;
 #[cfg(any(not(seeded), clippy, doc, rust_analyzer))]
 mod summaries;
+pub mod types;
 mod watch;
 
 // Where the seeded bugs are on, copies of the modules that have a `cfg(any(not(seeded), …))` (`mutants`).

@@ -12,6 +12,7 @@ use crate::analysis::Category;
 use crate::chores::Chores;
 use crate::conflicting::{Asked, Desk, Led, Order, Slip, slot_bytes as slip_bytes};
 use crate::data_type::{DataType, Method, Update};
+use crate::errors::is_passing;
 use crate::feed::{Incoming, Outgoing};
 use crate::local::{Begun, Group, Local, Parts};
 use crate::options::{MESSAGE_OVERHEAD, ReplicatedOptions};
@@ -433,7 +434,7 @@ impl<T: DataType> Writer<T> {
                 if requested != Some((leader, term)) {
                     let slip = Slip { group, term, number, bytes: bytes.clone() };
                     match shared.desk.request(endpoint, leader, &slip) {
-                        Err(error) if error.is_refused() || error.is_unreachable() => {}
+                        Err(error) if is_passing(&error) => {}
                         sent => {
                             sent?;
                             requested = Some((leader, term));
@@ -559,7 +560,7 @@ impl<T: DataType> Writer<T> {
             match seen {
                 Ok(count) if count >= entries => return Ok(()),
                 Err(error) if error.is_gone() => return Ok(()),
-                Err(error) if !error.is_unreachable() && !error.is_refused() => return Err(error.into()),
+                Err(error) if !is_passing(&error) => return Err(error.into()),
                 _ if now >= deadline => {
                     let (what, waited) = ("a replica that has not applied all calls".into(), endpoint.timeout());
                     return Err(ErrorKind::Timeout { what, waited, missing: vec![node] }.into());

@@ -27,6 +27,7 @@ use farfield_fabric::{self as fabric, Endpoint, NodeId, Region, RemotePtr, read_
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 use zerocopy::IntoBytes;
 
+use crate::errors::is_passing;
 use crate::watch::Watch;
 
 /// Words of a slot before the summary.
@@ -152,7 +153,7 @@ impl Summaries {
         for (_, peer) in &self.peers {
             match endpoint.put(peer.byte_add(place as u64), &image).detach() {
                 Err(error) if error.is_gone() => {}
-                Err(error) if error.is_refused() || error.is_unreachable() => is_all = false,
+                Err(error) if is_passing(&error) => is_all = false,
                 put => put?,
             }
         }

@@ -3,7 +3,7 @@
 use std::cell::RefCell;
 use std::rc::Rc;
 
-use farfield_check::parts::{Excuse, patiently};
+use farfield_check::parts::{Excuse, goes_on, patiently};
 use farfield_check::{Cluster, Faults, Scenario};
 use farfield_core::{Endpoint, Result};
 use farfield_fabric::DeathRule;
@@ -46,16 +46,13 @@ fn open(cluster: &Cluster) -> Result<Vec<Member>> {
 }
 
 /// At the end: the orders of all live replicas are prefixes of one, what was acknowledged is in it, once, and nothing else.
-fn at_end(cluster: &Cluster, members: &[Member], calls: &Rc<RefCell<Calls>>, dead: &[usize]) {
-    let (members, calls, dead) = (members.to_vec(), Rc::clone(calls), dead.to_vec());
+fn at_end(cluster: &Cluster, members: &[Member], calls: &Rc<RefCell<Calls>>) {
+    let (members, calls, nodes) = (members.to_vec(), Rc::clone(calls), cluster.nodes());
     cluster.at_end(move || {
         let calls = calls.borrow();
         let mut longest: Vec<(u8, u64)> = Vec::new();
         let mut orders = Vec::new();
-        for (rank, (purse, _)) in members.iter().enumerate() {
-            if dead.contains(&rank) {
-                continue;
-            }
+        for (_, (purse, _)) in nodes.iter().zip(&members).filter(|(node, _)| goes_on(node)) {
             let purse = purse.query(Purse::clone)?;
             if purse.taken.len() > longest.len() {
                 longest.clone_from(&purse.taken);
@@ -102,7 +99,7 @@ fn order() -> Scenario {
     let about = "of two calls of which one is permissible, one is made, in one order everywhere";
     Scenario::new("hamband/order", about, 2, |cluster| {
         let (members, calls) = (open(cluster)?, Rc::<RefCell<Calls>>::default());
-        at_end(cluster, &members, &calls, &[]);
+        at_end(cluster, &members, &calls);
         for (me, (purse, writer)) in members.into_iter().enumerate() {
             let calls = Rc::clone(&calls);
             cluster.thread(me, "calls", move |ep| {
@@ -124,7 +121,7 @@ fn refusal() -> Scenario {
     let about = "a call that is refused changes nothing, and the next one is made";
     Scenario::new("hamband/refusal", about, 3, |cluster| {
         let (members, calls) = (open(cluster)?, Rc::<RefCell<Calls>>::default());
-        at_end(cluster, &members, &calls, &[]);
+        at_end(cluster, &members, &calls);
         for (me, (purse, writer)) in members.into_iter().enumerate() {
             let calls = Rc::clone(&calls);
             cluster.thread(me, "calls", move |ep| {
@@ -148,7 +145,7 @@ fn depends() -> Scenario {
     let about = "an ordered call waits for the calls that it depends on";
     Scenario::new("hamband/ordered-after", about, 3, |cluster| {
         let (members, calls) = (open(cluster)?, Rc::<RefCell<Calls>>::default());
-        at_end(cluster, &members, &calls, &[]);
+        at_end(cluster, &members, &calls);
         for (me, (purse, writer)) in members.into_iter().enumerate() {
             let calls = Rc::clone(&calls);
             cluster.thread(me, "calls", move |ep| {
@@ -178,9 +175,9 @@ fn deaths(name: &str, nodes: usize, victims: &[usize]) -> Scenario {
     let victims = victims.to_vec();
     Scenario::new(name, about, nodes, move |cluster| {
         let (members, calls) = (open(cluster)?, Rc::<RefCell<Calls>>::default());
-        at_end(cluster, &members, &calls, &victims);
+        at_end(cluster, &members, &calls);
         for (me, (purse, writer)) in members.into_iter().enumerate() {
-            let (calls, victims) = (Rc::clone(&calls), victims.clone());
+            let (calls, victims, node) = (Rc::clone(&calls), victims.clone(), cluster.node(me));
             cluster.thread(me, "calls", move |ep| {
                 let (mut writer, name) = (writer.borrow_mut(), me as u8);
                 let (is_victim, excuse) = (victims.contains(&me), Excuse::now());
@@ -195,7 +192,10 @@ fn deaths(name: &str, nodes: usize, victims: &[usize]) -> Scenario {
                 };
                 match work() {
                     // One that is cut off finds out that it counts as dead.
-                    Err(_) if is_victim => return Ok(()),
+                    Err(_) if is_victim || !goes_on(&node) => {
+                        calls.borrow_mut().has_given_up |= !is_victim;
+                        return Ok(());
+                    }
                     Err(error) if error.is_timeout() && excuse.is_given() => {
                         calls.borrow_mut().has_given_up = true;
                         return Ok(());
@@ -212,7 +212,7 @@ fn deaths(name: &str, nodes: usize, victims: &[usize]) -> Scenario {
                     return Ok(());
                 }
                 let waited = patiently(|| ep.block_on(purse.wait_until(ep, ep.deadline(), is_over)));
-                if calls.borrow().has_given_up { Ok(()) } else { waited }
+                if calls.borrow().has_given_up || !goes_on(&node) { Ok(()) } else { waited }
             });
         }
         Ok(())
