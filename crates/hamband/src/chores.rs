@@ -1,10 +1,11 @@
 //! The work of the service thread: it applies what the others send, reports how far it is, sends what was refused, and copies what the dead
 //! have left behind. So a process that makes no call delays none of the others.
 
+use core::time::Duration;
 use std::sync::Arc;
 
 use farfield_core::toolkit::{Hold, Poller, Progress};
-use farfield_fabric::Endpoint;
+use farfield_fabric::{Endpoint, Instant};
 
 use crate::conflicting::Request;
 use crate::data_type::DataType;
@@ -17,14 +18,30 @@ pub(crate) struct Chores<T: DataType> {
     repair: Repair,
     /// By process: its last request that was served.
     served: Vec<Option<Request>>,
+    /// How long the next pause lasts, if nothing gets on meanwhile.
+    pause: Duration,
+    again_at: Option<Instant>,
     /// Until the object is closed here.
     open: Option<Hold>,
 }
 
+/// The pauses between attempts at something that is refused, or waits for another node.
+const PAUSES: [Duration; 2] = [Duration::from_micros(100), Duration::from_millis(100)];
+
 impl<T: DataType> Chores<T> {
     pub(crate) fn new(shared: Arc<Shared<T>>, repair: Repair, open: Hold) -> Chores<T> {
         let served = vec![None; shared.counts.len()];
-        Chores { shared, repair, served, open: Some(open) }
+        Chores { shared, repair, served, pause: PAUSES[0], again_at: None, open: Some(open) }
+    }
+
+    /// Something is to be done again, also if nothing happens. What waits for another node may wait for long.
+    fn again(&mut self, endpoint: &Endpoint) -> Progress {
+        let now = endpoint.now();
+        if self.again_at.is_none_or(|at| at <= now) {
+            self.again_at = Some(now + self.pause);
+            self.pause = PAUSES[1].min(2 * self.pause);
+        }
+        self.again_at.map_or(Progress::Idle, Progress::Until)
     }
 
     /// The others wait for this replica no more. False if one could not be told.
@@ -42,8 +59,9 @@ impl<T: DataType> Chores<T> {
 impl<T: DataType> Poller for Chores<T> {
     fn poll(&mut self, endpoint: &Endpoint) -> Progress {
         if self.shared.is_closed.load() != 0 {
-            if !self.leave(endpoint) {
-                return Progress::Retry;
+            // One that was evicted has nobody to tell.
+            if !self.leave(endpoint) && !endpoint.fabric().is_fenced() {
+                return self.again(endpoint);
             }
             self.open = None;
             return Progress::Done;
@@ -80,9 +98,10 @@ impl<T: DataType> Poller for Chores<T> {
         }
         if some {
             self.shared.has_changed(endpoint);
+            (self.pause, self.again_at) = (PAUSES[0], None);
             return Progress::Busy;
         }
-        if retry { Progress::Retry } else { Progress::Idle }
+        if retry && !endpoint.fabric().is_fenced() { self.again(endpoint) } else { Progress::Idle }
     }
 
     /// Calls that are done here reach the others.

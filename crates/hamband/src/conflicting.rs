@@ -32,7 +32,7 @@
 
 use core::time::Duration;
 
-use farfield_core::toolkit::ErrorContext;
+use farfield_core::toolkit::{ErrorContext, RefusedPause};
 use farfield_core::{ErrorKind, Node, Result};
 use farfield_fabric::{self as fabric, Endpoint, Instant, LocalMutex, NodeId, Region, RemotePtr, Word, read_words};
 use farfield_mu::{NotLeader, NotNext, Proposer, ReplicatedLog};
@@ -42,7 +42,7 @@ use zerocopy::IntoBytes;
 use crate::data_type::{DataType, Method, Update};
 use crate::feed::READS_NO_MORE;
 use crate::replica::{decode, encode};
-use crate::replicated::{LOOKS_AGAIN, Shared};
+use crate::replicated::Shared;
 use crate::watch::Watch;
 
 /// Words of a slot before the call.
@@ -313,7 +313,7 @@ impl<T: DataType> Shared<T> {
         deadline: Instant,
     ) -> Result<()> {
         let processes = self.counts.len();
-        let needed = processes / 2;
+        let (needed, mut pause) = (processes / 2, RefusedPause::default());
         loop {
             let mut late = Vec::new();
             let rows = self.counts.iter().filter(|(rank, ..)| *rank != self.me);
@@ -351,7 +351,7 @@ impl<T: DataType> Shared<T> {
                 let what = "a majority to apply what a call depends on".into();
                 return Err(ErrorKind::Timeout { what, waited: endpoint.timeout(), missing: late }.into());
             }
-            endpoint.wait_for_change(deadline.min(now + LOOKS_AGAIN)).await;
+            pause.wait(endpoint, deadline).await;
         }
     }
 

@@ -194,7 +194,6 @@ pub(crate) struct Incoming {
     capacity: usize,
     /// Of the source, for this replica.
     taken: RemotePtr<u64>,
-    pub(crate) source: NodeId,
     /// Before the next entry.
     position: u64,
     /// The number of the next entry.
@@ -218,7 +217,6 @@ impl Incoming {
             base: source.0 * capacity,
             capacity,
             taken,
-            source: source.1,
             position: 0,
             next: 0,
             told: 0,

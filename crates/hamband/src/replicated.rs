@@ -29,8 +29,8 @@ const STABLE: usize = 1;
 /// Entries of a log that some replica has not applied yet.
 const LOG_ENTRIES: usize = 256;
 
-/// How long a wait for a word of another node lasts before the node is looked at again.
-pub(crate) const LOOKS_AGAIN: Duration = Duration::from_millis(10);
+/// How long a wait for another node lasts before that is looked at again, at first.
+const LOOKS_AGAIN: Duration = Duration::from_millis(10);
 
 /// A set of dead processes is a word.
 const PROCESSES_MAX: usize = 64;
@@ -302,7 +302,6 @@ impl<T: DataType> Replicated<T> {
             if is_satisfied {
                 return Ok(());
             }
-            let decided = shared.decided();
             let has_changed = || {
                 (watch.has_changed() || shared.changes.load() != changes || shared.decided() != decided)
                     .then_some(Ok(()))
@@ -406,6 +405,7 @@ impl<T: DataType> Writer<T> {
         let asked = Asked { group, origin: me, number, call };
         // The term in which a request is on its way, and to which process.
         let mut requested = None;
+        let mut pause = LOOKS_AGAIN;
         loop {
             // Before the look: what comes after it ends the wait.
             let (term, decided, leader) = (order.log.term(), shared.decided(), order.log.leader());
@@ -456,7 +456,9 @@ impl<T: DataType> Writer<T> {
                 (of_log || of_others || of_turn).then_some(Ok(()))
             };
             let fails = || object.check_unasked().err().map(Err);
-            let until = if requested.is_some() { deadline } else { deadline.min(endpoint.now() + LOOKS_AGAIN) };
+            // A request that could not be put is put again.
+            let until = if requested.is_some() { deadline } else { deadline.min(endpoint.now() + pause) };
+            pause *= 2;
             match endpoint.wait_until_or(until, has_changed, fails).await {
                 Err(error) if error.is_timeout() && endpoint.now() < deadline => {}
                 waited => {
@@ -555,8 +557,11 @@ impl<T: DataType> Writer<T> {
         deadline: Instant,
     ) -> Result<()> {
         let mut seen = endpoint.get(applied).await;
+        let mut pause = LOOKS_AGAIN;
         loop {
             let now = endpoint.now();
+            let until = deadline.min(now + pause);
+            pause *= 2;
             match seen {
                 Ok(count) if count >= entries => return Ok(()),
                 Err(error) if error.is_gone() => return Ok(()),
@@ -567,12 +572,11 @@ impl<T: DataType> Writer<T> {
                 }
                 // A death does not change the word.
                 Ok(count) => {
-                    let until = deadline.min(now + LOOKS_AGAIN);
                     let waited = endpoint.wait_remote(applied, count, until).await;
                     seen = if waited.as_ref().is_err_and(fabric::Error::is_timeout) { Ok(count) } else { waited };
                 }
                 Err(_) => {
-                    endpoint.wait_for_change(deadline.min(now + LOOKS_AGAIN)).await;
+                    endpoint.wait_for_change(until).await;
                     seen = endpoint.get(applied).await;
                 }
             }
