@@ -207,6 +207,28 @@ impl ReplicatedLog {
         self.0.core.term.load()
     }
 
+    /// Asks the replicas to let this node lead, though another one leads that is alive: before that one is shut down, say,
+    /// or to move the leader to where the work is. The service thread does it. It may fail, or be overtaken by another
+    /// candidate: see [`ReplicatedLog::is_leader`].
+    ///
+    /// ```
+    /// # use farfield_mu::{LogOptions, ReplicatedLog};
+    /// # let nodes = farfield::local_session(3)?;
+    /// # let logs = farfield::on_each(&nodes, |node| ReplicatedLog::open(node, "log", LogOptions::default()))?;
+    /// # let ep = nodes[2].endpoint()?;
+    /// # ep.block_on(ep.wait_until(ep.deadline(), || logs[2].leader().map(|_| ())))?;
+    /// logs[2].ask_to_lead();
+    /// ep.block_on(ep.wait_until(ep.deadline(), || logs[2].is_leader().then_some(())))?;
+    /// # Ok::<(), farfield::Error>(())
+    /// ```
+    pub fn ask_to_lead(&self) {
+        let core = &self.0.core;
+        if core.leading.load() == 0 {
+            core.is_wanted.store(1);
+            core.node.fabric().wake_service();
+        }
+    }
+
     /// How many entries are known here to be decided.
     ///
     /// ```

@@ -4,12 +4,12 @@ farfield_core::mutants! {
     /// *Missing:* the revocation of all other rights before the grant: an old leader's put lands after the new one has read
     /// the log.
     ///
-    /// *Scenario:* `mu/suspected`.
+    /// *Scenario:* `mu/hand-over`.
     MU_NO_REVOKE = "mu-no-revoke" in "ReplicatedLog":
         "A replica lets the new leader write, and does not take the right of the old one.";
     /// *Missing:* the end of the own leadership before the grant: the old leader accepts entries in its own log.
     ///
-    /// *Scenario:* `mu/suspected`.
+    /// *Scenario:* `mu/hand-over`.
     MU_LEADS_ON = "mu-leads-on" in "ReplicatedLog":
         "A leader that has let another one write goes on with its own log.";
     /// *Missing:* the get behind the put (`NRW → NRR`): a complete put is counted, and then dropped by the revocation.

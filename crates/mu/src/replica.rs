@@ -54,6 +54,8 @@ pub(crate) struct Core {
     pub(crate) changes: Word,
     /// Entries that this node has proposed.
     pub(crate) proposed: Word,
+    /// The application wants this node to lead.
+    pub(crate) is_wanted: Word,
     /// The handles of this node are dropped.
     pub(crate) is_closed: Word,
 }
@@ -120,6 +122,7 @@ impl Core {
             promised_to: Word::new(0),
             changes: Word::new(0),
             proposed: Word::new(0),
+            is_wanted: Word::new(0),
             is_closed: Word::new(0),
         }
     }

@@ -121,12 +121,14 @@ impl Lead {
     pub(super) fn step(&mut self, core: &Core, peers: &[Peer], promised: Stamp, endpoint: &Endpoint) -> Progress {
         let now = endpoint.now();
         let Some(candidacy) = &mut self.candidacy else {
-            if !Lead::should_lead(core) {
+            let is_wanted = core.is_wanted.load() != 0;
+            if !is_wanted && !Lead::should_lead(core) {
                 return Progress::Idle;
             }
             if let Some(until) = self.rests_until.filter(|until| now < *until) {
                 return Progress::Until(until);
             }
+            core.is_wanted.store(0);
             self.round = self.round.max(promised.round()) + 1;
             let stamp = Stamp::first(self.round, core.me);
             let other = Other { stamp: Stamp::default(), state: Granted::No, ask_at: None, pause: GRANT_MIN };
