@@ -23,6 +23,9 @@ pub mod scenarios;
 #[cfg(all(seeded, not(any(clippy, doc, rust_analyzer))))]
 include!(concat!(env!("OUT_DIR"), "/seeded.rs"));
 
+#[cfg(test)]
+mod tests;
+
 use std::sync::Arc;
 
 use farfield_core::toolkit::{ErrorContext, ObjectBuilder, Participants, Regions};

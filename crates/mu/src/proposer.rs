@@ -179,6 +179,7 @@ impl Proposer {
                     self.push_decided(endpoint, ballot);
                 }
                 Next::Majority(present) => {
+                    core.check_majority().map_err(Error::custom)?;
                     let missing = NoMajority { of: core.replicas(), needed: core.majority(), present };
                     let changed = || (core.changes.load() != seen).then_some(());
                     let waited = endpoint.wait_until(deadline, changed).await;
@@ -310,6 +311,7 @@ impl Proposer {
                     return Ok(());
                 }
             }
+            core.check_majority().map_err(Error::custom)?;
             match self.wait_for_news(endpoint, deadline, seen, sent).await {
                 Wake::Changed => {}
                 Wake::Failed(rank, error) => self.failed(ballot, rank, &error),
@@ -406,7 +408,10 @@ impl Proposer {
         let core = &*self.handle.core;
         // The next leader decides another entry here, or this one, and then this replica learns of it.
         let is_decided = || (core.decided() > index).then_some(());
-        if is_decided().is_none() && endpoint.wait_until(deadline, is_decided).await.is_err() {
+        let never_comes = || core.check_majority().is_err().then_some(());
+        let waited = endpoint.wait_until_or(deadline, is_decided, never_comes).await;
+        drop(waited);
+        if is_decided().is_none() {
             return Err(Error::custom(OutcomeUnknown { index, because }));
         }
         let slot = core.slots.words_of(&core.log, index, core.slots.words);

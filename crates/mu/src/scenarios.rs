@@ -1,12 +1,15 @@
 //! Scenarios for the model checker.
 
+use core::future::{Future, poll_fn};
+use core::pin::pin;
+use core::task::Poll;
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::time::Duration;
 
 use farfield_check::parts::Excuse;
 use farfield_check::scenarios::with_slow;
-use farfield_check::{Cluster, Faults, Scenario};
+use farfield_check::{Cluster, Faults, Scenario, choose};
 use farfield_core::{Endpoint, Error, Result};
 use farfield_fabric::DeathRule;
 
@@ -24,6 +27,7 @@ pub fn all() -> Vec<Scenario> {
         recycled(),
         leader_dies(),
         follower_dies(),
+        dropped(),
         hand_over(),
         contested(),
         suspected(),
@@ -223,6 +227,41 @@ fn follower_dies() -> Scenario {
     all_take_part("mu/follower-dies", "the leader goes on without a dead follower", 3, 4, 4)
         .faults(Faults::new().crashes(1).of([2]))
         .kills(&["mu-waits-for-all"])
+}
+
+/// The leader's first call is dropped in the middle, and another node takes over, or the leader's next call ends it.
+fn dropped() -> Scenario {
+    let about = "an entry whose call was dropped is decided by a later one, or by the next leader, or never";
+    Scenario::new("mu/dropped", about, 3, move |cluster| {
+        let (members, history) = open(cluster, 4, 3)?;
+        history.is_contested.set(true);
+        let takes_over = cluster.draw(2) == 1;
+        for (me, member) in members.into_iter().enumerate() {
+            let history = Rc::clone(&history);
+            cluster.thread(me, "part", move |ep| {
+                if me == 0 {
+                    let polls = choose(8);
+                    let mut proposer = member.proposer.borrow_mut();
+                    let entry = 7u64.to_le_bytes().repeat(WORDS);
+                    let mut call = pin!(proposer.propose(ep, &entry));
+                    let mut polled = 0;
+                    ep.block_on(poll_fn(|cx| {
+                        polled += 1;
+                        if polled > polls || call.as_mut().poll(cx).is_ready() {
+                            Poll::Ready(())
+                        } else {
+                            Poll::Pending
+                        }
+                    }));
+                }
+                if me == 1 && takes_over {
+                    member.log.ask_to_lead();
+                }
+                take_part(me, &member, &history, ep)
+            });
+        }
+        Ok(())
+    })
 }
 
 /// A scenario without faults in which these nodes ask to lead, so many times each.

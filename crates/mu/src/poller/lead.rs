@@ -361,13 +361,13 @@ impl Candidacy {
         let mut has_worked = false;
         let decided = core.decided();
         let mut ready = SmallVec::<[usize; FEW]>::new();
-        for rank in 0..self.others.len() {
-            let Granted::Yes { has, .. } = self.others[rank].state else { continue };
+        for (rank, (other, peer)) in self.others.iter_mut().zip(peers).enumerate() {
+            let Granted::Yes { has, .. } = other.state else { continue };
             if has != Some(tail) {
-                self.others[rank].bring_on(core, &peers[rank], endpoint, tail, decided);
+                other.bring_on(core, peer, endpoint, tail, decided);
                 has_worked = true;
             }
-            if matches!(self.others[rank].state, Granted::Yes { has: Some(has), .. } if has == tail) {
+            if matches!(other.state, Granted::Yes { has: Some(has), .. } if has == tail) {
                 ready.push(rank);
             }
         }
