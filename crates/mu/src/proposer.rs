@@ -295,7 +295,7 @@ impl Proposer {
         let core = &*self.handle.core;
         loop {
             let seen = core.changes.load();
-            {
+            let awaited: SmallVec<[(usize, u64); FEW]> = {
                 let mut state = core.state.lock();
                 let Some(leading) = state.leading.as_mut().filter(|leading| leading.ballot == ballot) else {
                     drop(state);
@@ -310,9 +310,11 @@ impl Proposer {
                     core.node.fabric().wake_local();
                     return Ok(());
                 }
-            }
+                let is_awaited = |(_, it): &(usize, &Follower)| it.is_confirmed && it.has <= index;
+                leading.followers.iter().enumerate().filter(is_awaited).map(|(rank, it)| (rank, it.has)).collect()
+            };
             core.check_majority().map_err(Error::custom)?;
-            match self.wait_for_news(endpoint, deadline, seen, sent).await {
+            match self.wait_for_news(endpoint, deadline, seen, &awaited, sent).await {
                 Wake::Changed => {}
                 Wake::Failed(rank, error) => self.failed(ballot, rank, &error),
                 Wake::TimedOut => {
@@ -331,10 +333,16 @@ impl Proposer {
         endpoint: &Endpoint,
         deadline: Instant,
         seen: u64,
+        awaited: &[(usize, u64)],
         sent: &mut SmallVec<[Sent<'_>; FEW]>,
     ) -> Wake {
         let core = &*self.handle.core;
-        let mut waiter = pin!(endpoint.wait_until(deadline, || (core.changes.load() != seen).then_some(())));
+        // The headers of entries whose call was dropped come back, too, and their operations are polled no more.
+        let is_news = || {
+            let has_come = awaited.iter().any(|(rank, index)| self.has_come(*rank, *index));
+            (has_come || core.changes.load() != seen).then_some(())
+        };
+        let mut waiter = pin!(endpoint.wait_until(deadline, is_news));
         poll_fn(|cx| {
             let mut has_ended = false;
             for of in sent.iter_mut() {
@@ -359,19 +367,21 @@ impl Proposer {
 
     /// Reads the headers that have come back from the followers: how far each is.
     fn hear(&self, leading: &mut Leading) {
-        let core = &*self.handle.core;
         let Leading { tail, followers, .. } = leading;
         for (rank, follower) in followers.iter_mut().enumerate().filter(|(_, follower)| follower.is_confirmed) {
-            while follower.has < *tail {
-                let echo = core.echoes.words(echo_at(rank, follower.has), PROOF);
-                let own = core.slots.words_of(&core.log, follower.has, PROOF);
-                // The slots from `has` on are not used again before the follower has read them.
-                if !echo.iter().zip(own).all(|(echo, own)| echo.load() == own.load()) {
-                    break;
-                }
+            while follower.has < *tail && self.has_come(rank, follower.has) {
                 follower.has += 1;
             }
         }
+    }
+
+    /// Whether a follower's header of an entry has come back, and is that of this log.
+    fn has_come(&self, rank: usize, index: u64) -> bool {
+        let core = &*self.handle.core;
+        let echo = core.echoes.words(echo_at(rank, index), PROOF);
+        // The slots from `has` on are not used again before the follower has read them.
+        let own = core.slots.words_of(&core.log, index, PROOF);
+        echo.iter().zip(own).all(|(echo, own)| echo.load() == own.load())
     }
 
     /// Tells the followers what is decided, and does not wait.
