@@ -35,6 +35,7 @@ pub fn all() -> Vec<Scenario> {
         leader_cut(),
         recycled_dies(),
         two_of_five(),
+        asks_and_dies(),
     ])
 }
 
@@ -325,4 +326,25 @@ fn recycled_dies() -> Scenario {
 fn two_of_five() -> Scenario {
     let about = "two of five replicas may die, the leader and the next one";
     all_take_part("mu/two-of-five", about, 5, 4, 4).faults(Faults::new().crashes(2).of([0, 1]))
+}
+
+/// The first leader is replaced while it lives, and then both may die.
+fn asks_and_dies() -> Scenario {
+    let about = "two of five replicas may die: the leader, and the one that replaces it in the middle of that";
+    Scenario::new("mu/asks-and-dies", about, 5, move |cluster| {
+        let (members, history) = open(cluster, 4, 3)?;
+        history.is_contested.set(true);
+        for (me, member) in members.into_iter().enumerate() {
+            let history = Rc::clone(&history);
+            cluster.thread(me, "part", move |ep| {
+                if me == 1 {
+                    member.log.ask_to_lead();
+                }
+                take_part(me, &member, &history, ep)
+            });
+        }
+        Ok(())
+    })
+    .faults(Faults::new().crashes(2).of([0, 1]))
+    .kills(&["mu-put-again"])
 }
