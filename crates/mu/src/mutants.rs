@@ -52,6 +52,12 @@ farfield_core::mutants! {
     /// *Scenario:* `mu/leader-dies`.
     MU_TORN = "mu-torn" in "ReplicatedLog":
         "A new leader adopts an entry of which a part is there.";
+    /// *Missing:* the lock around the look at the term and the posts: they land in a later term of this node. This was a
+    /// bug.
+    ///
+    /// *Scenario:* `mu/ping-pong`.
+    MU_POSTS_LATE = "mu-posts-late" in "ReplicatedLog":
+        "A leader posts the puts of an entry after it has looked whether it leads.";
     /// *Missing:* the copy that a replica has: a leader that dies while it puts it again leaves it in pieces.
     ///
     /// *Scenario:* `mu/two-of-five`.

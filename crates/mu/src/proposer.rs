@@ -100,40 +100,37 @@ impl Proposer {
         let mut buf = endpoint.buf::<u64>(used_words(entry.len())).of(path)?;
         let origin = u64::from(core.node.id().0) << 48 | core.proposed.fetch_add(1);
         let mut sent: SmallVec<[Sent<'_>; FEW]> = SmallVec::new();
-        let (index, followers) = {
-            let mut state = core.state.lock();
-            let Some(leading) = state.leading.as_mut().filter(|leading| leading.ballot == ballot) else {
-                drop(state);
-                return Err(self.not_leader());
-            };
-            let index = leading.tail;
-            let mut image = Image(&mut buf);
-            let used = image.fill(index, ballot, origin, entry);
-            // Under the lock: the service thread lets no other leader write here before this store (the lock; then `CW`
-            // → the `NRW` of its grant). So this replica has accepted the entry when a later leader reads its log.
-            image.store(core.slots.words_of(&core.log, index, used));
-            leading.tail += 1;
-            // A follower that is confirmed later has got the entry with the rest of the log.
-            let mut followers = SmallVec::<[usize; FEW]>::new();
-            for (rank, follower) in leading.followers.iter_mut().enumerate().filter(|(_, it)| it.is_confirmed) {
-                // Earlier entries that may not have landed there were put by another endpoint.
-                let is_by_another = follower.by != Some(endpoint.number()) && follower.has < index;
-                follower.by = if is_by_another { None } else { Some(endpoint.number()) };
-                followers.push(rank);
-            }
-            (index, followers)
+        let mut state = core.state.lock();
+        let Some(leading) = state.leading.as_mut().filter(|leading| leading.ballot == ballot) else {
+            drop(state);
+            return Err(self.not_leader());
         };
-        // All followers get it before the first await, so a dropped call has put it to all.
-        for rank in followers {
+        let index = leading.tail;
+        let mut image = Image(&mut buf);
+        let used = image.fill(index, ballot, origin, entry);
+        // Under the lock: the service thread lets no other leader write here before this store (the lock; then `CW` → the
+        // `NRW` of its grant). So this replica has accepted the entry when a later leader reads its log.
+        image.store(core.slots.words_of(&core.log, index, used));
+        leading.tail += 1;
+        // All followers get it before the first await, so a dropped call has put it to all. One that is confirmed later has
+        // got it with the rest of the log.
+        for (rank, follower) in leading.followers.iter_mut().enumerate().filter(|(_, it)| it.is_confirmed) {
+            // Earlier entries that may not have landed there were put by another endpoint.
+            let is_by_another = follower.by != Some(endpoint.number()) && follower.has < index;
+            follower.by = if is_by_another { None } else { Some(endpoint.number()) };
+            // *Posted under the lock*, too. A thread that stops between a look at its term and the post could go on when
+            // another node has led, and this one has got the right again for a later term: its put would land there.
+            // Under the lock it is posted before this node's service thread asks for the right again, so by a queue pair
+            // that the follower's revocation ends.
             let at = core.slots.remote(self.peers[rank].log, index);
             let put = endpoint.put(at, &buf);
             // *Durable.* A put that is complete may not have landed, and the follower drops what has not landed when it
-            // revokes the right. The get comes after it in the follower's memory (`NRW → NRR`) and by the same queue
-            // pair: when its result is here, the entry is there, and every later leader that this follower lets write
-            // finds it.
+            // revokes the right. The get comes after it in the follower's memory (`NRW → NRR`) and by the same queue pair:
+            // when its result is here, the entry is there, and every later leader that this follower lets write finds it.
             let echo = endpoint.get_span(at, core.echoes.span(echo_at(rank, index), PROOF * 8));
             sent.push(Sent { rank, put: Some(put), echo: Some(echo) });
         }
+        drop(state);
         self.drop_refusing(ballot, index, &mut sent);
         let decided = self.wait_decided(endpoint, deadline, ballot, index, &mut sent).await;
         match decided {
@@ -387,23 +384,24 @@ impl Proposer {
     /// Tells the followers what is decided, and does not wait.
     fn push_decided(&self, endpoint: &Endpoint, ballot: u64) {
         let core = &*self.handle.core;
-        let (decided, followers) = {
-            let state = core.state.lock();
-            let Some(leading) = state.leading.as_ref().filter(|leading| leading.ballot == ballot) else { return };
-            (leading.decided, leading.followers.clone())
-        };
-        for (rank, follower) in followers.iter().enumerate().filter(|(_, follower)| follower.is_confirmed) {
+        let mut refused = SmallVec::<[usize; FEW]>::new();
+        let state = core.state.lock();
+        let Some(leading) = state.leading.as_ref().filter(|leading| leading.ballot == ballot) else { return };
+        let decided = leading.decided;
+        for (rank, follower) in leading.followers.iter().enumerate().filter(|(_, follower)| follower.is_confirmed) {
             // The word must not overtake the entry. Either this endpoint has put both, in this order (`NRW → NRW`), or
             // the entry is known to have landed.
-            let is_behind = follower.has < decided && follower.by != Some(endpoint.number());
-            if is_behind {
+            if follower.has < decided && follower.by != Some(endpoint.number()) {
                 continue;
             }
+            // Under the lock, as the entry: the word must not come to a follower that has another leader's entries.
             let put = endpoint.put_value(self.peers[rank].log.byte_add(COMMIT as u64), decided);
             if put.detach().is_err() {
-                core.drop_follower(ballot, rank);
+                refused.push(rank);
             }
         }
+        drop(state);
+        refused.into_iter().for_each(|rank| core.drop_follower(ballot, rank));
     }
 
     /// This node no longer leads, or the deadline has passed: whether the entry was decided.

@@ -30,6 +30,7 @@ pub fn all() -> Vec<Scenario> {
         dropped(),
         hand_over(),
         contested(),
+        ping_pong(),
         suspected(),
         candidates(),
         leader_cut(),
@@ -178,7 +179,7 @@ fn take_part(me: usize, member: &Member, history: &History, ep: &Endpoint) -> Re
         let has_changed = || {
             let leads = history.left.get() > 0 && member.log.is_leader();
             let is_done = history.left.get() == 0 && position >= decided;
-            (member.log.decided() > position || leads || is_done).then_some(())
+            (member.reader.borrow().has_next() || leads || is_done).then_some(())
         };
         if let Err(error) = ep.block_on(ep.wait_until(ep.deadline(), has_changed)) {
             let is_excused = excuse.is_given() || history.has_given_up.get();
@@ -291,6 +292,12 @@ fn asking(name: &str, about: &str, asking: &'static [usize], times: usize) -> Sc
 fn hand_over() -> Scenario {
     asking("mu/hand-over", "a leader that lives is replaced in the middle of its calls", &[1], 1)
         .kills(&["mu-no-revoke", "mu-leads-on"])
+}
+
+/// The first leader is replaced, and replaces the other one in turn.
+fn ping_pong() -> Scenario {
+    asking("mu/ping-pong", "what a leader has begun in one term does not land in a later one", &[0, 1], 2)
+        .kills(&["mu-posts-late"])
 }
 
 fn contested() -> Scenario {
