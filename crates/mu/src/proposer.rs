@@ -138,7 +138,7 @@ impl Proposer {
                 self.push_decided(endpoint, ballot);
                 Ok(index)
             }
-            Err(because) => self.resolve(endpoint, deadline, index, origin, because).await.of(path),
+            Err(because) => self.resolve(endpoint, deadline, ballot, index, origin, because).await.of(path),
         }
     }
 
@@ -190,7 +190,7 @@ impl Proposer {
     /// Asks all live replicas what they have acknowledged, until there is a free slot.
     async fn make_room(&self, endpoint: &Endpoint, deadline: Instant, ballot: u64, tail: u64) -> Result<()> {
         let core = &*self.handle.core;
-        let mut pause = PAUSE_MIN;
+        let (mut pause, mut last) = (PAUSE_MIN, None);
         loop {
             let mut least = (core.applied().load(), core.me);
             let mut heard: SmallVec<[(usize, u64); FEW]> = SmallVec::new();
@@ -213,8 +213,13 @@ impl Proposer {
                         heard.push((rank, applied));
                     }
                     // It may have left or died meanwhile; a live one keeps its entries.
-                    Some(Err(_)) | None if !core.is_gone(rank) => least = (0, rank),
-                    _ => {}
+                    Some(Err(_)) if !core.is_gone(rank) => least = (0, rank),
+                    Some(Err(_)) => {}
+                    None => {
+                        // In this round it has not answered. An earlier one knows the slowest.
+                        least = last.unwrap_or((0, rank));
+                        break;
+                    }
                 }
             }
             if core.leading.load() != ballot {
@@ -238,6 +243,7 @@ impl Proposer {
                 let behind = core.participants.at(rank);
                 return Err(Error::custom(LogFull { behind, acknowledged }).about(behind));
             }
+            last = Some(least);
             // The words may be those of any replica.
             endpoint.wait_for_change(deadline.min(endpoint.now() + pause)).await;
             pause = PAUSE_MAX.min(2 * pause);
@@ -409,17 +415,29 @@ impl Proposer {
         &self,
         endpoint: &Endpoint,
         deadline: Instant,
+        ballot: u64,
         index: u64,
         origin: u64,
         because: Error,
     ) -> Result<u64> {
         let core = &*self.handle.core;
-        // The next leader decides another entry here, or this one, and then this replica learns of it.
-        let is_decided = || (core.decided() > index).then_some(());
+        // The next leader decides another entry here, or this one, and then this replica learns of it. Or this node leads
+        // again: then it has adopted all that may be decided.
+        let leads_again = || {
+            let leading = core.leading.load();
+            leading != 0 && leading != ballot
+        };
+        let is_decided = || (core.decided() > index || leads_again()).then_some(());
         let never_comes = || core.check_majority().is_err().then_some(());
-        let waited = endpoint.wait_until_or(deadline, is_decided, never_comes).await;
-        drop(waited);
-        if is_decided().is_none() {
+        // If it times out, the look at the words below says so.
+        let _ = endpoint.wait_until_or(deadline, is_decided, never_comes).await;
+        if core.decided() <= index {
+            let state = core.state.lock();
+            let is_adopted = |leading: &Leading| leading.ballot == ballot || leading.tail > index;
+            if state.leading.as_ref().is_some_and(|leading| !is_adopted(leading)) {
+                drop(state);
+                return Err(self.not_leader());
+            }
             return Err(Error::custom(OutcomeUnknown { index, because }));
         }
         let slot = core.slots.words_of(&core.log, index, core.slots.words);

@@ -13,7 +13,7 @@ use farfield_check::{Cluster, Faults, Scenario, choose};
 use farfield_core::{Endpoint, Error, Result};
 use farfield_fabric::DeathRule;
 
-use crate::{LogOptions, LogReader, NotLeader, OutcomeUnknown, Proposer, ReplicatedLog};
+use crate::{LogFull, LogOptions, LogReader, NotLeader, OutcomeUnknown, Proposer, ReplicatedLog};
 
 /// All of them.
 ///
@@ -150,16 +150,18 @@ fn propose(me: usize, member: &Member, history: &History, ep: &Endpoint, may_fai
             Ok(false)
         }
         Err(error) => {
-            refused(&error, may_fail, excuse);
+            refused(me, &error, may_fail, excuse);
             history.refused.borrow_mut().push(value);
             Ok(false)
         }
     }
 }
 
-fn refused(error: &Error, may_fail: bool, excuse: Excuse) {
+fn refused(me: usize, error: &Error, may_fail: bool, excuse: Excuse) {
     let is_other = error.custom_ref::<NotLeader>().is_some();
-    assert!(may_fail && (is_other || excuse.is_given()), "nothing has happened: {error}");
+    // It has begun to lead since it has read last, and does not read in the middle of a proposal.
+    let is_behind = error.custom_ref::<LogFull>().is_some_and(|full| full.behind.index() == me);
+    assert!(may_fail && (is_other || is_behind || excuse.is_given()), "nothing has happened: {error}");
 }
 
 /// A node that proposes while it leads, and reads, until all entries of the scenario are proposed and read.
@@ -182,7 +184,7 @@ fn take_part(me: usize, member: &Member, history: &History, ep: &Endpoint) -> Re
             (member.reader.borrow().has_next() || leads || is_done).then_some(())
         };
         if let Err(error) = ep.block_on(ep.wait_until(ep.deadline(), has_changed)) {
-            let is_excused = excuse.is_given() || history.has_given_up.get();
+            let is_excused = excuse.is_given() || history.has_given_up.get() || history.is_contested.get();
             assert!(is_excused, "no leader, or entries that do not come: {error}");
             timeouts += 1;
             if timeouts == 3 {
