@@ -20,6 +20,7 @@ fn all() -> Vec<Scenario> {
         farfield_locks::scenarios::all(),
         farfield_transactions::scenarios::all(),
         farfield_collectives::scenarios::all(),
+        farfield_mu::scenarios::all(),
         farfield_swarm::scenarios::all(),
     ]
     .concat()

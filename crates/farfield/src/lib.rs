@@ -83,7 +83,7 @@
 //! | [`local_session_with`] | The same, with settings of your own for each node. |
 //! | [`toolkit`] | Parts for objects of your own: opening, memory, releases, work for the service thread. |
 //! | [`objects`] | The modules of the objects, with their memory images and costs. |
-//! | [`locks`], [`transactions`], [`collectives`], [`swarm`] | The systems above the objects, each a crate of its own. |
+//! | [`locks`], [`transactions`], [`collectives`], [`swarm`], [`mu`] | The systems above the objects, each a crate of its own. |
 //! | [`mod@mutants`], [`mutants!`] | Seeded bugs, for tests of the checker; and the macro that declares those of your objects. |
 //! | [`history`] | Checks recorded histories for linearizability. |
 //! | [`fabric`] | The layer below: operations, fences, regions, and the fabrics. |
@@ -144,6 +144,7 @@
 //! | `locks` | yes | `ALock`, the other locks of asymmetric memory, and tables of any of them |
 //! | `transactions` | yes | `Transactions` |
 //! | `collectives` | yes | `Collectives` |
+//! | `mu` | yes | `ReplicatedLog` |
 //! | `swarm` | yes | `SwarmArray`, `SwarmRegister`, `SwarmStore` |
 //! | `serde` | no | `Encoded`: values of any type that serde can encode |
 //! | `prometheus` | no | `Metrics::to_prometheus`, and `Node::serve_metrics` over HTTP |
@@ -166,6 +167,11 @@ pub use farfield_core::*;
 pub use farfield_collectives as collectives;
 #[cfg(feature = "collectives")]
 pub use farfield_collectives::{Collectives, CollectivesOptions};
+#[cfg(feature = "mu")]
+#[doc(inline)]
+pub use farfield_mu as mu;
+#[cfg(feature = "mu")]
+pub use farfield_mu::{LogOptions, ReplicatedLog};
 /// Locks for asymmetric memory.
 #[cfg(feature = "locks")]
 #[doc(inline)]

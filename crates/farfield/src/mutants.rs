@@ -21,6 +21,8 @@ pub fn all() -> impl Iterator<Item = Mutant> {
     let core = core.chain(farfield_transactions::mutants::ALL.iter().copied());
     #[cfg(feature = "collectives")]
     let core = core.chain(farfield_collectives::mutants::ALL.iter().copied());
+    #[cfg(feature = "mu")]
+    let core = core.chain(farfield_mu::mutants::ALL.iter().copied());
     #[cfg(feature = "swarm")]
     let core = core.chain(farfield_swarm::mutants::ALL.iter().copied());
     core

@@ -3,7 +3,8 @@
 use farfield_core::Error;
 use farfield_fabric::NodeId;
 
-/// This node does not lead the log ([`Error::custom_ref`]). Nothing was proposed: propose on the leader.
+/// This node does not lead the log ([`Error::custom_ref`]), or has lost the lead in between. The entry is not decided, and
+/// never will be: propose it on the leader.
 ///
 /// ```
 /// # use farfield_mu::{LogOptions, NotLeader, ReplicatedLog};

@@ -1,6 +1,110 @@
-//! A replicated log: entries in one order on all replicas, decided by a leader in one round trip.
+//! A replicated log: entries in one order on all replicas, decided by a leader in one round trip, after Mu.
 //!
-//! (Draft of the API: see the module's items.)
+//! Each replica has the log in its own memory, in a permission group of its own. One node may write there: the leader that
+//! the replica recognises.
+//!
+//! ```text
+//! region `log` of a replica, in a group of its own: only its leader writes it
+//!   +0   ┌──────────────┐
+//!        │ decided      │  entries that are decided, as far as this replica was told
+//!   +64  ├──────────────┼────────┬────────┬────────┬───────┬────────┬───────────────────────┬─
+//!        │ index + 1    │ ballot │ origin │ length │ check │ raised │ bytes, padded to 8    │ …  `entries` such slots,
+//!        └──────────────┴────────┴────────┴────────┴───────┴────────┴───────────────────────┴─   used in turn
+//!          origin: the node that has proposed it (16 bits), and its count of proposals (48)
+//!          check: a checksum of all but itself and `raised`
+//!          raised: the highest ballot with which the replica has accepted the entry
+//! region `control` of a replica, in the service group: all may write
+//!   +0   ┌─ n words ─┬─ n words ──┬─ n words ─┬─────────┐
+//!        │ requests  │ grants     │ closed    │ applied │  the first three: a word for each replica's node
+//!        └───────────┴────────────┴───────────┴─────────┘
+//!          request, grant: round (48), rank (8), attempt (8); the first two are the ballot, which is the term
+//! ```
+//!
+//! # Algorithm
+//!
+//! *Propose.* The leader stores the entry to its own log, puts it to each follower, and gets its header back from there.
+//! When a majority has it, itself included, the entry is decided. The leader then puts the word `decided` to all, and
+//! does not wait for that.
+//!
+//! *Change of the leader.* It is the service threads' work. A node asks to lead if the leader that it has recognised is no
+//! longer trusted, and it has the lowest rank of those that are. It puts a *request* with a ballot to all replicas, itself
+//! included. A replica that has promised no higher ballot promises this one. It revokes the right of all nodes to its log,
+//! gives it to the candidate alone, and then puts the *grant*. With the grants of a majority the candidate
+//!
+//! 1. copies the entries from the granting replica that knows of the most decided ones,
+//! 2. reads the slots after those on all of them, and adopts the entry with the highest ballot, index by index, until there is
+//!    none,
+//! 3. brings a majority to the same entries, with its own ballot, and leads.
+//!
+//! Other replicas that grant later are brought up in the same way, while it leads. A follower that fails an operation, or is
+//! 16 entries behind, is asked for the right anew: its revocation ends what may be under way to it.
+//!
+//! This is Paxos, entry by entry. Mu has a word `min_proposal` at each replica, which the leader reads and writes in a phase of
+//! its own. Here the replica keeps that promise itself, with the grant: the phase costs no round trip, and the right to
+//! write enforces the promise.
+//!
+//! # Ordering
+//!
+//! *One writer.* A replica revokes before it grants, and no put of the revoked lands afterwards. It ends its own leadership under
+//! the lock with which its proposer stores to its log (`CW` → lock → the `NRW` of the grant). So what a candidate finds
+//! after the grant is all that this replica has accepted, and stays so.
+//!
+//! *Accepted is durable.* A complete put may not have landed, and a revocation drops what has not. So the leader counts a
+//! follower when the header has come back by a get behind the put (`NRW → NRR`, one queue pair): then the entry is in the
+//! follower's memory, and any later leader with that follower's grant reads it.
+//!
+//! *Entries in pieces.* A leader may die in the middle of a put. The checksum tells a whole entry. An adopted entry that a
+//! replica has already is not put again: one word, `raised`, is. So a leader that dies in the middle of a change destroys no
+//! copy that an acknowledged entry may depend on. Another entry at this index was not decided; it is spoilt by a put of
+//! its check before it is overwritten (`NRW → NRW`), so that it never has the new ballot.
+//!
+//! *Entry before word.* `decided` is put after the entry by the same endpoint (`NRW → NRW`), or when the entry is known to
+//! be there. The reader reads the word first (`CR → CR`).
+//!
+//! *Use of a slot.* The leader gets the word `applied` of all live replicas, and uses a slot again when all have passed its entry.
+//! A reader reads an entry before its application acknowledges it (`CR → CW`).
+//!
+//! *Two endpoints* of the proposer have no order. The leader knows by which one the entries went that a follower has not
+//! returned, and puts no word by another. Then that follower learns of them with the next entry.
+//!
+//! # Costs
+//!
+//! With n replicas:
+//!
+//! | call | round trips | operations |
+//! |---|---|---|
+//! | `propose` on the leader | 1 | n − 1 times: a put of the entry and 48 bytes, a get of 40 bytes, and a put of a word that is not waited for |
+//! | `propose`, when the slots known to be free are used up | 2 | n − 1 gets of a word more; it repeats them while a reader is behind |
+//! | `propose` elsewhere | 0 | none |
+//! | `try_next`, `next`, `acknowledge` | 0 | none |
+//! | change of the leader | about 2 for the grants, and 9 with one entry that may be decided | |
+//!
+//! `propose` allocates no memory with up to six replicas; it takes an uncontended lock of its node. A put to a log wakes the
+//! service thread of the follower, so a [`Poller`](farfield_core::toolkit::Poller) may read there.
+//!
+//! # When a node dies, or leaves
+//!
+//! *The leader.* The live member with the lowest rank replaces it. What was acknowledged stays. An entry that was not is
+//! decided or not; the error says which, or that it is unknown ([`OutcomeUnknown`]).
+//!
+//! *A leader that only seemed dead.* Its right is revoked: it gets [`NotLeader`], and corrupts nothing.
+//!
+//! *A follower.* A majority is waited for. A live one that does not read fills the log ([`LogFull`]); a dead one does not.
+//!
+//! *More than the majority can bear.* `propose` ends with [`NoMajority`] or [`OutcomeUnknown`], at once where the members have
+//! decided about the dead. What was decided can be read. [`Node::reopen`](farfield_core::Node::reopen) begins an empty
+//! log among the survivors.
+//!
+//! *A node that closes the log* counts as one that has left. A restarted node cannot take part before the log is reopened.
+//!
+//! # Limits
+//!
+//! One proposal at a time is under way. Each opening takes a permission group of each node, of which it has some 250, and the
+//! fabric does not give them back. Messages about a false suspicion may be late: then the old leader waits until it learns
+//! from a refused put.
+//!
+//! Source: Mu (Aguilera et al., OSDI 2020), as Hamband (§4) uses it. The grant that is the promise, the get behind the put,
+//! `raised`, and the count of slots are ours.
 
 #![forbid(unsafe_code)]
 
@@ -22,6 +126,9 @@ pub mod scenarios;
 // Where the seeded bugs are on, copies of the modules that have a `cfg(any(not(seeded), …))` (`mutants`).
 #[cfg(all(seeded, not(any(clippy, doc, rust_analyzer))))]
 include!(concat!(env!("OUT_DIR"), "/seeded.rs"));
+
+#[cfg(test)]
+mod tests;
 
 use std::sync::Arc;
 
@@ -205,6 +312,28 @@ impl ReplicatedLog {
     /// ```
     pub fn term(&self) -> u64 {
         self.0.core.term.load()
+    }
+
+    /// Asks the replicas to let this node lead, though another one leads that is alive: before that one is shut down, say,
+    /// or to move the leader to where the work is. The service thread does it. It may fail, or be overtaken by another
+    /// candidate: see [`ReplicatedLog::is_leader`].
+    ///
+    /// ```
+    /// # use farfield_mu::{LogOptions, ReplicatedLog};
+    /// # let nodes = farfield::local_session(3)?;
+    /// # let logs = farfield::on_each(&nodes, |node| ReplicatedLog::open(node, "log", LogOptions::default()))?;
+    /// # let ep = nodes[2].endpoint()?;
+    /// # ep.block_on(ep.wait_until(ep.deadline(), || logs[2].leader().map(|_| ())))?;
+    /// logs[2].ask_to_lead();
+    /// ep.block_on(ep.wait_until(ep.deadline(), || logs[2].is_leader().then_some(())))?;
+    /// # Ok::<(), farfield::Error>(())
+    /// ```
+    pub fn ask_to_lead(&self) {
+        let core = &self.0.core;
+        if core.leading.load() == 0 {
+            core.is_wanted.store(1);
+            core.node.fabric().wake_service();
+        }
     }
 
     /// How many entries are known here to be decided.

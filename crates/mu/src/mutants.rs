@@ -4,12 +4,12 @@ farfield_core::mutants! {
     /// *Missing:* the revocation of all other rights before the grant: an old leader's put lands after the new one has read
     /// the log.
     ///
-    /// *Scenario:* `mu/suspected`.
+    /// *Scenario:* `mu/hand-over`.
     MU_NO_REVOKE = "mu-no-revoke" in "ReplicatedLog":
         "A replica lets the new leader write, and does not take the right of the old one.";
     /// *Missing:* the end of the own leadership before the grant: the old leader accepts entries in its own log.
     ///
-    /// *Scenario:* `mu/suspected`.
+    /// *Scenario:* `mu/hand-over`.
     MU_LEADS_ON = "mu-leads-on" in "ReplicatedLog":
         "A leader that has let another one write goes on with its own log.";
     /// *Missing:* the get behind the put (`NRW → NRR`): a complete put is counted, and then dropped by the revocation.
@@ -52,6 +52,22 @@ farfield_core::mutants! {
     /// *Scenario:* `mu/leader-dies`.
     MU_TORN = "mu-torn" in "ReplicatedLog":
         "A new leader adopts an entry of which a part is there.";
+    /// *Missing:* the lock around the look at the term and the posts: they land in a later term of this node. This was a
+    /// bug.
+    ///
+    /// *Scenario:* `mu/ping-pong`.
+    MU_POSTS_LATE = "mu-posts-late" in "ReplicatedLog":
+        "A leader posts the puts of an entry after it has looked whether it leads.";
+    /// *Missing:* the copy that a replica has: a leader that dies while it puts it again leaves it in pieces.
+    ///
+    /// *Scenario:* `mu/two-of-five`.
+    MU_PUT_AGAIN = "mu-put-again" in "ReplicatedLog":
+        "A new leader puts an adopted entry also to replicas that have it.";
+    /// *Missing:* the look at the entry that a follower has at the next index: its reader takes it for the next one.
+    ///
+    /// *Scenario:* `mu/contested`.
+    MU_LEFT_OVER = "mu-left-over" in "ReplicatedLog":
+        "An entry that was never decided stays in a follower's log.";
     /// *Missing:* the end of the wait for a dead follower. Needs no reordering.
     ///
     /// *Scenario:* `mu/follower-dies`.

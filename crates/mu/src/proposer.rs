@@ -158,43 +158,40 @@ impl Proposer {
         let mut buf = endpoint.buf::<u64>(used_words(entry.len())).of(path)?;
         let origin = u64::from(core.node.id().0) << 48 | core.proposed.fetch_add(1);
         let mut sent: SmallVec<[Sent<'_>; FEW]> = SmallVec::new();
-        let (index, followers) = {
-            let mut state = core.state.lock();
-            let Some(leading) = state.leading.as_mut().filter(|leading| leading.ballot == ballot) else {
-                drop(state);
-                return Err(self.not_leader());
-            };
-            let index = leading.tail;
-            if expected.is_some_and(|expected| expected != index) {
-                return Err(Error::custom(NotNext { next: index })).of(path);
-            }
-            let mut image = Image(&mut buf);
-            let used = image.fill(index, ballot, origin, entry);
-            // Under the lock: the service thread lets no other leader write here before this store (the lock; then `CW`
-            // → the `NRW` of its grant). So this replica has accepted the entry when a later leader reads its log.
-            image.store(core.slots.words_of(&core.log, index, used));
-            leading.tail += 1;
-            // A follower that is confirmed later has got the entry with the rest of the log.
-            let mut followers = SmallVec::<[usize; FEW]>::new();
-            for (rank, follower) in leading.followers.iter_mut().enumerate().filter(|(_, it)| it.is_confirmed) {
-                // Earlier entries that may not have landed there were put by another endpoint.
-                let is_by_another = follower.by != Some(endpoint.number()) && follower.has < index;
-                follower.by = if is_by_another { None } else { Some(endpoint.number()) };
-                followers.push(rank);
-            }
-            (index, followers)
+        let mut state = core.state.lock();
+        let Some(leading) = state.leading.as_mut().filter(|leading| leading.ballot == ballot) else {
+            drop(state);
+            return Err(self.not_leader());
         };
-        // All followers get it before the first await, so a dropped call has put it to all.
-        for rank in followers {
+        let index = leading.tail;
+        if expected.is_some_and(|expected| expected != index) {
+            return Err(Error::custom(NotNext { next: index })).of(path);
+        }
+        let mut image = Image(&mut buf);
+        let used = image.fill(index, ballot, origin, entry);
+        // Under the lock: the service thread lets no other leader write here before this store (the lock; then `CW` → the
+        // `NRW` of its grant). So this replica has accepted the entry when a later leader reads its log.
+        image.store(core.slots.words_of(&core.log, index, used));
+        leading.tail += 1;
+        // All followers get it before the first await, so a dropped call has put it to all. One that is confirmed later has
+        // got it with the rest of the log.
+        for (rank, follower) in leading.followers.iter_mut().enumerate().filter(|(_, it)| it.is_confirmed) {
+            // Earlier entries that may not have landed there were put by another endpoint.
+            let is_by_another = follower.by != Some(endpoint.number()) && follower.has < index;
+            follower.by = if is_by_another { None } else { Some(endpoint.number()) };
+            // *Posted under the lock*, too. A thread that stops between a look at its term and the post could go on when
+            // another node has led, and this one has got the right again for a later term: its put would land there.
+            // Under the lock it is posted before this node's service thread asks for the right again, so by a queue pair
+            // that the follower's revocation ends.
             let at = core.slots.remote(self.peers[rank].log, index);
             let put = endpoint.put(at, &buf);
             // *Durable.* A put that is complete may not have landed, and the follower drops what has not landed when it
-            // revokes the right. The get comes after it in the follower's memory (`NRW → NRR`) and by the same queue
-            // pair: when its result is here, the entry is there, and every later leader that this follower lets write
-            // finds it.
+            // revokes the right. The get comes after it in the follower's memory (`NRW → NRR`) and by the same queue pair:
+            // when its result is here, the entry is there, and every later leader that this follower lets write finds it.
             let echo = endpoint.get_span(at, core.echoes.span(echo_at(rank, index), PROOF * 8));
             sent.push(Sent { rank, put: Some(put), echo: Some(echo) });
         }
+        drop(state);
         self.drop_refusing(ballot, index, &mut sent);
         let decided = self.wait_decided(endpoint, deadline, ballot, index, &mut sent).await;
         match decided {
@@ -202,7 +199,7 @@ impl Proposer {
                 self.push_decided(endpoint, ballot);
                 Ok(index)
             }
-            Err(because) => self.resolve(endpoint, deadline, index, origin, because).await.of(path),
+            Err(because) => self.resolve(endpoint, deadline, ballot, index, origin, because).await.of(path),
         }
     }
 
@@ -240,6 +237,7 @@ impl Proposer {
                     self.push_decided(endpoint, ballot);
                 }
                 Next::Majority(present) => {
+                    core.check_majority().map_err(Error::custom)?;
                     let missing = NoMajority { of: core.replicas(), needed: core.majority(), present };
                     let changed = || (core.changes.load() != seen).then_some(());
                     let waited = endpoint.wait_until(deadline, changed).await;
@@ -253,7 +251,7 @@ impl Proposer {
     /// Asks all live replicas what they have acknowledged, until there is a free slot.
     async fn make_room(&self, endpoint: &Endpoint, deadline: Instant, ballot: u64, tail: u64) -> Result<()> {
         let core = &*self.handle.core;
-        let mut pause = PAUSE_MIN;
+        let (mut pause, mut last) = (PAUSE_MIN, None);
         loop {
             let mut least = (core.applied().load(), core.me);
             let mut heard: SmallVec<[(usize, u64); FEW]> = SmallVec::new();
@@ -276,8 +274,13 @@ impl Proposer {
                         heard.push((rank, applied));
                     }
                     // It may have left or died meanwhile; a live one keeps its entries.
-                    Some(Err(_)) | None if !core.is_gone(rank) => least = (0, rank),
-                    _ => {}
+                    Some(Err(_)) if !core.is_gone(rank) => least = (0, rank),
+                    Some(Err(_)) => {}
+                    None => {
+                        // In this round it has not answered. An earlier one knows the slowest.
+                        least = last.unwrap_or((0, rank));
+                        break;
+                    }
                 }
             }
             if core.leading.load() != ballot {
@@ -301,6 +304,7 @@ impl Proposer {
                 let behind = core.participants.at(rank);
                 return Err(Error::custom(LogFull { behind, acknowledged }).about(behind));
             }
+            last = Some(least);
             // The words may be those of any replica.
             endpoint.wait_for_change(deadline.min(endpoint.now() + pause)).await;
             pause = PAUSE_MAX.min(2 * pause);
@@ -355,7 +359,7 @@ impl Proposer {
         let core = &*self.handle.core;
         loop {
             let seen = core.changes.load();
-            {
+            let awaited: SmallVec<[(usize, u64); FEW]> = {
                 let mut state = core.state.lock();
                 let Some(leading) = state.leading.as_mut().filter(|leading| leading.ballot == ballot) else {
                     drop(state);
@@ -370,8 +374,11 @@ impl Proposer {
                     core.node.fabric().wake_local();
                     return Ok(());
                 }
-            }
-            match self.wait_for_news(endpoint, deadline, seen, sent).await {
+                let is_awaited = |(_, it): &(usize, &Follower)| it.is_confirmed && it.has <= index;
+                leading.followers.iter().enumerate().filter(is_awaited).map(|(rank, it)| (rank, it.has)).collect()
+            };
+            core.check_majority().map_err(Error::custom)?;
+            match self.wait_for_news(endpoint, deadline, seen, &awaited, sent).await {
                 Wake::Changed => {}
                 Wake::Failed(rank, error) => self.failed(ballot, rank, &error),
                 Wake::TimedOut => {
@@ -390,10 +397,16 @@ impl Proposer {
         endpoint: &Endpoint,
         deadline: Instant,
         seen: u64,
+        awaited: &[(usize, u64)],
         sent: &mut SmallVec<[Sent<'_>; FEW]>,
     ) -> Wake {
         let core = &*self.handle.core;
-        let mut waiter = pin!(endpoint.wait_until(deadline, || (core.changes.load() != seen).then_some(())));
+        // The headers of entries whose call was dropped come back, too, and their operations are polled no more.
+        let is_news = || {
+            let has_come = awaited.iter().any(|(rank, index)| self.has_come(*rank, *index));
+            (has_come || core.changes.load() != seen).then_some(())
+        };
+        let mut waiter = pin!(endpoint.wait_until(deadline, is_news));
         poll_fn(|cx| {
             let mut has_ended = false;
             for of in sent.iter_mut() {
@@ -418,41 +431,44 @@ impl Proposer {
 
     /// Reads the headers that have come back from the followers: how far each is.
     fn hear(&self, leading: &mut Leading) {
-        let core = &*self.handle.core;
         let Leading { tail, followers, .. } = leading;
         for (rank, follower) in followers.iter_mut().enumerate().filter(|(_, follower)| follower.is_confirmed) {
-            while follower.has < *tail {
-                let echo = core.echoes.words(echo_at(rank, follower.has), PROOF);
-                let own = core.slots.words_of(&core.log, follower.has, PROOF);
-                // The slots from `has` on are not used again before the follower has read them.
-                if !echo.iter().zip(own).all(|(echo, own)| echo.load() == own.load()) {
-                    break;
-                }
+            while follower.has < *tail && self.has_come(rank, follower.has) {
                 follower.has += 1;
             }
         }
     }
 
+    /// Whether a follower's header of an entry has come back, and is that of this log.
+    fn has_come(&self, rank: usize, index: u64) -> bool {
+        let core = &*self.handle.core;
+        let echo = core.echoes.words(echo_at(rank, index), PROOF);
+        // The slots from `has` on are not used again before the follower has read them.
+        let own = core.slots.words_of(&core.log, index, PROOF);
+        echo.iter().zip(own).all(|(echo, own)| echo.load() == own.load())
+    }
+
     /// Tells the followers what is decided, and does not wait.
     fn push_decided(&self, endpoint: &Endpoint, ballot: u64) {
         let core = &*self.handle.core;
-        let (decided, followers) = {
-            let state = core.state.lock();
-            let Some(leading) = state.leading.as_ref().filter(|leading| leading.ballot == ballot) else { return };
-            (leading.decided, leading.followers.clone())
-        };
-        for (rank, follower) in followers.iter().enumerate().filter(|(_, follower)| follower.is_confirmed) {
+        let mut refused = SmallVec::<[usize; FEW]>::new();
+        let state = core.state.lock();
+        let Some(leading) = state.leading.as_ref().filter(|leading| leading.ballot == ballot) else { return };
+        let decided = leading.decided;
+        for (rank, follower) in leading.followers.iter().enumerate().filter(|(_, follower)| follower.is_confirmed) {
             // The word must not overtake the entry. Either this endpoint has put both, in this order (`NRW → NRW`), or
             // the entry is known to have landed.
-            let is_behind = follower.has < decided && follower.by != Some(endpoint.number());
-            if is_behind {
+            if follower.has < decided && follower.by != Some(endpoint.number()) {
                 continue;
             }
+            // Under the lock, as the entry: the word must not come to a follower that has another leader's entries.
             let put = endpoint.put_value(self.peers[rank].log.byte_add(COMMIT as u64), decided);
             if put.detach().is_err() {
-                core.drop_follower(ballot, rank);
+                refused.push(rank);
             }
         }
+        drop(state);
+        refused.into_iter().for_each(|rank| core.drop_follower(ballot, rank));
     }
 
     /// This node no longer leads, or the deadline has passed: whether the entry was decided.
@@ -460,14 +476,29 @@ impl Proposer {
         &self,
         endpoint: &Endpoint,
         deadline: Instant,
+        ballot: u64,
         index: u64,
         origin: u64,
         because: Error,
     ) -> Result<u64> {
         let core = &*self.handle.core;
-        // The next leader decides another entry here, or this one, and then this replica learns of it.
-        let is_decided = || (core.decided() > index).then_some(());
-        if is_decided().is_none() && endpoint.wait_until(deadline, is_decided).await.is_err() {
+        // The next leader decides another entry here, or this one, and then this replica learns of it. Or this node leads
+        // again: then it has adopted all that may be decided.
+        let leads_again = || {
+            let leading = core.leading.load();
+            leading != 0 && leading != ballot
+        };
+        let is_decided = || (core.decided() > index || leads_again()).then_some(());
+        let never_comes = || core.check_majority().is_err().then_some(());
+        // If it times out, the look at the words below says so.
+        let _ = endpoint.wait_until_or(deadline, is_decided, never_comes).await;
+        if core.decided() <= index {
+            let state = core.state.lock();
+            let is_adopted = |leading: &Leading| leading.ballot == ballot || leading.tail > index;
+            if state.leading.as_ref().is_some_and(|leading| !is_adopted(leading)) {
+                drop(state);
+                return Err(self.not_leader());
+            }
             return Err(Error::custom(OutcomeUnknown { index, because }));
         }
         let slot = core.slots.words_of(&core.log, index, core.slots.words);

@@ -84,6 +84,21 @@ impl LogReader {
         Ok(Some(self.next - 1))
     }
 
+    /// Whether [`LogReader::try_next`] returns an entry now: to wait for one together with other conditions.
+    ///
+    /// ```
+    /// # use farfield_mu::{LogOptions, ReplicatedLog};
+    /// # let node = farfield::Node::builder().start()?;
+    /// # let log = ReplicatedLog::open(&node, "log", LogOptions::default())?;
+    /// assert!(!log.reader()?.has_next());
+    /// # Ok::<(), farfield::Error>(())
+    /// ```
+    pub fn has_next(&self) -> bool {
+        let core = &*self.handle.core;
+        // Word before slot (`CR → CR`), as in `try_next`.
+        core.decided() > self.next && core.slots.words_of(&core.log, self.next, 1)[0].load() == self.next + 1
+    }
+
     /// [`LogReader::try_next`], which waits until there is one.
     ///
     /// ```
@@ -105,12 +120,8 @@ impl LogReader {
             if let Some(index) = self.try_next(into)? {
                 return Ok(index);
             }
-            let (core, object, next) = (&*self.handle.core, &self.handle.object, self.next);
-            let is_there = || {
-                let slot = core.slots.words_of(&core.log, next, 1);
-                let is_decided = core.decided() > next && slot[0].load() == next + 1;
-                (is_decided || object.check_current().is_err()).then_some(())
-            };
+            let object = &self.handle.object;
+            let is_there = || (self.has_next() || object.check_current().is_err()).then_some(());
             let waited = endpoint.wait_until(deadline, is_there).await;
             waited.waiting_for("the next entry of the log").of(object.path())?;
         }

@@ -7,6 +7,7 @@ use farfield_core::{MemberStatus, Node};
 use farfield_fabric::{GroupKey, LocalMutex, NodeId, Region, RemotePtr, Word};
 use smallvec::SmallVec;
 
+use crate::errors::NoMajority;
 use crate::layout::{COMMIT, Slots, applied_at, closed_at};
 use crate::options::LogOptions;
 
@@ -54,6 +55,8 @@ pub(crate) struct Core {
     pub(crate) changes: Word,
     /// Entries that this node has proposed.
     pub(crate) proposed: Word,
+    /// The application wants this node to lead.
+    pub(crate) is_wanted: Word,
     /// The handles of this node are dropped.
     pub(crate) is_closed: Word,
 }
@@ -120,6 +123,7 @@ impl Core {
             promised_to: Word::new(0),
             changes: Word::new(0),
             proposed: Word::new(0),
+            is_wanted: Word::new(0),
             is_closed: Word::new(0),
         }
     }
@@ -149,6 +153,13 @@ impl Core {
             MemberStatus::Departed | MemberStatus::Dead | MemberStatus::Evicted
         );
         is_removed || self.control.word(closed_at(self.replicas(), rank)).load() != 0
+    }
+
+    /// The error of a log that no majority can serve any more, whatever happens.
+    pub(crate) fn check_majority(&self) -> Result<(), NoMajority> {
+        let present = (0..self.replicas()).filter(|rank| *rank == self.me || !self.is_gone(*rank)).count();
+        let (of, needed) = (self.replicas(), self.majority());
+        if present >= needed { Ok(()) } else { Err(NoMajority { of, needed, present }) }
     }
 
     /// Whether a replica may lead.

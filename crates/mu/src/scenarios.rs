@@ -1,15 +1,19 @@
 //! Scenarios for the model checker.
 
+use core::future::{Future, poll_fn};
+use core::pin::pin;
+use core::task::Poll;
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
+use std::time::Duration;
 
 use farfield_check::parts::Excuse;
 use farfield_check::scenarios::with_slow;
-use farfield_check::{Cluster, Faults, Scenario};
+use farfield_check::{Cluster, Faults, Scenario, choose};
 use farfield_core::{Endpoint, Error, Result};
 use farfield_fabric::DeathRule;
 
-use crate::{LogOptions, LogReader, NotLeader, OutcomeUnknown, Proposer, ReplicatedLog};
+use crate::{LogFull, LogOptions, LogReader, NotLeader, OutcomeUnknown, Proposer, ReplicatedLog};
 
 /// All of them.
 ///
@@ -23,11 +27,16 @@ pub fn all() -> Vec<Scenario> {
         recycled(),
         leader_dies(),
         follower_dies(),
+        dropped(),
+        hand_over(),
+        contested(),
+        ping_pong(),
         suspected(),
         candidates(),
         leader_cut(),
         recycled_dies(),
         two_of_five(),
+        asks_and_dies(),
     ])
 }
 
@@ -43,6 +52,8 @@ struct History {
     decided: RefCell<Vec<(u64, u64, u64, u64)>>,
     /// Values that were refused: no node may read them.
     refused: RefCell<Vec<u64>>,
+    /// Nodes ask to lead, so an entry may be lost without a fault.
+    is_contested: Cell<bool>,
     /// Entries that may still be proposed.
     left: Cell<u64>,
     /// A node has stopped taking part, since a fault has cost all of its time.
@@ -134,20 +145,23 @@ fn propose(me: usize, member: &Member, history: &History, ep: &Endpoint, may_fai
             Ok(true)
         }
         Err(error) if error.custom_ref::<OutcomeUnknown>().is_some() => {
-            assert!(may_fail && excuse.is_given(), "nothing has happened: {error}");
+            let is_excused = excuse.is_given() || history.is_contested.get();
+            assert!(may_fail && is_excused, "nothing has happened: {error}");
             Ok(false)
         }
         Err(error) => {
-            refused(&error, may_fail, excuse);
+            refused(me, &error, may_fail, excuse);
             history.refused.borrow_mut().push(value);
             Ok(false)
         }
     }
 }
 
-fn refused(error: &Error, may_fail: bool, excuse: Excuse) {
+fn refused(me: usize, error: &Error, may_fail: bool, excuse: Excuse) {
     let is_other = error.custom_ref::<NotLeader>().is_some();
-    assert!(may_fail && (is_other || excuse.is_given()), "nothing has happened: {error}");
+    // It has begun to lead since it has read last, and does not read in the middle of a proposal.
+    let is_behind = error.custom_ref::<LogFull>().is_some_and(|full| full.behind.index() == me);
+    assert!(may_fail && (is_other || is_behind || excuse.is_given()), "nothing has happened: {error}");
 }
 
 /// A node that proposes while it leads, and reads, until all entries of the scenario are proposed and read.
@@ -167,10 +181,10 @@ fn take_part(me: usize, member: &Member, history: &History, ep: &Endpoint) -> Re
         let has_changed = || {
             let leads = history.left.get() > 0 && member.log.is_leader();
             let is_done = history.left.get() == 0 && position >= decided;
-            (member.log.decided() > position || leads || is_done).then_some(())
+            (member.reader.borrow().has_next() || leads || is_done).then_some(())
         };
         if let Err(error) = ep.block_on(ep.wait_until(ep.deadline(), has_changed)) {
-            let is_excused = excuse.is_given() || history.has_given_up.get();
+            let is_excused = excuse.is_given() || history.has_given_up.get() || history.is_contested.get();
             assert!(is_excused, "no leader, or entries that do not come: {error}");
             timeouts += 1;
             if timeouts == 3 {
@@ -219,13 +233,86 @@ fn follower_dies() -> Scenario {
         .kills(&["mu-waits-for-all"])
 }
 
+/// The leader's first call is dropped in the middle, and another node takes over, or the leader's next call ends it.
+fn dropped() -> Scenario {
+    let about = "an entry whose call was dropped is decided by a later one, or by the next leader, or never";
+    Scenario::new("mu/dropped", about, 3, move |cluster| {
+        let (members, history) = open(cluster, 4, 3)?;
+        history.is_contested.set(true);
+        let takes_over = cluster.draw(2) == 1;
+        for (me, member) in members.into_iter().enumerate() {
+            let history = Rc::clone(&history);
+            cluster.thread(me, "part", move |ep| {
+                if me == 0 {
+                    let polls = choose(8);
+                    let mut proposer = member.proposer.borrow_mut();
+                    let entry = 7u64.to_le_bytes().repeat(WORDS);
+                    let mut call = pin!(proposer.propose(ep, &entry));
+                    let mut polled = 0;
+                    ep.block_on(poll_fn(|cx| {
+                        polled += 1;
+                        if polled > polls || call.as_mut().poll(cx).is_ready() {
+                            Poll::Ready(())
+                        } else {
+                            Poll::Pending
+                        }
+                    }));
+                }
+                if me == 1 && takes_over {
+                    member.log.ask_to_lead();
+                }
+                take_part(me, &member, &history, ep)
+            });
+        }
+        Ok(())
+    })
+}
+
+/// A scenario without faults in which these nodes ask to lead, so many times each.
+fn asking(name: &str, about: &str, asking: &'static [usize], times: usize) -> Scenario {
+    Scenario::new(name, about, 3, move |cluster| {
+        let (members, history) = open(cluster, 4, 5)?;
+        history.is_contested.set(true);
+        for (me, member) in members.into_iter().enumerate() {
+            let (history, asks) = (Rc::clone(&history), member.log.clone());
+            cluster.thread(me, "part", move |ep| take_part(me, &member, &history, ep));
+            if asking.contains(&me) {
+                cluster.thread(me, "asks", move |ep| {
+                    for _ in 0..times {
+                        asks.ask_to_lead();
+                        let leads = || asks.is_leader().then_some(());
+                        let _ = ep.block_on(ep.wait_until(ep.now() + Duration::from_millis(20), leads));
+                    }
+                    Ok(())
+                });
+            }
+        }
+        Ok(())
+    })
+}
+
+fn hand_over() -> Scenario {
+    asking("mu/hand-over", "a leader that lives is replaced in the middle of its calls", &[1], 1)
+        .kills(&["mu-no-revoke", "mu-leads-on"])
+}
+
+/// The first leader is replaced, and replaces the other one in turn.
+fn ping_pong() -> Scenario {
+    asking("mu/ping-pong", "what a leader has begun in one term does not land in a later one", &[0, 1], 2)
+        .kills(&["mu-posts-late"])
+}
+
+fn contested() -> Scenario {
+    asking("mu/contested", "of two candidates one leads at a time, and what was decided stays", &[1, 2], 2)
+}
+
 /// The leader is slow, is replaced, and does not know it.
 fn suspected() -> Scenario {
     let about = "a leader that was taken for dead decides nothing more, and corrupts nothing";
     all_take_part("mu/suspected", about, 3, 4, 5)
         .rule(DeathRule::Majority)
         .faults(Faults::new().false_suspicions(1).of([0]))
-        .kills(&["mu-no-revoke", "mu-leads-on", "mu-no-flush", "mu-leads-early"])
+        .kills(&["mu-no-flush", "mu-leads-early"])
 }
 
 /// Several suspicions: nodes ask at the same time.
@@ -248,4 +335,25 @@ fn recycled_dies() -> Scenario {
 fn two_of_five() -> Scenario {
     let about = "two of five replicas may die, the leader and the next one";
     all_take_part("mu/two-of-five", about, 5, 4, 4).faults(Faults::new().crashes(2).of([0, 1]))
+}
+
+/// The first leader is replaced while it lives, and then both may die.
+fn asks_and_dies() -> Scenario {
+    let about = "two of five replicas may die: the leader, and the one that replaces it in the middle of that";
+    Scenario::new("mu/asks-and-dies", about, 5, move |cluster| {
+        let (members, history) = open(cluster, 4, 3)?;
+        history.is_contested.set(true);
+        for (me, member) in members.into_iter().enumerate() {
+            let history = Rc::clone(&history);
+            cluster.thread(me, "part", move |ep| {
+                if me == 1 {
+                    member.log.ask_to_lead();
+                }
+                take_part(me, &member, &history, ep)
+            });
+        }
+        Ok(())
+    })
+    .faults(Faults::new().crashes(2).of([0, 1]))
+    .kills(&["mu-put-again"])
 }

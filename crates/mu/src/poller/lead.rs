@@ -121,12 +121,14 @@ impl Lead {
     pub(super) fn step(&mut self, core: &Core, peers: &[Peer], promised: Stamp, endpoint: &Endpoint) -> Progress {
         let now = endpoint.now();
         let Some(candidacy) = &mut self.candidacy else {
-            if !Lead::should_lead(core) {
+            let is_wanted = core.is_wanted.load() != 0;
+            if !is_wanted && !Lead::should_lead(core) {
                 return Progress::Idle;
             }
             if let Some(until) = self.rests_until.filter(|until| now < *until) {
                 return Progress::Until(until);
             }
+            core.is_wanted.store(0);
             self.round = self.round.max(promised.round()) + 1;
             let stamp = Stamp::first(self.round, core.me);
             let other = Other { stamp: Stamp::default(), state: Granted::No, ask_at: None, pause: GRANT_MIN };
@@ -359,13 +361,13 @@ impl Candidacy {
         let mut has_worked = false;
         let decided = core.decided();
         let mut ready = SmallVec::<[usize; FEW]>::new();
-        for rank in 0..self.others.len() {
-            let Granted::Yes { has, .. } = self.others[rank].state else { continue };
+        for (rank, (other, peer)) in self.others.iter_mut().zip(peers).enumerate() {
+            let Granted::Yes { has, .. } = other.state else { continue };
             if has != Some(tail) {
-                self.others[rank].bring_on(core, &peers[rank], endpoint, tail, decided);
+                other.bring_on(core, peer, endpoint, tail, decided);
                 has_worked = true;
             }
-            if matches!(self.others[rank].state, Granted::Yes { has: Some(has), .. } if has == tail) {
+            if matches!(other.state, Granted::Yes { has: Some(has), .. } if has == tail) {
                 ready.push(rank);
             }
         }
