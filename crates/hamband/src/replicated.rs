@@ -126,6 +126,13 @@ impl<T: DataType> Shared<T> {
         endpoint.wake_local();
     }
 
+    /// Why a wait ends: the object is reopened, or this node was evicted, and nothing arrives any more.
+    fn ends(&self, object: &Object) -> Option<Error> {
+        let is_fenced = object.node().fabric().is_fenced();
+        let fenced = || is_fenced.then(|| fabric::Error::from(fabric::ErrorKind::Fenced).into());
+        object.check_unasked().err().or_else(fenced)
+    }
+
     /// How many entries of all logs are decided: it grows with each.
     pub(crate) fn decided(&self) -> u64 {
         self.orders.iter().map(|order| order.log.decided()).sum()
@@ -306,7 +313,7 @@ impl<T: DataType> Replicated<T> {
                 (watch.has_changed() || shared.changes.load() != changes || shared.decided() != decided)
                     .then_some(Ok(()))
             };
-            let fails = || object.check_unasked().err().map(Err);
+            let fails = || shared.ends(object).map(Err);
             let waited = endpoint.wait_until_or(deadline, has_changed, fails).await;
             waited.waiting_for("the state of a replica").of(object.path())??;
         }
@@ -455,7 +462,7 @@ impl<T: DataType> Writer<T> {
                 let of_turn = order.is_busy.load() != is_busy || order.log.is_leader() != leads;
                 (of_log || of_others || of_turn).then_some(Ok(()))
             };
-            let fails = || object.check_unasked().err().map(Err);
+            let fails = || shared.ends(object).map(Err);
             // A request that could not be put is put again.
             let until = if requested.is_some() { deadline } else { deadline.min(endpoint.now() + pause) };
             pause *= 2;
@@ -490,7 +497,7 @@ impl<T: DataType> Writer<T> {
         // A replica reports, or dies.
         let is_alive = |node: &NodeId| endpoint.check_alive(*node).is_ok();
         let may_have_room = || (watch.has_changed() || !slow.iter().all(is_alive)).then_some(Ok(()));
-        let fails = || object.check_unasked().err().map(Err);
+        let fails = || shared.ends(object).map(Err);
         let waited = endpoint.wait_until_or(deadline, may_have_room, fails).await;
         waited.waiting_for_nodes("room for a call: earlier ones are not applied", &slow)?
     }
