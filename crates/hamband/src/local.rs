@@ -76,7 +76,7 @@ pub(crate) struct Local<T: DataType> {
     pub(crate) groups: Vec<Group<T::Update>>,
     /// The summarisation groups whose last put was refused by some process.
     unsent: Vec<bool>,
-    /// The numbers of applied entries of each feed, for the others to read.
+    /// The numbers of applied entries of each feed, and of each log, for the others to read.
     pub(crate) applied: Region,
     /// Why this replica cannot go on.
     broken: Option<Error>,
@@ -247,6 +247,10 @@ impl<T: DataType> Local<T> {
             if group.waiting.is_none() {
                 if group.reader.try_next(&mut group.entry)?.is_none() {
                     group.reader.acknowledge();
+                    if drained.some {
+                        let word = (self.processes.len() + at) * 8;
+                        self.applied.word(word).store(self.groups[at].entries());
+                    }
                     return Ok(drained);
                 }
                 let entry = self.replica.decode_ordered(&group.entry);
@@ -386,6 +390,13 @@ impl<T: DataType> Local<T> {
         let entries = self.outgoing.entries();
         self.applied.word(self.replica.me * 8).store(entries);
         entries
+    }
+
+    /// What the others have applied when they have all calls of this process: words of their row of counts, and numbers.
+    pub(crate) fn entries_of_calls(&self) -> Vec<(usize, u64)> {
+        let feed = (self.replica.me, self.outgoing.entries());
+        let logs = self.groups.iter().enumerate().map(|(at, group)| (self.processes.len() + at, group.entries()));
+        core::iter::once(feed).chain(logs).filter(|(_, entries)| *entries > 0).collect()
     }
 
     /// Whether some process lacks something, and no call is sure to send it.

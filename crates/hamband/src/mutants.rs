@@ -28,7 +28,7 @@ farfield_core::mutants! {
         "A summary overwrites the one before it.";
     /// *Missing:* the fold of the epoch before: its calls are lost. Needs no reordering of puts to one node.
     ///
-    /// *Scenario:* `hamband/fold`.
+    /// *Scenario:* `hamband/refused`.
     HAMBAND_FOLD_UNAWAITED = "hamband-fold-unawaited" in "Replicated":
         "A summary of a new epoch takes the place of the old one, whether that was folded here or not.";
     /// *Missing:* what the replica has of the summary already. Needs no reordering.
@@ -46,4 +46,34 @@ farfield_core::mutants! {
     /// *Scenario:* `hamband/dies`.
     HAMBAND_SUMMARY_UNCOPIED = "hamband-summary-uncopied" in "Replicated":
         "Survivors copy no summaries of a dead node from each other.";
+    /// *Missing:* the wait for the calls that an ordered call depends on (rule CONF-APP, D ≤ A). Needs no reordering.
+    ///
+    /// *Scenario:* `hamband/ordered-after`.
+    HAMBAND_ORDERED_EARLY = "hamband-ordered-early" in "Replicated":
+        "An entry of a log is applied when it is decided, whatever it depends on.";
+    /// *Missing:* the summaries that an ordered call depends on: another replica may have older ones.
+    ///
+    /// *Scenario:* `hamband/ordered-after`.
+    HAMBAND_NOT_CARRIED = "hamband-not-carried" in "Replicated":
+        "An entry of a log does not carry the summaries that its call depends on.";
+    /// *Missing:* the number of the last call: the next leader orders one again that is in the log. Needs a death.
+    ///
+    /// *Scenario:* `hamband/leader-dies`.
+    HAMBAND_ORDERED_TWICE = "hamband-ordered-twice" in "Replicated":
+        "A replica applies a call twice that two leaders have ordered.";
+    /// *Missing:* the entries of leaders before this one: the call may not be permissible after them. Needs a death.
+    ///
+    /// *Scenario:* `hamband/contended`.
+    HAMBAND_ASKED_EARLY = "hamband-asked-early" in "Replicated":
+        "A leader asks whether a call is permissible before it has applied all entries that are decided.";
+    /// *Missing:* that a refusal is an answer to this call. Needs no reordering.
+    ///
+    /// *Scenario:* `hamband/refusal`.
+    HAMBAND_OLD_ANSWER = "hamband-old-answer" in "Replicated":
+        "A caller takes the refusal of an earlier call for that of this one.";
+    /// *Missing:* the log's entries: a call is stable before others have applied it.
+    ///
+    /// *Scenario:* `hamband/ordered-stable`.
+    HAMBAND_STABLE_EARLY = "hamband-stable-early" in "Replicated":
+        "A call counts as stable when the feeds and summaries have arrived.";
 }

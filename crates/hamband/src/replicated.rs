@@ -176,13 +176,14 @@ impl<T: DataType> Replicated<T> {
         let summaries_bytes = Summaries::region_bytes(processes.len(), tables.summaries.max(1), slot_bytes);
         let feeds_bytes = region_bytes(feed_bytes / 8, processes.len(), "the feeds of all nodes").of(path)?;
         let words_bytes = processes.len() * 8;
+        let applied_bytes = words_bytes + tables.groups.len() * 8;
 
         let mut regions = Regions::new(node);
         // A put to a feed wakes the service thread, which applies it. A summary wakes threads that wait for a state.
         let feeds = regions.alloc("feeds", GroupKey::SERVICE, feeds_bytes).of(path)?;
         let summaries = regions.alloc("summaries", GroupKey::SIGNAL, summaries_bytes).of(path)?;
         let taken = regions.alloc("taken", GroupKey::SIGNAL, words_bytes).of(path)?;
-        let applied = regions.alloc("applied", GroupKey::DATA, words_bytes).of(path)?;
+        let applied = regions.alloc("applied", GroupKey::DATA, applied_bytes).of(path)?;
         let repaired = regions.alloc("repaired", GroupKey::DATA, 8).of(path)?;
         let slip_bytes = slip_bytes(call_bytes_max);
         let desk_bytes = processes.len() * slip_bytes;
@@ -208,7 +209,7 @@ impl<T: DataType> Replicated<T> {
             ("feeds", feeds_bytes),
             ("summaries", summaries_bytes),
             ("taken", words_bytes),
-            ("applied", words_bytes),
+            ("applied", applied_bytes),
             ("repaired", 8),
             ("requests", desk_bytes),
             ("answers", desk_bytes),
@@ -448,9 +449,8 @@ impl<T: DataType> Writer<T> {
                         }
                     }
                 }
-                let answer = shared.desk.answered(leader);
-                if let Some(slip) = answer.filter(|slip| (slip.group, slip.term, slip.number) == (group, term, number))
-                {
+                let is_it = |slip: &Slip| (slip.group, slip.term, slip.number) == (group, term, number);
+                if let Some(slip) = shared.desk.answered(leader).filter(is_it) {
                     let refusal = decode::<T::Refusal, T::Refusal>(&slip.bytes);
                     let (refusal, _) = refusal.map_err(|wrong| shared.local.lock().error(leader, wrong))?;
                     return Ok(Err(refusal));
@@ -524,7 +524,7 @@ impl<T: DataType> Writer<T> {
             let changes = shared.changes.load();
             let (owes, entries) = {
                 let local = shared.local.lock();
-                (local.owes(), local.outgoing.entries())
+                (local.owes(), local.entries_of_calls())
             };
             if !owes {
                 break entries;
@@ -549,7 +549,9 @@ impl<T: DataType> Writer<T> {
             pause.wait(endpoint, deadline).await;
         }
         for (_, node, row) in others() {
-            self.wait_until_applied(endpoint, *node, row.at(shared.me), entries, deadline).await?;
+            for (word, count) in &entries {
+                self.wait_until_applied(endpoint, *node, row.at(*word), *count, deadline).await?;
+            }
         }
         Ok(())
     }

@@ -93,6 +93,7 @@ fn reduce() -> Scenario {
             })
         },
     )
+    .kills(&["hamband-summary-unchecked", "hamband-summary-twice"])
 }
 
 /// Each slot is overwritten, while all read.
@@ -124,6 +125,7 @@ fn free() -> Scenario {
         })?;
         ep.block_on(writer.stable(ep))
     })
+    .kills(&["hamband-entry-unchecked"])
 }
 
 /// A call depends on another node's, which a third node may get later.
@@ -179,6 +181,7 @@ fn room() -> Scenario {
             sum == 24
         })
     })
+    .kills(&["hamband-no-room"])
 }
 
 /// A summary becomes too long, again and again.

@@ -16,7 +16,11 @@ pub(super) fn scenarios() -> Vec<Scenario> {
     // The source's first put goes to the lowest rank.
     let by_majority = dies("hamband/decided", 3, &[2]).rule(DeathRule::Majority);
     vec![
-        dies("hamband/dies", 3, &[2]).faults(Faults::new().crashes(1).of([2])),
+        dies("hamband/dies", 3, &[2]).faults(Faults::new().crashes(1).of([2])).kills(&[
+            "hamband-one-slot",
+            "hamband-uncopied",
+            "hamband-summary-uncopied",
+        ]),
         dies("hamband/die", 4, &[0, 3]).faults(Faults::new().crashes(2).of([0, 3])),
         by_majority.faults(Faults::new().crashes(1).cuts(1).of([2]).side([2])),
         reader_dies(),
@@ -149,4 +153,5 @@ fn refused() -> Scenario {
         }
         Ok(())
     })
+    .kills(&["hamband-fold-unawaited"])
 }

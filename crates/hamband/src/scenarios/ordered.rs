@@ -1,6 +1,6 @@
 //! Conflicting calls: at the leader, at others, and when nodes die.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
 use farfield_check::parts::{Excuse, goes_on, patiently};
@@ -17,7 +17,11 @@ pub(super) fn scenarios() -> Vec<Scenario> {
         order(),
         refusal(),
         depends(),
-        deaths("hamband/leader-dies", 3, &[0]).faults(Faults::new().crashes(1).of([0])),
+        stable(),
+        contended().faults(Faults::new().crashes(1).of([0])),
+        deaths("hamband/leader-dies", 3, &[0])
+            .faults(Faults::new().crashes(1).of([0]))
+            .kills(&["hamband-ordered-twice"]),
         deaths("hamband/caller-dies", 3, &[2]).faults(Faults::new().crashes(1).of([2])),
         deaths("hamband/leader-decided", 3, &[0])
             .rule(DeathRule::Majority)
@@ -141,6 +145,7 @@ fn refusal() -> Scenario {
         }
         Ok(())
     })
+    .kills(&["hamband-old-answer"])
 }
 
 /// A call depends on calls of others that some replicas get later.
@@ -170,6 +175,70 @@ fn depends() -> Scenario {
         }
         Ok(())
     })
+    .kills(&["hamband-ordered-early", "hamband-not-carried"])
+}
+
+/// A call is stable when it is applied everywhere.
+fn stable() -> Scenario {
+    let about = "an ordered call is stable when all replicas have applied it";
+    Scenario::new("hamband/ordered-stable", about, 3, |cluster| {
+        let (members, calls) = (open(cluster)?, Rc::<RefCell<Calls>>::default());
+        at_end(cluster, &members, &calls);
+        let is_stable = Rc::new(Cell::new(false));
+        for (me, (purse, writer)) in members.into_iter().enumerate() {
+            let (calls, is_stable) = (Rc::clone(&calls), Rc::clone(&is_stable));
+            cluster.thread(me, "calls", move |ep| {
+                let mut writer = writer.borrow_mut();
+                if me == 1 {
+                    update(&mut writer, ep, &PurseUpdate::Name(1))?;
+                    update(&mut writer, ep, &PurseUpdate::Add(5))?;
+                    assert!(take(&mut writer, ep, &calls, 1, 5)?, "it has added that");
+                    ep.block_on(writer.stable(ep))?;
+                    is_stable.set(true);
+                    return Ok(());
+                }
+                for _ in 0..4 {
+                    let was_stable = is_stable.get();
+                    let has_taken = purse.query(|purse| !purse.taken.is_empty())?;
+                    assert!(has_taken || !was_stable, "it is stable, and not applied here");
+                    ep.block_on(ep.pause());
+                }
+                Ok(())
+            });
+        }
+        Ok(())
+    })
+    .kills(&["hamband-stable-early"])
+}
+
+/// All take from what is enough for one, and the leader dies.
+fn contended() -> Scenario {
+    let about = "a leader decides with the entries of those before it";
+    Scenario::new("hamband/contended", about, 3, |cluster| {
+        let (members, calls) = (open(cluster)?, Rc::<RefCell<Calls>>::default());
+        at_end(cluster, &members, &calls);
+        for (me, (_, writer)) in members.into_iter().enumerate() {
+            let (calls, node) = (Rc::clone(&calls), cluster.node(me));
+            cluster.thread(me, "calls", move |ep| {
+                let (mut writer, name, excuse) = (writer.borrow_mut(), me as u8, Excuse::now());
+                let mut work = || -> Result<()> {
+                    update(&mut writer, ep, &PurseUpdate::Name(name))?;
+                    update(&mut writer, ep, &PurseUpdate::Add(2))?;
+                    for amount in 1..=3 {
+                        take(&mut writer, ep, &calls, name, amount)?;
+                    }
+                    Ok(())
+                };
+                match work() {
+                    Err(_) if me == 0 || !goes_on(&node) => Ok(()),
+                    Err(error) if error.is_timeout() && excuse.is_given() => Ok(()),
+                    done => done,
+                }
+            });
+        }
+        Ok(())
+    })
+    .kills(&["hamband-asked-early"])
 }
 
 /// Nodes die while all take. The others' calls end well.
