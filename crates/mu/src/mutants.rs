@@ -52,22 +52,6 @@ farfield_core::mutants! {
     /// *Scenario:* `mu/leader-dies`.
     MU_TORN = "mu-torn" in "ReplicatedLog":
         "A new leader adopts an entry of which a part is there.";
-    /// *Missing:* the lock around the look at the term and the posts: they land in a later term of this node. This was a
-    /// bug.
-    ///
-    /// *Scenario:* `mu/ping-pong`.
-    MU_POSTS_LATE = "mu-posts-late" in "ReplicatedLog":
-        "A leader posts the puts of an entry after it has looked whether it leads.";
-    /// *Missing:* the copy that a replica has: a leader that dies while it puts it again leaves it in pieces.
-    ///
-    /// *Scenario:* `mu/two-of-five`.
-    MU_PUT_AGAIN = "mu-put-again" in "ReplicatedLog":
-        "A new leader puts an adopted entry also to replicas that have it.";
-    /// *Missing:* the look at the entry that a follower has at the next index: its reader takes it for the next one.
-    ///
-    /// *Scenario:* `mu/contested`.
-    MU_LEFT_OVER = "mu-left-over" in "ReplicatedLog":
-        "An entry that was never decided stays in a follower's log.";
     /// *Missing:* the end of the wait for a dead follower. Needs no reordering.
     ///
     /// *Scenario:* `mu/follower-dies`.

@@ -299,7 +299,7 @@ fn hand_over() -> Scenario {
 /// The first leader is replaced, and replaces the other one in turn.
 fn ping_pong() -> Scenario {
     asking("mu/ping-pong", "what a leader has begun in one term does not land in a later one", &[0, 1], 2)
-        .kills(&["mu-posts-late"])
+        .faults(Faults::new().pauses(1).of([0]))
 }
 
 fn contested() -> Scenario {
@@ -355,5 +355,4 @@ fn asks_and_dies() -> Scenario {
         Ok(())
     })
     .faults(Faults::new().crashes(2).of([0, 1]))
-    .kills(&["mu-put-again"])
 }
