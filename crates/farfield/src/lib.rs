@@ -83,7 +83,7 @@
 //! | [`local_session_with`] | The same, with settings of your own for each node. |
 //! | [`toolkit`] | Parts for objects of your own: opening, memory, releases, work for the service thread. |
 //! | [`objects`] | The modules of the objects, with their memory images and costs. |
-//! | [`locks`], [`transactions`], [`collectives`], [`swarm`], [`mu`] | The systems above the objects, each a crate of its own. |
+//! | [`locks`], [`transactions`], [`collectives`], [`swarm`], [`mu`], [`hamband`] | The systems above the objects, each a crate of its own. |
 //! | [`mod@mutants`], [`mutants!`] | Seeded bugs, for tests of the checker; and the macro that declares those of your objects. |
 //! | [`history`] | Checks recorded histories for linearizability. |
 //! | [`fabric`] | The layer below: operations, fences, regions, and the fabrics. |
@@ -145,6 +145,7 @@
 //! | `transactions` | yes | `Transactions` |
 //! | `collectives` | yes | `Collectives` |
 //! | `mu` | yes | `ReplicatedLog` |
+//! | `hamband` | yes | `hamband`: `Replicated`, data types, and the analysis of specifications |
 //! | `swarm` | yes | `SwarmArray`, `SwarmRegister`, `SwarmStore` |
 //! | `serde` | no | `Encoded`: values of any type that serde can encode |
 //! | `prometheus` | no | `Metrics::to_prometheus`, and `Node::serve_metrics` over HTTP |
@@ -167,11 +168,11 @@ pub use farfield_core::*;
 pub use farfield_collectives as collectives;
 #[cfg(feature = "collectives")]
 pub use farfield_collectives::{Collectives, CollectivesOptions};
-#[cfg(feature = "mu")]
+#[cfg(feature = "hamband")]
 #[doc(inline)]
-pub use farfield_mu as mu;
-#[cfg(feature = "mu")]
-pub use farfield_mu::{LogOptions, ReplicatedLog};
+pub use farfield_hamband as hamband;
+#[cfg(feature = "hamband")]
+pub use farfield_hamband::{Replicated, ReplicatedOptions};
 /// Locks for asymmetric memory.
 #[cfg(feature = "locks")]
 #[doc(inline)]
@@ -181,6 +182,11 @@ pub use farfield_locks::{
     ALock, ALockArray, ALockGuard, ALockOptions, LockArray, LockGuard, LockKind, LockOptions, LockTable, McsGuard,
     McsLockArray, SpinGuard, SpinLockArray, TableGuard,
 };
+#[cfg(feature = "mu")]
+#[doc(inline)]
+pub use farfield_mu as mu;
+#[cfg(feature = "mu")]
+pub use farfield_mu::{LogOptions, ReplicatedLog};
 /// Replicated memory.
 #[cfg(feature = "swarm")]
 #[doc(inline)]

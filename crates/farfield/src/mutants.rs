@@ -23,6 +23,8 @@ pub fn all() -> impl Iterator<Item = Mutant> {
     let core = core.chain(farfield_collectives::mutants::ALL.iter().copied());
     #[cfg(feature = "mu")]
     let core = core.chain(farfield_mu::mutants::ALL.iter().copied());
+    #[cfg(feature = "hamband")]
+    let core = core.chain(farfield_hamband::mutants::ALL.iter().copied());
     #[cfg(feature = "swarm")]
     let core = core.chain(farfield_swarm::mutants::ALL.iter().copied());
     core

@@ -27,7 +27,7 @@
 //! 4. proposes the call for the next index, and for no other one.
 //!
 //! *A call that is asked for twice.* A process whose leader dies asks the next one, and the call may already be in the log. Calls have numbers,
-//! and a replica applies only one that is higher than the last of the same process. A leader that has lost its office may find the old request
+//! and a leader that has applied all entries sees by the number of the caller's last one that this is ordered. A leader that has lost its office may find the old request
 //! when it leads again: it serves a request only in the term that this names.
 
 use core::time::Duration;

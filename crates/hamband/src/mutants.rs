@@ -56,16 +56,16 @@ farfield_core::mutants! {
     /// *Scenario:* `hamband/ordered-after`.
     HAMBAND_NOT_CARRIED = "hamband-not-carried" in "Replicated":
         "An entry of a log does not carry the summaries that its call depends on.";
-    /// *Missing:* the number of the last call: the next leader orders one again that is in the log. Needs a death.
-    ///
-    /// *Scenario:* `hamband/leader-dies`.
-    HAMBAND_ORDERED_TWICE = "hamband-ordered-twice" in "Replicated":
-        "A replica applies a call twice that two leaders have ordered.";
     /// *Missing:* the entries of leaders before this one: the call may not be permissible after them. Needs a death.
     ///
     /// *Scenario:* `hamband/contended`.
     HAMBAND_ASKED_EARLY = "hamband-asked-early" in "Replicated":
         "A leader asks whether a call is permissible before it has applied all entries that are decided.";
+    /// *Missing:* the number of the caller's last call: the next leader orders one again that is in the log. Needs a death.
+    ///
+    /// *Scenario:* `hamband/leader-dies`.
+    HAMBAND_ORDERED_TWICE = "hamband-ordered-twice" in "Replicated":
+        "A leader does not look whether a call is ordered already.";
     /// *Missing:* that a refusal is an answer to this call. Needs no reordering.
     ///
     /// *Scenario:* `hamband/refusal`.

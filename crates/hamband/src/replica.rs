@@ -295,11 +295,9 @@ impl<T: DataType> Replica<T> {
             let carried = &mut log.carried[process * self.tables.summaries + group];
             *carried = summary.written.max(*carried);
         }
-        // A new leader may have ordered a call that the one before has ordered, too.
-        if entry.number > log.last[entry.origin] {
-            log.last[entry.origin] = entry.number;
-            self.apply(entry.origin, &entry.call)?;
-        }
+        // The log has no call twice: a leader looks at `last` when it has applied all entries before the one that it proposes.
+        log.last[entry.origin] = entry.number;
+        self.apply(entry.origin, &entry.call)?;
         Ok(true)
     }
 

@@ -388,7 +388,7 @@ impl ReplicatedLog {
     /// # let log = ReplicatedLog::open(&node, "log", LogOptions::default())?;
     /// # let ep = node.endpoint()?;
     /// let mut reader = log.reader()?;
-    /// assert_eq!(reader.try_next(&ep, &mut Vec::new())?, None); // nothing is decided yet
+    /// assert_eq!(reader.try_next(&mut Vec::new())?, None); // nothing is decided yet
     /// # Ok::<(), farfield::Error>(())
     /// ```
     ///

@@ -117,9 +117,9 @@ fn open(cluster: &Cluster, entries: usize, left: u64) -> Result<(Vec<Rc<Member>>
 }
 
 /// Reads what there is. Every entry is whole.
-fn read(me: usize, member: &Member, history: &History, ep: &Endpoint) -> Result<u64> {
+fn read(me: usize, member: &Member, history: &History) -> Result<u64> {
     let (mut reader, mut entry) = (member.reader.borrow_mut(), Vec::new());
-    while let Some(index) = reader.try_next(ep, &mut entry)? {
+    while let Some(index) = reader.try_next(&mut entry)? {
         let words: Vec<u64> = entry.chunks(8).map(|word| u64::from_le_bytes(word.try_into().unwrap())).collect();
         assert_eq!(words, [words[0]; WORDS], "entry {index} is in pieces");
         let mut read = history.read.borrow_mut();
@@ -168,7 +168,7 @@ fn refused(me: usize, error: &Error, may_fail: bool, excuse: Excuse) {
 fn take_part(me: usize, member: &Member, history: &History, ep: &Endpoint) -> Result<()> {
     let mut timeouts = 0;
     loop {
-        let position = read(me, member, history, ep)?;
+        let position = read(me, member, history)?;
         if history.left.get() > 0 && member.log.is_leader() {
             propose(me, member, history, ep, true)?;
             continue;
