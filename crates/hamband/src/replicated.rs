@@ -31,6 +31,7 @@ const LOG_ENTRIES: usize = 256;
 
 /// How long a wait for another node lasts before that is looked at again, at first.
 const LOOKS_AGAIN: Duration = Duration::from_millis(10);
+const LOOKS_AGAIN_MAX: Duration = Duration::from_millis(100);
 
 /// A set of dead processes is a word.
 const PROCESSES_MAX: usize = 64;
@@ -465,7 +466,7 @@ impl<T: DataType> Writer<T> {
             let fails = || shared.ends(object).map(Err);
             // A request that could not be put is put again.
             let until = if requested.is_some() { deadline } else { deadline.min(endpoint.now() + pause) };
-            pause *= 2;
+            pause = LOOKS_AGAIN_MAX.min(2 * pause);
             match endpoint.wait_until_or(until, has_changed, fails).await {
                 Err(error) if error.is_timeout() && endpoint.now() < deadline => {}
                 waited => {
@@ -570,7 +571,7 @@ impl<T: DataType> Writer<T> {
         loop {
             let now = endpoint.now();
             let until = deadline.min(now + pause);
-            pause *= 2;
+            pause = LOOKS_AGAIN_MAX.min(2 * pause);
             match seen {
                 Ok(count) if count >= entries => return Ok(()),
                 Err(error) if error.is_gone() => return Ok(()),
