@@ -51,6 +51,7 @@ impl<T: DataType> Chores<T> {
         if !matches!(local.send_rest(endpoint), Ok(true) | Err(_)) {
             return false;
         }
+        self.repair.close();
         let words = local.applied.bytes() / 8;
         (0..words).for_each(|word| local.applied.word(word * 8).store(READS_NO_MORE));
         local.incoming.iter_mut().flatten().all(|incoming| incoming.tell(endpoint, READS_NO_MORE))

@@ -2,8 +2,8 @@
 //!
 //! ```text
 //! region `requests`, for each process a slot: a call that it wants this one to order
-//!   +0  ┌──────────────────┬──────────────────┐
-//!       │ bytes (32)       │ group (32)       │
+//!   +0  ┌──────────────────┬───┬──────────────┐
+//!       │ bytes (32)       │ A │ group (31)   │   A: it was asked for in an earlier term, too
 //!   +8  ├──────────────────┴──────────────────┤
 //!       │ term, in which this process leads   │
 //!   +16 ├─────────────────────────────────────┤
@@ -13,7 +13,7 @@
 //!   +32 ├─────────────────────────────────────┤
 //!       │ call                                │
 //!       └─────────────────────────────────────┘
-//! region `answers`, for each process a slot of the same form: why it has refused the call; no bytes: it orders it
+//! region `answers`, for each process a slot of the same form: why it has refused the call
 //! ```
 //!
 //! A call waits until it is in the log and applied at its caller. The leader
@@ -28,7 +28,8 @@
 //!
 //! *A call that is asked for twice.* A process whose leader dies asks the next one, and the call may already be in the log. Calls have numbers,
 //! and a leader that has applied all entries sees by the number of the caller's last one that this is ordered. A leader that has lost its office may find the old request
-//! when it leads again: it serves a request only in the term that this names.
+//! when it leads again: it serves a request only in the term that this names. And it may find the call in its own log, not decided. So the
+//! refusal of a call that was asked for in two terms is ordered, too: as an entry without a call.
 
 use core::time::Duration;
 
@@ -41,12 +42,19 @@ use zerocopy::IntoBytes;
 
 use crate::data_type::{DataType, Method, Update};
 use crate::feed::READS_NO_MORE;
-use crate::replica::{decode, encode};
+use crate::replica::{Wrong, decode, encode};
 use crate::replicated::Shared;
 use crate::watch::Watch;
 
 /// Words of a slot before the call.
 const HEADER: usize = 4;
+
+/// In the number of a group: it was asked for before.
+const AGAIN: usize = 1 << 31;
+
+/// The first byte of an answer: the refusal follows, or it is too long.
+pub(crate) const REFUSAL: u8 = 0;
+pub(crate) const TOO_LONG: u8 = 1;
 
 /// Bytes of a slot for a call or refusal of this length.
 pub(crate) fn slot_bytes(bytes_max: usize) -> usize {
@@ -104,6 +112,8 @@ pub(crate) struct Asked<'a, U> {
     pub(crate) origin: usize,
     pub(crate) number: u64,
     pub(crate) call: &'a U,
+    /// An earlier leader may have it in its log.
+    pub(crate) is_asked_again: bool,
 }
 
 /// How an attempt to order a call has ended.
@@ -121,7 +131,7 @@ enum Next<R> {
     Wait(u64, Watch),
     /// The feeds of these processes have entries that a majority has to have.
     Spread(Vec<(usize, u64)>),
-    Propose(Vec<u8>),
+    Propose(Vec<u8>, Led<R>),
 }
 
 /// The memory for requests and answers.
@@ -137,6 +147,7 @@ pub(crate) struct Desk {
 /// What a slot has.
 pub(crate) struct Slip {
     pub(crate) group: usize,
+    pub(crate) is_again: bool,
     pub(crate) term: u64,
     pub(crate) number: u64,
     pub(crate) bytes: Vec<u8>,
@@ -155,8 +166,9 @@ impl Desk {
 
     fn put(&self, endpoint: &Endpoint, to: RemotePtr<u64>, slip: &Slip) -> fabric::Result<()> {
         let words = HEADER + slip.bytes.len().div_ceil(8);
+        debug_assert!(words * 8 <= self.slot_bytes, "the callers look");
         let mut image = endpoint.buf::<u64>(words)?;
-        image[0] = (slip.group as u64) << 32 | slip.bytes.len() as u64;
+        image[0] = u64::from(slip.is_again) << 63 | (slip.group as u64) << 32 | slip.bytes.len() as u64;
         image[1] = slip.term;
         image[2] = slip.number;
         image[HEADER..].fill(0);
@@ -210,7 +222,8 @@ fn slip(slot: &[u64]) -> Option<Slip> {
     let bytes = slot[0] as u32 as usize;
     let words = slot.get(..HEADER + bytes.div_ceil(8))?;
     let slip = || Slip {
-        group: (words[0] >> 32) as usize,
+        group: (words[0] >> 32) as usize & (AGAIN - 1),
+        is_again: words[0] >> 63 != 0,
         term: words[1],
         number: words[2],
         bytes: words[HEADER..].as_bytes()[..bytes].to_vec(),
@@ -265,8 +278,8 @@ impl<T: DataType> Shared<T> {
                     waited.waiting_for("calls that an entry of the log depends on")?;
                 }
                 Next::Spread(entries) => self.spread(endpoint, order, &entries, deadline).await?,
-                Next::Propose(entry) => match proposer.propose_at(endpoint, index, &entry).await {
-                    Ok(_) => return Ok(Led::Ordered),
+                Next::Propose(entry, led) => match proposer.propose_at(endpoint, index, &entry).await {
+                    Ok(_) => return Ok(led),
                     Err(error) if error.custom_ref::<NotLeader>().is_some() => return Ok(Led::NotLeader),
                     Err(error) if error.custom_ref::<NotNext>().is_some() => {}
                     Err(error) => return Err(error),
@@ -276,19 +289,25 @@ impl<T: DataType> Shared<T> {
     }
 
     fn next_of(&self, asked: &Asked<'_, T::Update>, index: u64) -> Result<Next<T::Refusal>> {
-        let Asked { group, origin, number, call } = *asked;
+        let Asked { group, origin, number, call, is_asked_again } = *asked;
         let mut local = self.local.lock();
-        let changes = self.changes.load();
-        local.drain()?;
+        let (some, watch) = local.drain_and_watch()?;
+        let changes = self.note(some);
         let of_group = &local.groups[group];
         if of_group.applied.last[origin] >= number {
             return Ok(Next::End(Led::Ordered));
         }
         if of_group.entries() < index {
-            return Ok(Next::Wait(changes, local.watch()));
+            return Ok(Next::Wait(changes, watch));
         }
         if let Err(refusal) = local.replica.state.check(call) {
-            return Ok(Next::End(Led::Refused(refusal)));
+            if !is_asked_again {
+                return Ok(Next::End(Led::Refused(refusal)));
+            }
+            let answer = self.encode_refusal(&refusal).map_err(|wrong| local.error(origin, wrong))?;
+            let entry = local.replica.encode_refused(origin, number, &answer);
+            let entry = entry.map_err(|wrong| local.error(origin, wrong))?;
+            return Ok(Next::Propose(entry, Led::Refused(refusal)));
         }
         let at_majority = self.orders[group].at_majority.lock();
         let missing = of_group.relies_on.iter().zip(at_majority.iter()).enumerate();
@@ -301,7 +320,13 @@ impl<T: DataType> Shared<T> {
         }
         let entry = local.replica.encode_ordered(&of_group.applied, origin, number, call, Vec::new());
         let entry = entry.map_err(|wrong| local.error(origin, wrong))?;
-        Ok(Next::Propose(entry))
+        Ok(Next::Propose(entry, Led::Ordered))
+    }
+
+    /// The bytes of an answer, and of an entry for a call that is refused.
+    fn encode_refusal(&self, refusal: &T::Refusal) -> Result<Vec<u8>, Wrong<T::Refusal>> {
+        let bytes = encode(refusal, vec![REFUSAL])?;
+        Ok(if bytes.len() > self.refusal_bytes_max + 1 { vec![TOO_LONG] } else { bytes })
     }
 
     /// Waits until a majority has applied these entries of feeds, this process among them.
@@ -385,7 +410,8 @@ impl<T: DataType> Shared<T> {
     fn serve_one(&self, endpoint: &Endpoint, turn: &mut Turn<'_>, caller: usize, slip: &Slip) -> Result<bool> {
         let call = decode::<T::Update, T::Refusal>(&slip.bytes);
         let (call, _) = call.map_err(|wrong| self.local.lock().error(caller, wrong))?;
-        let asked = Asked { group: slip.group, origin: caller, number: slip.number, call: &call };
+        let (group, number, is_asked_again) = (slip.group, slip.number, slip.is_again);
+        let asked = Asked { group, origin: caller, number, call: &call, is_asked_again };
         if self.local.lock().replica.tables.group_of[call.method().number()] != Some(slip.group) {
             return Err(ErrorKind::Corrupt { what: format!("a request for group {}", slip.group) }.into());
         }
@@ -394,10 +420,10 @@ impl<T: DataType> Shared<T> {
             Led::Ordered => Ok(true),
             Led::NotLeader => Ok(false),
             Led::Refused(refusal) => {
-                let bytes = encode::<_, T::Refusal>(&refusal, Vec::new());
+                let bytes = self.encode_refusal(&refusal);
                 let bytes = bytes.map_err(|wrong| self.local.lock().error(caller, wrong))?;
-                let Slip { group, term, number, .. } = *slip;
-                self.desk.answer(endpoint, caller, &Slip { group, term, number, bytes })?;
+                let Slip { group, is_again, term, number, .. } = *slip;
+                self.desk.answer(endpoint, caller, &Slip { group, is_again, term, number, bytes })?;
                 Ok(true)
             }
         }

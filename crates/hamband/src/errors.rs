@@ -31,6 +31,17 @@ pub struct WrongCoordination {
     pub refusal: String,
 }
 
+/// The leader has refused a conflicting call, and its reason is longer than
+/// [`ReplicatedOptions::refusal_bytes_max`](crate::ReplicatedOptions::refusal_bytes_max)
+/// ([`Error::custom_ref`](farfield_core::Error::custom_ref)). Nothing has changed.
+///
+/// ```
+/// assert!(farfield_hamband::RefusedAtLength.to_string().contains("`refusal_bytes_max`"));
+/// ```
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("the call is refused, for a reason that is too long to be sent: raise `refusal_bytes_max`")]
+pub struct RefusedAtLength;
+
 /// Two calls of a summarisation group have no summary, or no remainder
 /// ([`Error::custom_ref`](farfield_core::Error::custom_ref)).
 ///

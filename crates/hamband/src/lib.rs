@@ -93,7 +93,7 @@ include!(concat!(env!("OUT_DIR"), "/seeded.rs"));
 
 pub use self::coordination::Coordination;
 pub use self::data_type::{DataType, Method, Update};
-pub use self::errors::{NoSummary, WrongCoordination};
+pub use self::errors::{NoSummary, RefusedAtLength, WrongCoordination};
 pub use self::options::ReplicatedOptions;
 pub use self::replicated::Replicated;
 pub use self::writer::Writer;

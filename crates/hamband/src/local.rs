@@ -172,8 +172,21 @@ impl<T: DataType> Local<T> {
         }
     }
 
-    /// What changes when there may be something to drain again.
-    pub(crate) fn watch(&self) -> Watch {
+    /// Takes all that has landed. The result: whether something was applied; and what changes when there may be more.
+    pub(crate) fn drain_and_watch(&mut self) -> Result<(bool, Watch)> {
+        let mut some = false;
+        loop {
+            some |= self.drain()?.some;
+            let watch = self.watch();
+            // What has landed in between is in the values that the watch has seen, and not in the state.
+            if !self.drain()?.some {
+                return Ok((some, watch));
+            }
+            some = true;
+        }
+    }
+
+    fn watch(&self) -> Watch {
         let mut watch = Watch::default();
         for (process, incoming) in self.incoming.iter().enumerate() {
             let Some(incoming) = incoming else { continue };
@@ -247,10 +260,6 @@ impl<T: DataType> Local<T> {
             if group.waiting.is_none() {
                 if group.reader.try_next(&mut group.entry)?.is_none() {
                     group.reader.acknowledge();
-                    if drained.some {
-                        let word = (self.processes.len() + at) * 8;
-                        self.applied.word(word).store(self.groups[at].entries());
-                    }
                     return Ok(drained);
                 }
                 let entry = self.replica.decode_ordered(&group.entry);
@@ -262,9 +271,13 @@ impl<T: DataType> Local<T> {
             let applied = self.replica.apply_ordered(&mut group.applied, &entry);
             if !self.breaks(entry.origin, applied)? {
                 self.groups[at].waiting = Some(entry);
+                // It is a copy.
+                self.groups[at].reader.acknowledge();
                 return Ok(Drained { waits: true, ..drained });
             }
             drained.some = true;
+            let entries = self.groups[at].entries();
+            self.applied.word((self.processes.len() + at) * 8).store(entries);
         }
     }
 
@@ -316,7 +329,7 @@ impl<T: DataType> Local<T> {
             return Ok(Begun::Refused(refusal));
         }
         if is_folded {
-            self.fold(endpoint, group)?;
+            self.fold(group)?;
             next = self.replica.summarise(call).map_err(|wrong| self.error(me, wrong))?;
             self.encode_summary(group, &next)?;
         }
@@ -324,6 +337,9 @@ impl<T: DataType> Local<T> {
         self.replica.keep_summary(group, next, method);
         // The put of an earlier summary need not be repeated: this one has its calls.
         self.unsent[group] = !self.summaries.put(endpoint, group, written, epoch, &self.scratch)?;
+        if is_folded {
+            self.outgoing.send(endpoint)?;
+        }
         Ok(Begun::Done)
     }
 
@@ -340,8 +356,8 @@ impl<T: DataType> Local<T> {
         self.summaries.bytes_max() + MESSAGE_OVERHEAD
     }
 
-    /// Sends the own summary of a group through the feed, which has to have room, and begins another one.
-    fn fold(&mut self, endpoint: &Endpoint, group: usize) -> Result<()> {
+    /// Puts the own summary of a group into the feed, which has to have room, and begins another one. The feed has still to be sent.
+    fn fold(&mut self, group: usize) -> Result<()> {
         let me = self.replica.me;
         let before = self.replica.begin_epoch(me, group);
         let encoded = self.replica.encode_fold(group, &before, Vec::new());
@@ -349,7 +365,6 @@ impl<T: DataType> Local<T> {
         let entries = self.append(&message);
         self.rely_on(me, Some(&Message::Fold { group, summary: before }), 0, entries);
         self.unsent[group] = false;
-        self.outgoing.send(endpoint)?;
         Ok(())
     }
 
@@ -412,9 +427,10 @@ impl<T: DataType> Local<T> {
         }
         for group in 0..self.unsent.len() {
             if self.unsent[group] && self.outgoing.has_room(endpoint, self.fold_bytes_max()) {
-                self.fold(endpoint, group)?;
+                self.fold(group)?;
             }
         }
+        self.outgoing.send(endpoint)?;
         Ok(!self.owes())
     }
 }

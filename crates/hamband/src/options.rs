@@ -16,6 +16,8 @@ use crate::feed::framed_bytes;
 pub struct ReplicatedOptions {
     /// The longest call, encoded. Default: 128 bytes.
     pub call_bytes_max: usize,
+    /// The longest refusal of a conflicting call, encoded. Default: 128 bytes.
+    pub refusal_bytes_max: usize,
     /// The longest summary of calls, encoded. A longer one is sent as a call, and another one begins. Default: 256 bytes.
     pub summary_bytes_max: usize,
     /// Room for the irreducible conflict-free calls of a node that some node has not applied yet, in bytes. Default: 64 KiB.
@@ -24,7 +26,7 @@ pub struct ReplicatedOptions {
 
 impl Default for ReplicatedOptions {
     fn default() -> ReplicatedOptions {
-        ReplicatedOptions { call_bytes_max: 128, summary_bytes_max: 256, feed_bytes: 1 << 16 }
+        ReplicatedOptions { call_bytes_max: 128, refusal_bytes_max: 128, summary_bytes_max: 256, feed_bytes: 1 << 16 }
     }
 }
 
@@ -41,8 +43,8 @@ impl ReplicatedOptions {
                 "`summary_bytes_max` has to be at least `call_bytes_max`: a summary of one call is that call".into(),
             );
         }
-        if self.summary_bytes_max > u32::MAX as usize / 2 {
-            return refuse("`summary_bytes_max` has to be less than 2 GiB".into());
+        if self.summary_bytes_max.max(self.refusal_bytes_max) > u32::MAX as usize / 2 {
+            return refuse("`summary_bytes_max` and `refusal_bytes_max` have to be less than 2 GiB".into());
         }
         let needed = 4 * framed_bytes(self.summary_bytes_max.saturating_add(beside));
         if self.feed_bytes < needed || !self.feed_bytes.is_multiple_of(64) {

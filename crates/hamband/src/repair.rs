@@ -73,6 +73,11 @@ impl Repair {
         Repair { node, peers, repaired, feed_bytes, dead: 0, step: Step::Done, left: Vec::new(), at: None }
     }
 
+    /// This replica copies no more, and the others wait for no step of it.
+    pub(crate) fn close(&self) {
+        self.repaired.word(0).store(u64::MAX);
+    }
+
     /// Takes a step, of a few round trips at most.
     pub(crate) fn step<T: DataType>(&mut self, endpoint: &Endpoint, local: &Local<T>) -> Result<Repaired> {
         let is_dead = |peer: &&Peer| self.node.fenced_error(endpoint, peer.node).is_some();
@@ -96,15 +101,20 @@ impl Repair {
             }
             return Ok(Repaired::Some);
         };
-        if self.step == Step::Second && self.at.is_none() {
-            let there = endpoint.get(peer.repaired).wait()?;
-            if there & self.dead != self.dead {
-                self.left.rotate_right(1);
-                return Ok(Repaired::Waits);
-            }
+        let copied = match self.step {
+            Step::Second if self.at.is_none() => match endpoint.get(peer.repaired).wait() {
+                Ok(there) if there & self.dead == self.dead => self.copy(endpoint, local).map(|()| Repaired::Some),
+                Ok(_) => Ok(Repaired::Waits),
+                Err(error) => Err(error.into()),
+            },
+            _ => self.copy(endpoint, local).map(|()| Repaired::Some),
+        };
+        if !matches!(copied, Ok(Repaired::Some)) {
+            // Others come first, and this one from the beginning.
+            self.left.rotate_right(1);
+            self.at = None;
         }
-        self.copy(endpoint, local)?;
-        Ok(Repaired::Some)
+        copied
     }
 
     fn begin(&mut self, step: Step) {

@@ -112,7 +112,10 @@ pub(crate) struct Ordered<U> {
     pub(crate) origin: usize,
     /// Its number among the calls of that process on this group.
     pub(crate) number: u64,
-    pub(crate) call: U,
+    /// None if it was refused, and may be in the log of an earlier leader.
+    pub(crate) call: Option<U>,
+    /// Then the answer.
+    refusal: Vec<u8>,
     /// For each process and each irreducible method of `Dep(u)` a number.
     dependencies: Vec<u64>,
     /// For each process and each summarisation group of `Dep(u)`: the epoch, and the summary itself if no earlier entry has it.
@@ -122,15 +125,17 @@ pub(crate) struct Ordered<U> {
 /// What a replica has applied of a log.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Applied {
-    /// By process: the number of its last call that is applied.
+    /// By process: the number of its last call that is applied, or refused by an entry.
     pub(crate) last: Vec<u64>,
+    /// The last call of this process that an entry has refused, and the answer.
+    pub(crate) refused: Option<(u64, Vec<u8>)>,
     /// By process and summarisation group: how often the last summary was written that an entry has.
     carried: Vec<u64>,
 }
 
 impl Applied {
     pub(crate) fn new(processes: usize, summaries: usize) -> Applied {
-        Applied { last: vec![0; processes], carried: vec![0; processes * summaries] }
+        Applied { last: vec![0; processes], refused: None, carried: vec![0; processes * summaries] }
     }
 }
 
@@ -278,7 +283,14 @@ impl<T: DataType> Replica<T> {
         log: &mut Applied,
         entry: &Ordered<T::Update>,
     ) -> Result<bool, Wrong<T::Refusal>> {
-        let method = entry.call.method().number();
+        let Some(call) = &entry.call else {
+            log.last[entry.origin] = entry.number;
+            if entry.origin == self.me {
+                log.refused = Some((entry.number, entry.refusal.clone()));
+            }
+            return Ok(true);
+        };
+        let method = call.method().number();
         let groups = self.tables.summary_dependencies[method].clone();
         let of = |at: usize| (at / groups.len(), groups[at % groups.len()]);
         let has_epochs = entry.summaries.iter().enumerate().all(|(at, (epoch, _))| {
@@ -297,7 +309,7 @@ impl<T: DataType> Replica<T> {
         }
         // The log has no call twice: a leader looks at `last` when it has applied all entries before the one that it proposes.
         log.last[entry.origin] = entry.number;
-        self.apply(entry.origin, &entry.call)?;
+        self.apply(entry.origin, call)?;
         Ok(true)
     }
 
@@ -316,6 +328,18 @@ impl<T: DataType> Replica<T> {
         Ok(into)
     }
 
+    /// Encodes an entry of a log that says that a call was refused.
+    pub(crate) fn encode_refused(
+        &self,
+        origin: usize,
+        number: u64,
+        answer: &[u8],
+    ) -> Result<Vec<u8>, Wrong<T::Refusal>> {
+        let mut entry = encode(&None::<T::Update>, encode(&number, encode(&(origin as u32), Vec::new())?)?)?;
+        entry.extend_from_slice(answer);
+        Ok(entry)
+    }
+
     /// Encodes an entry of a log.
     pub(crate) fn encode_ordered(
         &self,
@@ -325,7 +349,7 @@ impl<T: DataType> Replica<T> {
         call: &T::Update,
         into: Vec<u8>,
     ) -> Result<Vec<u8>, Wrong<T::Refusal>> {
-        let mut into = encode(call, encode(&number, encode(&(origin as u32), into)?)?)?;
+        let mut into = encode(&Some(call), encode(&number, encode(&(origin as u32), into)?)?)?;
         let method = call.method().number();
         for process in 0..self.processes {
             for on in &self.tables.plain_dependencies[method] {
@@ -349,11 +373,15 @@ impl<T: DataType> Replica<T> {
     pub(crate) fn decode_ordered(&self, bytes: &[u8]) -> Result<Ordered<T::Update>, Wrong<T::Refusal>> {
         let (origin, rest) = decode::<u32, _>(bytes)?;
         let (number, rest) = decode(rest)?;
-        let (call, mut rest) = decode::<T::Update, _>(rest)?;
+        let (call, mut rest) = decode::<Option<T::Update>, _>(rest)?;
         let origin = origin as usize;
         if origin >= self.processes {
             return Err(Wrong::Encoding(format!("there is no process {origin}")));
         }
+        let Some(call) = call else {
+            let (dependencies, summaries) = (Vec::new(), Vec::new());
+            return Ok(Ordered { origin, number, call: None, refusal: rest.to_vec(), dependencies, summaries });
+        };
         let method = call.method().number();
         let mut dependencies = Vec::new();
         for _ in 0..self.processes * self.tables.plain_dependencies[method].len() {
@@ -375,7 +403,7 @@ impl<T: DataType> Replica<T> {
                 summaries.push((epoch, summary));
             }
         }
-        Ok(Ordered { origin, number, call, dependencies, summaries })
+        Ok(Ordered { origin, number, call: Some(call), refusal: Vec::new(), dependencies, summaries })
     }
 
     /// Encodes the fold of a summary.

@@ -70,6 +70,9 @@ impl<T: DataType> Drop for Handle<T> {
 
 /// What the service thread needs. It does not keep the node in its session.
 pub(crate) struct Shared<T: DataType> {
+    node: Node,
+    /// The longest refusal, encoded.
+    pub(crate) refusal_bytes_max: usize,
     pub(crate) local: LocalMutex<Local<T>>,
     /// The rank of this process.
     pub(crate) me: usize,
@@ -86,6 +89,15 @@ pub(crate) struct Shared<T: DataType> {
 }
 
 impl<T: DataType> Shared<T> {
+    /// The state has changed, if `some`. Called under the lock. The count of changes now.
+    pub(crate) fn note(&self, some: bool) -> u64 {
+        if some {
+            self.changes.fetch_add(1);
+            self.node.fabric().wake_local();
+        }
+        self.changes.load()
+    }
+
     pub(crate) fn has_changed(&self, endpoint: &Endpoint) {
         self.changes.fetch_add(1);
         endpoint.wake_local();
@@ -154,7 +166,7 @@ impl<T: DataType> Replicated<T> {
         let coordination = T::coordination();
         let tables = Tables::new(&coordination);
         options.check(MESSAGE_OVERHEAD + tables.dependencies_bytes_max(processes.len())).of(path)?;
-        let ReplicatedOptions { call_bytes_max, summary_bytes_max, feed_bytes } = options;
+        let ReplicatedOptions { call_bytes_max, refusal_bytes_max, summary_bytes_max, feed_bytes } = options;
         // A number of calls for each method is in front of the call.
         let slot_bytes = slot_bytes(summary_bytes_max + 10 * tables.methods);
         let summaries_bytes = Summaries::region_bytes(processes.len(), tables.summaries.max(1), slot_bytes);
@@ -169,7 +181,7 @@ impl<T: DataType> Replicated<T> {
         let taken = regions.alloc("taken", GroupKey::SIGNAL, words_bytes).of(path)?;
         let applied = regions.alloc("applied", GroupKey::DATA, applied_bytes).of(path)?;
         let repaired = regions.alloc("repaired", GroupKey::DATA, 8).of(path)?;
-        let slip_bytes = slip_bytes(call_bytes_max);
+        let slip_bytes = slip_bytes(call_bytes_max.max(refusal_bytes_max) + 1);
         let desk_bytes = processes.len() * slip_bytes;
         let requests = regions.alloc("requests", GroupKey::SERVICE, desk_bytes).of(path)?;
         let answers = regions.alloc("answers", GroupKey::SIGNAL, desk_bytes).of(path)?;
@@ -181,7 +193,8 @@ impl<T: DataType> Replicated<T> {
         let layout = format!("{options:?}, initial={initial_hash:016x}, {}", coordination.layout());
         // Each group has a log, and a leader of its own. All are announced before any is waited for.
         let log_options = LogOptions {
-            entry_bytes_max: call_bytes_max + tables.entry_bytes_beside(processes.len(), summary_bytes_max),
+            entry_bytes_max: call_bytes_max.max(refusal_bytes_max)
+                + tables.entry_bytes_beside(processes.len(), summary_bytes_max),
             entries: LOG_ENTRIES,
         };
         let announce = |group| {
@@ -232,6 +245,8 @@ impl<T: DataType> Replicated<T> {
         let parts =
             Parts { replica, processes, outgoing, incoming, summaries, groups: of_groups, applied, call_bytes_max };
         let shared = Arc::new(Shared {
+            node: node.for_service(),
+            refusal_bytes_max,
             local: LocalMutex::new(Local::new(parts)),
             me,
             counts,
@@ -285,7 +300,8 @@ impl<T: DataType> Replicated<T> {
         let object = &self.0.object;
         object.check_current()?;
         let mut local = self.0.shared.local.lock();
-        local.drain().of(object.path())?;
+        let drained = local.drain().of(object.path())?;
+        self.0.shared.note(drained.some);
         Ok(query(&local.replica.state))
     }
 
@@ -315,9 +331,8 @@ impl<T: DataType> Replicated<T> {
             let decided = shared.decided();
             let (is_satisfied, changes, watch) = {
                 let mut local = shared.local.lock();
-                let changes = shared.changes.load();
-                local.drain().of(object.path())?;
-                (condition(&local.replica.state), changes, local.watch())
+                let (some, watch) = local.drain_and_watch().of(object.path())?;
+                (condition(&local.replica.state), shared.note(some), watch)
             };
             if is_satisfied {
                 return Ok(());

@@ -3,14 +3,14 @@
 use core::time::Duration;
 
 use farfield_core::toolkit::{ErrorContext, RefusedPause};
-use farfield_core::{ErrorKind, Result};
+use farfield_core::{Error, ErrorKind, Result};
 use farfield_fabric::{self as fabric, Endpoint, Instant, NodeId, RemotePtr};
 
 use crate::analysis::Category;
-use crate::conflicting::{Asked, Led, Slip};
+use crate::conflicting::{Asked, Led, REFUSAL, Slip};
 use crate::data_type::{DataType, Method, Update};
-use crate::errors::is_passing;
-use crate::local::Begun;
+use crate::errors::{RefusedAtLength, is_passing};
+use crate::local::{Begun, Local};
 use crate::replica::decode;
 use crate::replicated::{Handle, Replicated, STABLE, UPDATE};
 use crate::watch::Watch;
@@ -97,7 +97,11 @@ impl<T: DataType> Writer<T> {
                     shared.has_changed(endpoint);
                     return Ok(Ok(()));
                 }
-                Begun::Refused(refusal) => return Ok(Err(refusal)),
+                // It may have applied calls of others before.
+                Begun::Refused(refusal) => {
+                    shared.note(true);
+                    return Ok(Err(refusal));
+                }
                 Begun::Full => self.wait_for_room(endpoint, deadline).await?,
             }
         }
@@ -120,9 +124,8 @@ impl<T: DataType> Writer<T> {
             local.groups[group].last_call += 1;
             (local.groups[group].last_call, bytes)
         };
-        let asked = Asked { group, origin: me, number, call };
-        // The term in which a request is on its way, and to which process.
-        let mut requested = None;
+        // The term in which a request is on its way, and to which process; and the term of the first.
+        let (mut requested, mut first) = (None, None);
         let mut pause = LOOKS_AGAIN;
         loop {
             // Before the look: what comes after it ends the wait.
@@ -130,18 +133,21 @@ impl<T: DataType> Writer<T> {
             let (leads, is_busy) = (order.log.is_leader(), order.is_busy.load());
             let (changes, watch) = {
                 let mut local = shared.local.lock();
-                let changes = shared.changes.load();
-                local.drain()?;
-                if local.groups[group].applied.last[me] >= number {
-                    drop(local);
-                    shared.has_changed(endpoint);
-                    return Ok(Ok(()));
+                let (some, mut watch) = local.drain_and_watch()?;
+                let changes = shared.note(some);
+                let applied = &local.groups[group].applied;
+                if applied.last[me] >= number {
+                    return match &applied.refused {
+                        Some((of, answer)) if *of == number => self.refusal(&local, me, answer).map(Err),
+                        _ => Ok(Ok(())),
+                    };
                 }
-                let mut watch = local.watch();
                 shared.desk.watch_answers(&mut watch);
                 (changes, watch)
             };
             if leads {
+                let is_asked_again = first.is_some_and(|first| first != term);
+                let asked = Asked { group, origin: me, number, call, is_asked_again };
                 if let Some(mut turn) = order.take_turn() {
                     match shared.lead(&mut turn, &asked, deadline.since(endpoint.now()))? {
                         Led::Refused(refusal) => return Ok(Err(refusal)),
@@ -150,7 +156,8 @@ impl<T: DataType> Writer<T> {
                 }
             } else if let Some(leader) = leader.and_then(|leader| self.rank_of(leader)).filter(|leader| *leader != me) {
                 if requested != Some((leader, term)) {
-                    let slip = Slip { group, term, number, bytes: bytes.clone() };
+                    let is_again = *first.get_or_insert(term) != term;
+                    let slip = Slip { group, is_again, term, number, bytes: bytes.clone() };
                     match shared.desk.request(endpoint, leader, &slip) {
                         Err(error) if is_passing(&error) => {}
                         sent => {
@@ -161,9 +168,7 @@ impl<T: DataType> Writer<T> {
                 }
                 let is_it = |slip: &Slip| (slip.group, slip.term, slip.number) == (group, term, number);
                 if let Some(slip) = shared.desk.answered(leader).filter(is_it) {
-                    let refusal = decode::<T::Refusal, T::Refusal>(&slip.bytes);
-                    let (refusal, _) = refusal.map_err(|wrong| shared.local.lock().error(leader, wrong))?;
-                    return Ok(Err(refusal));
+                    return self.refusal(&shared.local.lock(), leader, &slip.bytes).map(Err);
                 }
             }
             let has_changed = || {
@@ -173,17 +178,24 @@ impl<T: DataType> Writer<T> {
                 (of_log || of_others || of_turn).then_some(Ok(()))
             };
             let fails = || shared.ends(object).map(Err);
-            // A request that could not be put is put again.
-            let until = if requested.is_some() { deadline } else { deadline.min(endpoint.now() + pause) };
+            // A request is put again: the first may not have been accepted.
+            let until = deadline.min(endpoint.now() + pause);
             pause = LOOKS_AGAIN_MAX.min(2 * pause);
             match endpoint.wait_until_or(until, has_changed, fails).await {
-                Err(error) if error.is_timeout() && endpoint.now() < deadline => {}
+                Err(error) if error.is_timeout() && endpoint.now() < deadline => requested = None,
                 waited => {
                     let missing: Vec<NodeId> = leader.into_iter().collect();
                     waited.waiting_for_nodes("a call to be ordered; it may be yet", &missing)??;
                 }
             }
         }
+    }
+
+    /// What an answer says.
+    fn refusal(&self, local: &Local<T>, leader: usize, answer: &[u8]) -> Result<T::Refusal> {
+        let [REFUSAL, refusal @ ..] = answer else { return Err(Error::custom(RefusedAtLength)) };
+        let refusal = decode::<T::Refusal, T::Refusal>(refusal);
+        refusal.map(|(refusal, _)| refusal).map_err(|wrong| local.error(leader, wrong))
     }
 
     fn rank_of(&self, node: NodeId) -> Option<usize> {
