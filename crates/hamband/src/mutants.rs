@@ -46,6 +46,11 @@ farfield_core::mutants! {
     /// *Scenario:* `hamband/dies`.
     HAMBAND_SUMMARY_UNCOPIED = "hamband-summary-uncopied" in "Replicated":
         "Survivors copy no summaries of a dead node from each other.";
+    /// *Missing:* that a replica which has closed the object copies nothing. This was a bug. Needs a death.
+    ///
+    /// *Scenario:* `hamband/closed`.
+    HAMBAND_CLOSED_ASKED = "hamband-closed-asked" in "Replicated":
+        "Survivors wait until a replica that was closed has copied, too.";
     /// *Missing:* the wait for the calls that an ordered call depends on (rule CONF-APP, D ≤ A). Needs no reordering.
     ///
     /// *Scenario:* `hamband/ordered-after`.

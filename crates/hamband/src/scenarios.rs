@@ -33,13 +33,18 @@ static OPTIONS: ReplicatedOptions =
 
 type Member = (Replicated<Till>, Rc<RefCell<Writer<Till>>>);
 
-/// Opens the object on all nodes. It is closed when all threads have ended.
-fn open(cluster: &Cluster, options: &'static ReplicatedOptions) -> Result<Vec<Member>> {
-    let members = cluster.on_each(|node| {
+/// Opens the object on all nodes.
+fn open_each(cluster: &Cluster, options: &'static ReplicatedOptions) -> Result<Vec<Member>> {
+    cluster.on_each(|node| {
         let till = Replicated::open(node, "till", Till::default(), options.clone())?;
         let writer = Rc::new(RefCell::new(till.writer()?));
         Ok((till, writer))
-    })?;
+    })
+}
+
+/// Opens the object on all nodes. It is closed when all threads have ended.
+fn open(cluster: &Cluster, options: &'static ReplicatedOptions) -> Result<Vec<Member>> {
+    let members = open_each(cluster, options)?;
     let kept = members.clone();
     cluster.at_end(move || {
         drop(kept);

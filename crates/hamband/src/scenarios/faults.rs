@@ -3,25 +3,29 @@
 use std::cell::RefCell;
 use std::rc::Rc;
 
+use farfield_check::parts::{Excuse, goes_on};
 use farfield_check::{Faults, Scenario, choose};
 use farfield_core::{Endpoint, MemberStatus, Result};
 use farfield_fabric::fault::{self, inject};
 use farfield_fabric::{DeathRule, EndpointOptions, NodeId};
 
 use super::till::{Till, TillUpdate};
-use super::{OPTIONS, call, open, wait_until};
+use super::{OPTIONS, call, open, open_each, wait_until};
 use crate::{Replicated, Writer};
 
 pub(super) fn scenarios() -> Vec<Scenario> {
     // The source's first put goes to the lowest rank.
-    let by_majority = dies("hamband/decided", 3, &[2]).rule(DeathRule::Majority);
+    let by_majority = dies("hamband/decided", 3, &[2], None).rule(DeathRule::Majority);
     vec![
-        dies("hamband/dies", 3, &[2]).faults(Faults::new().crashes(1).of([2])).kills(&[
+        dies("hamband/dies", 3, &[2], None).faults(Faults::new().crashes(1).of([2])).kills(&[
             "hamband-one-slot",
             "hamband-uncopied",
             "hamband-summary-uncopied",
         ]),
-        dies("hamband/die", 4, &[0, 3]).faults(Faults::new().crashes(2).of([0, 3])),
+        dies("hamband/die", 4, &[0, 3], None).faults(Faults::new().crashes(2).of([0, 3])),
+        dies("hamband/closed", 4, &[3], Some(1))
+            .faults(Faults::new().crashes(1).of([3]))
+            .kills(&["hamband-closed-asked"]),
         by_majority.faults(Faults::new().crashes(1).cuts(1).of([2]).side([2])),
         reader_dies(),
         refused(),
@@ -35,13 +39,14 @@ fn settled(till: &Replicated<Till>, nodes: usize) -> Vec<u16> {
     (0..nodes as u16).filter(|node| till.is_settled(NodeId(*node))).collect()
 }
 
-/// Sources of calls die in the middle. All survivors have the same calls of theirs in the end.
-fn dies(name: &str, nodes: usize, victims: &[usize]) -> Scenario {
+/// Sources of calls die in the middle. All survivors have the same calls of theirs in the end, also if one of them closes the object.
+fn dies(name: &str, nodes: usize, victims: &[usize], closes: Option<usize>) -> Scenario {
     let about = "a call of a dead node that some live replica has applied reaches all live replicas";
     let victims = victims.to_vec();
     Scenario::new(name, about, nodes, move |cluster| {
         let ends = Ends::default();
-        for (me, (till, writer)) in open(cluster, &OPTIONS)?.into_iter().enumerate() {
+        let members = if closes.is_some() { open_each(cluster, &OPTIONS)? } else { open(cluster, &OPTIONS)? };
+        for (me, (till, writer)) in members.into_iter().enumerate().filter(|(me, _)| closes != Some(*me)) {
             let (ends, node, victims) = (Rc::clone(&ends), cluster.node(me), victims.clone());
             cluster.thread(me, "calls", move |ep| {
                 let mut writer = writer.borrow_mut();
@@ -56,8 +61,15 @@ fn dies(name: &str, nodes: usize, victims: &[usize]) -> Scenario {
                     nodes.filter(|node_of| node.status_of(NodeId(*node_of)) == MemberStatus::Evicted).collect()
                 };
                 let is_settled = || (!evicted().is_empty() && settled(&till, nodes) == evicted()).then_some(());
-                if ep.block_on(ep.wait_until(ep.deadline(), is_settled)).is_err() {
-                    return Ok(());
+                loop {
+                    let excuse = Excuse::now();
+                    if ep.block_on(ep.wait_until(ep.deadline(), is_settled)).is_ok() {
+                        break;
+                    }
+                    if evicted().is_empty() || !goes_on(&node) {
+                        return Ok(());
+                    }
+                    assert!(excuse.is_given(), "calls of the dead are not settled");
                 }
                 let of = settled(&till, nodes);
                 let state = till.query(Till::clone)?;
