@@ -383,11 +383,11 @@ impl<T: DataType> Shared<T> {
     /// Orders the requests of other processes, on the service thread. The result: something was done; something has to be repeated.
     pub(crate) fn serve(&self, endpoint: &Endpoint, served: &mut [Option<Request>]) -> (bool, bool) {
         let (mut some, mut retry) = (false, false);
-        for caller in 0..served.len() {
+        for (caller, last) in served.iter_mut().enumerate() {
             let Some(slip) = self.desk.requested(caller).filter(|_| caller != self.me) else { continue };
             let Some(order) = self.orders.get(slip.group) else { continue };
             let request = (slip.group, slip.term, slip.number);
-            if served[caller] == Some(request) || !order.log.is_leader() || order.log.term() != slip.term {
+            if *last == Some(request) || !order.log.is_leader() || order.log.term() != slip.term {
                 continue;
             }
             let Some(mut turn) = order.take_turn() else {
@@ -396,7 +396,7 @@ impl<T: DataType> Shared<T> {
             };
             match self.serve_one(endpoint, &mut turn, caller, &slip) {
                 Ok(true) => {
-                    served[caller] = Some(request);
+                    *last = Some(request);
                     some = true;
                 }
                 Ok(false) => {}

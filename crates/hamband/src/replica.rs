@@ -150,6 +150,9 @@ pub(crate) enum Wrong<R> {
     Encoding(String),
 }
 
+/// A value, and the bytes after it.
+type Decoded<'b, V, R> = Result<(V, &'b [u8]), Wrong<R>>;
+
 type Outcome<T> = Result<(), Wrong<<T as DataType>::Refusal>>;
 
 pub(crate) struct Replica<T: DataType> {
@@ -459,7 +462,7 @@ impl<T: DataType> Replica<T> {
         written: u64,
         epoch: u64,
         mut bytes: &'b [u8],
-    ) -> Result<(Summary<T::Update>, &'b [u8]), Wrong<T::Refusal>> {
+    ) -> Decoded<'b, Summary<T::Update>, T::Refusal> {
         let mut summary = Summary { written, epoch, ..Summary::empty(self.tables.methods) };
         for method in self.summarised_in(group) {
             (summary.calls[method], bytes) = decode(bytes)?;
@@ -480,6 +483,6 @@ pub(crate) fn encode<V: Serialize, R>(value: &V, into: Vec<u8>) -> Result<Vec<u8
 }
 
 /// Reads a value from the beginning of bytes, and returns the rest.
-pub(crate) fn decode<'b, V: serde::Deserialize<'b>, R>(bytes: &'b [u8]) -> Result<(V, &'b [u8]), Wrong<R>> {
+pub(crate) fn decode<'b, V: serde::Deserialize<'b>, R>(bytes: &'b [u8]) -> Decoded<'b, V, R> {
     postcard::take_from_bytes(bytes).map_err(|error| Wrong::Encoding(error.to_string()))
 }
