@@ -205,8 +205,8 @@ Bring(c, r) ==
         /\ c \in right[r] /\ flight[c][r] = <<>>
         /\ IF has[c][r] = Granted THEN commit[r] <= tail[c] /\ Has(commit[r])
            ELSE IF i <= tail[c]
-           THEN IF there.by = mine.by /\ Mutant /= "again in full"
-                THEN IF there.ballot < mine.ballot THEN Posts(Raise(i, mine, promised[c])) ELSE Has(i)
+           THEN IF there.by = mine.by /\ there.ballot >= mine.ballot THEN Has(i)
+                ELSE IF there.by = mine.by /\ Mutant /= "again in full" THEN Posts(Raise(i, mine, promised[c]))
                 ELSE Posts(Over(i, mine, promised[c]))
            ELSE IF IsStale(c, r) THEN Posts(Clear(i, promised[c]))
            ELSE commit[r] < commit[c] /\ Posts(Word(commit[c], promised[c]))
@@ -242,12 +242,15 @@ Lead(c) ==
 
 Sent(c, to, op) == [flight EXCEPT ![c] = [r \in Replicas |-> IF r \in to /\ c \in right[r] THEN Append(@[r], op) ELSE @[r]]]
 
+(* Its proposer is stopped between the look at its term and a post.        *)
+IsStopped(c) == \E post \in late: post[1] = c
+
 (* One at a time. The leader stores the entry and posts the puts in one    *)
 (* critical section, which also looks whether it leads.                    *)
 Propose(c) ==
     LET i == tail[c] + 1
         op == Put(i, Entry(promised[c], promised[c]), promised[c])
-    IN  /\ phase[c] = "leads"
+    IN  /\ phase[c] = "leads" /\ ~IsStopped(c)
         /\ tail[c] = commit[c] /\ i <= Length
         /\ Cardinality(follows[c]) + 1 >= Majority
         /\ log' = [log EXCEPT ![c][i] = op.entry]
@@ -281,7 +284,7 @@ Land(c, r) ==
 Decide(c) ==
     LET have == {r \in follows[c]: has[c][r] >= tail[c] \/ Mutant = "no flush"}
         needed == IF Mutant = "minority" THEN Majority - 1 ELSE Majority
-    IN  /\ phase[c] = "leads"
+    IN  /\ phase[c] = "leads" /\ ~IsStopped(c)
         /\ commit[c] < tail[c]
         /\ Cardinality(have) + 1 >= needed
         /\ commit' = [commit EXCEPT ![c] = tail[c]]
