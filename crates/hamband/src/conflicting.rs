@@ -36,7 +36,7 @@ use core::time::Duration;
 use farfield_core::toolkit::{ErrorContext, RefusedPause};
 use farfield_core::{ErrorKind, Node, Result};
 use farfield_fabric::{self as fabric, Endpoint, Instant, LocalMutex, NodeId, Region, RemotePtr, Word, read_words};
-use farfield_mu::{NotLeader, NotNext, Proposer, ReplicatedLog};
+use farfield_mu::{NotLeader, NotNext, OutcomeUnknown, Proposer, ReplicatedLog};
 use xxhash_rust::xxh3::xxh3_64;
 use zerocopy::IntoBytes;
 
@@ -122,6 +122,8 @@ pub(crate) enum Led<R> {
     Refused(R),
     /// Another process leads, or none.
     NotLeader,
+    /// It was proposed, and a later leader decides about it.
+    Unknown,
 }
 
 /// The next step of an attempt.
@@ -282,6 +284,7 @@ impl<T: DataType> Shared<T> {
                     Ok(_) => return Ok(led),
                     Err(error) if error.custom_ref::<NotLeader>().is_some() => return Ok(Led::NotLeader),
                     Err(error) if error.custom_ref::<NotNext>().is_some() => {}
+                    Err(error) if error.custom_ref::<OutcomeUnknown>().is_some() => return Ok(Led::Unknown),
                     Err(error) => return Err(error),
                 },
             }
@@ -418,7 +421,8 @@ impl<T: DataType> Shared<T> {
         // A round trip, as a rule. The thread has other work, too.
         match self.lead(turn, &asked, SERVE_AT_MOST)? {
             Led::Ordered => Ok(true),
-            Led::NotLeader => Ok(false),
+            // The caller asks the next leader.
+            Led::NotLeader | Led::Unknown => Ok(false),
             Led::Refused(refusal) => {
                 let bytes = self.encode_refusal(&refusal);
                 let bytes = bytes.map_err(|wrong| self.local.lock().error(caller, wrong))?;

@@ -151,6 +151,12 @@ impl<T: DataType> Writer<T> {
                 if let Some(mut turn) = order.take_turn() {
                     match shared.lead(&mut turn, &asked, deadline.since(endpoint.now()))? {
                         Led::Refused(refusal) => return Ok(Err(refusal)),
+                        // A later leader may find it.
+                        Led::Unknown if endpoint.now() < deadline => first = first.or(Some(term)),
+                        Led::Unknown => {
+                            let (what, waited) = ("a call to be ordered; it may be yet".into(), endpoint.timeout());
+                            return Err(ErrorKind::Timeout { what, waited, missing: Vec::new() }.into());
+                        }
                         Led::Ordered | Led::NotLeader => continue,
                     }
                 }

@@ -31,7 +31,8 @@ fn leads(leader: Option<NodeId>) -> String {
 }
 
 /// It is not known whether the entry is or will be decided ([`Error::custom_ref`]). The readers find out: it is decided
-/// at this index or not at all.
+/// at this index or not at all. A node that leads may also propose the same entry at this index again
+/// ([`Proposer::propose_at`](crate::Proposer::propose_at)): it is decided there once, or the error is [`NotNext`].
 ///
 /// ```
 /// # use farfield_mu::OutcomeUnknown;
