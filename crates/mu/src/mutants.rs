@@ -57,4 +57,34 @@ farfield_core::mutants! {
     /// *Scenario:* `mu/follower-dies`.
     MU_WAITS_FOR_ALL = "mu-waits-for-all" in "ReplicatedLog":
         "The leader waits for all replicas.";
+    /// *Missing:* the numbers: a command that was proposed by two leaders takes effect twice.
+    ///
+    /// *Scenario:* `mu/mutex-leader-dies`.
+    MU_COMMAND_TWICE = "mu-command-twice" in "ReplicatedMutex":
+        "A replica applies a command of a node again.";
+    /// *Missing:* the release of what a dead node holds. Needs no reordering.
+    ///
+    /// *Scenario:* `mu/mutex-holder-dies`.
+    MU_DEAD_HOLDS = "mu-dead-holds" in "ReplicatedMutex":
+        "A dead node's claims stay in the queue.";
+    /// *Missing:* the fence of a suspected holder: it is alive, and its operations land.
+    ///
+    /// *Scenario:* `mu/mutex-suspected`.
+    MU_SUSPECTED_RELEASED = "mu-suspected-released" in "ReplicatedMutex":
+        "The claims of a suspected node are released.";
+    /// *Missing:* the release of a call that was dropped. Needs no reordering.
+    ///
+    /// *Scenario:* `mu/mutex-dropped`.
+    MU_DROPPED_HOLDS = "mu-dropped-holds" in "ReplicatedMutex":
+        "A call that is dropped stays in the queue.";
+    /// *Missing:* the time between a renewal and its application at the leader.
+    ///
+    /// *Scenario:* `mu/election`.
+    MU_LEASE_LATE = "mu-lease-late" in "Election":
+        "A lease is counted from when its renewal is known.";
+    /// *Missing:* the renewals. Needs no reordering.
+    ///
+    /// *Scenario:* `mu/election-renewed`.
+    MU_LEASE_NOT_RENEWED = "mu-lease-not-renewed" in "Election":
+        "A lease is renewed once.";
 }
