@@ -67,11 +67,6 @@ farfield_core::mutants! {
     /// *Scenario:* `mu/mutex-holder-dies`.
     MU_DEAD_HOLDS = "mu-dead-holds" in "ReplicatedMutex":
         "A dead node's claims stay in the queue.";
-    /// *Missing:* the fence of a suspected holder: it is alive, and its operations land.
-    ///
-    /// *Scenario:* `mu/mutex-suspected`.
-    MU_SUSPECTED_RELEASED = "mu-suspected-released" in "ReplicatedMutex":
-        "The claims of a suspected node are released.";
     /// *Missing:* the release of a call that was dropped. Needs no reordering.
     ///
     /// *Scenario:* `mu/mutex-dropped`.
