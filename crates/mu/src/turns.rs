@@ -140,8 +140,6 @@ struct Local {
     seen: Instant,
     /// The renewal under way: its number, and the time before it was queued.
     renewing: Option<(u64, Instant)>,
-    /// Of this node as the holder: the token, and until when no other can hold.
-    lease: Option<(u64, Instant)>,
     /// The last renewal was queued then.
     renewed: Option<Instant>,
 }
@@ -162,6 +160,9 @@ pub(crate) struct Shared {
     applied: Word,
     /// The present holder's rank + 1, and its token.
     holder: Word,
+    /// Of this node as the holder: the token, and until when no other can hold. Words, for a thread that waits for them.
+    lease_of: Word,
+    lease_until: Word,
     is_closed: Word,
 }
 
@@ -212,7 +213,6 @@ impl Turns {
             numbered: 0,
             seen: node.now(),
             renewing: None,
-            lease: None,
             renewed: None,
         };
         let (proposer, endpoint) = (log.proposer()?, service.background_endpoint()?);
@@ -229,6 +229,8 @@ impl Turns {
             held: Word::new(0),
             applied: Word::new(0),
             holder: Word::new(0),
+            lease_of: Word::new(0),
+            lease_until: Word::new(0),
             is_closed: Word::new(0),
         });
         let chores = Chores {
@@ -311,9 +313,13 @@ impl Held {
     /// Until when no other node can hold, if this one does.
     pub(crate) fn lease(&self) -> Option<Instant> {
         let shared = &*self.turns.shared;
-        let (token, until) = shared.local.lock().lease?;
-        let holds = token == self.token && shared.held.load() == self.ticket && !shared.node.fabric().is_fenced();
-        holds.then_some(until)
+        let holds = || {
+            let is_of_this = shared.lease_of.load() == self.token && shared.held.load() == self.ticket;
+            is_of_this && !shared.node.fabric().is_fenced()
+        };
+        // Both before and after: the time is that of this token.
+        let until = holds().then(|| Instant { ns: shared.lease_until.load() })?;
+        holds().then_some(until)
     }
 
     pub(crate) fn is_first(&self) -> bool {
@@ -336,7 +342,9 @@ impl Shared {
         let number = local.queue_next(self.me, kind, argument);
         if kind == RELEASE {
             // From now on it does not lead, whether that is decided or not.
-            local.lease = local.lease.filter(|_| self.held.load() != argument);
+            if self.held.load() == argument {
+                self.lease_of.store(0);
+            }
         }
         drop(local);
         self.node.fabric().wake_service();
@@ -363,13 +371,17 @@ impl Shared {
                 local.seen = now;
             }
             if (before.0, before.2) != (after.0, after.2) {
-                (local.lease, local.renewing, local.renewed) = (None, None, None);
+                self.lease_of.store(0);
+                (local.renewing, local.renewed) = (None, None);
             }
             if let Some((_, begun)) = local.renewing.filter(|(number, _)| local.queue.last[self.me] >= *number) {
                 local.renewing = None;
                 // *Lease.* The clock was read before the renewal was queued, so no replica has learnt of it before that.
                 let length = self.lease.unwrap_or_default();
-                local.lease = Some((local.queue.token, begun + (length - length / MARGIN)));
+                self.lease_until.store((begun + (length - length / MARGIN)).ns);
+                // Not of a holder that resigns.
+                let is_held = local.queue.holder().is_some_and(|(_, ticket)| !local.resigns(ticket));
+                self.lease_of.store(if is_held { local.queue.token } else { 0 });
             }
             while local.waiting.front().is_some_and(|first| first.number <= local.queue.last[self.me]) {
                 local.waiting.pop_front();
@@ -439,6 +451,11 @@ fn check_of(words: &[u64]) -> u64 {
 }
 
 impl Local {
+    /// Whether the release of this node's claim is under way.
+    fn resigns(&self, ticket: u64) -> bool {
+        self.waiting.iter().any(|command| command.kind == RELEASE && command.args[0] == ticket)
+    }
+
     fn queue_next(&mut self, rank: usize, kind: u64, argument: u64) -> u64 {
         self.numbered += 1;
         self.waiting.push_back(Command { kind, rank, number: self.numbered, args: [argument, 0] });
