@@ -57,11 +57,6 @@ farfield_core::mutants! {
     /// *Scenario:* `mu/follower-dies`.
     MU_WAITS_FOR_ALL = "mu-waits-for-all" in "ReplicatedLog":
         "The leader waits for all replicas.";
-    /// *Missing:* the numbers: a command that was proposed by two leaders takes effect twice.
-    ///
-    /// *Scenario:* `mu/mutex-leader-dies`.
-    MU_COMMAND_TWICE = "mu-command-twice" in "ReplicatedMutex":
-        "A replica applies a command of a node again.";
     /// *Missing:* the release of what a dead node holds. Needs no reordering.
     ///
     /// *Scenario:* `mu/mutex-holder-dies`.
@@ -72,14 +67,14 @@ farfield_core::mutants! {
     /// *Scenario:* `mu/mutex-dropped`.
     MU_DROPPED_HOLDS = "mu-dropped-holds" in "ReplicatedMutex":
         "A call that is dropped stays in the queue.";
-    /// *Missing:* the time between a renewal and its application at the leader.
-    ///
-    /// *Scenario:* `mu/election`.
-    MU_LEASE_LATE = "mu-lease-late" in "Election":
-        "A lease is counted from when its renewal is known.";
     /// *Missing:* the renewals. Needs no reordering.
     ///
     /// *Scenario:* `mu/election-renewed`.
     MU_LEASE_NOT_RENEWED = "mu-lease-not-renewed" in "Election":
         "A lease is renewed once.";
+    /// *Missing:* most of the lease. Needs no reordering.
+    ///
+    /// *Scenario:* `mu/election-renewed`.
+    MU_LEASE_CUT = "mu-lease-cut" in "Election":
+        "The log's leader ends a lease before its time.";
 }

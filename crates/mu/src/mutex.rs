@@ -30,7 +30,7 @@ use crate::turns::{Held, Turns};
 /// # Ok::<(), farfield::Error>(())
 /// ```
 #[derive(Clone)]
-pub struct ReplicatedMutex(Arc<Turns>);
+pub struct ReplicatedMutex(pub(crate) Arc<Turns>);
 
 impl ReplicatedMutex {
     /// Opens the lock on all live members of the session, and waits for them to do so.

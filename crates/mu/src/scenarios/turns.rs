@@ -16,7 +16,7 @@ pub(super) fn scenarios() -> Vec<Scenario> {
         locks("mu/mutex", "one holder at a time, and it sees what the last has written", 2),
         locks("mu/mutex-leader-dies", "the lock outlives the leader of its log, which may hold it", 2)
             .faults(Faults::new().crashes(1).of([0]))
-            .kills(&["mu-command-twice", "mu-dead-holds"]),
+            .kills(&["mu-dead-holds"]),
         locks("mu/mutex-holder-dies", "a dead holder's lock is released", 2)
             .faults(Faults::new().crashes(1).of([2]))
             .kills(&["mu-dead-holds"]),
@@ -25,8 +25,9 @@ pub(super) fn scenarios() -> Vec<Scenario> {
             .faults(Faults::new().false_suspicions(1)),
         both_die(),
         dropped().kills(&["mu-dropped-holds"]),
-        elects("mu/election", "one leader at a time").faults(Faults::new().pauses(1)).kills(&["mu-lease-late"]),
-        elects("mu/election-renewed", "a lease that is renewed does not end").kills(&["mu-lease-not-renewed"]),
+        elects("mu/election", "one leader at a time").faults(Faults::new().pauses(1)),
+        elects("mu/election-renewed", "a lease that is renewed does not end")
+            .kills(&["mu-lease-not-renewed", "mu-lease-cut"]),
         elects("mu/election-leader-dies", "a dead leader's lease ends").faults(Faults::new().crashes(1)),
         elects("mu/election-suspected", "a leader that was taken for dead knows when its lease has ended")
             .rule(DeathRule::Majority)
@@ -61,7 +62,8 @@ async fn section(lock: &ReplicatedMutex, ep: &Endpoint, data: &Protected, last: 
     let before = last.replace(token.max(last.get()));
     assert!(token > before || excuse.is_given(), "token {token} is not higher than the last");
     // A node may have died, or been evicted, inside.
-    let is_poisoned = excuse.is_given();
+    let nodes = lock.0.object.participants();
+    let is_poisoned = excuse.is_given() || nodes.iter().any(|node| crashed(node.index()));
     let added = data.add_one(ep, false, is_poisoned, |node| crashed(node) || excuse.is_given()).await;
     if let Err(error) = added.and(guard.unlock(ep).await) {
         assert!(excuse.is_given(), "nothing has happened: {error}");
