@@ -108,10 +108,12 @@
 
 #![forbid(unsafe_code)]
 
+mod election;
 mod errors;
 #[cfg(any(not(seeded), clippy, doc, rust_analyzer))]
 mod layout;
 pub mod mutants;
+mod mutex;
 mod options;
 #[cfg(any(not(seeded), clippy, doc, rust_analyzer))]
 mod poller;
@@ -119,6 +121,8 @@ mod poller;
 mod proposer;
 mod reader;
 mod replica;
+#[cfg(any(not(seeded), clippy, doc, rust_analyzer))]
+mod turns;
 // The unit tests run none of them, and are built sooner without.
 #[cfg(all(feature = "scenarios", not(test)))]
 pub mod scenarios;
@@ -136,7 +140,9 @@ use farfield_core::toolkit::{ErrorContext, ObjectBuilder, Participants, Regions}
 use farfield_core::{Error, ErrorKind, Node, Result};
 use farfield_fabric::{Bell, GroupKey, NodeId};
 
+pub use self::election::{Election, Leadership};
 pub use self::errors::{LogFull, NoMajority, NotLeader, NotNext, OutcomeUnknown};
+pub use self::mutex::{ReplicatedGuard, ReplicatedMutex};
 pub use self::options::LogOptions;
 use self::poller::LogPoller;
 pub use self::proposer::Proposer;

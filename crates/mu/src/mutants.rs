@@ -57,4 +57,24 @@ farfield_core::mutants! {
     /// *Scenario:* `mu/follower-dies`.
     MU_WAITS_FOR_ALL = "mu-waits-for-all" in "ReplicatedLog":
         "The leader waits for all replicas.";
+    /// *Missing:* the release of what a dead node holds. Needs no reordering.
+    ///
+    /// *Scenario:* `mu/mutex-holder-dies`.
+    MU_DEAD_HOLDS = "mu-dead-holds" in "ReplicatedMutex":
+        "A dead node's claims stay in the queue.";
+    /// *Missing:* the release of a call that was dropped. Needs no reordering.
+    ///
+    /// *Scenario:* `mu/mutex-dropped`.
+    MU_DROPPED_HOLDS = "mu-dropped-holds" in "ReplicatedMutex":
+        "A call that is dropped stays in the queue.";
+    /// *Missing:* the renewals. Needs no reordering.
+    ///
+    /// *Scenario:* `mu/election-renewed`.
+    MU_LEASE_NOT_RENEWED = "mu-lease-not-renewed" in "Election":
+        "A lease is renewed once.";
+    /// *Missing:* most of the lease. Needs no reordering.
+    ///
+    /// *Scenario:* `mu/election-renewed`.
+    MU_LEASE_CUT = "mu-lease-cut" in "Election":
+        "The log's leader ends a lease before its time.";
 }

@@ -1,5 +1,7 @@
 //! Scenarios for the model checker.
 
+mod turns;
+
 use core::future::{Future, poll_fn};
 use core::pin::pin;
 use core::task::Poll;
@@ -22,7 +24,7 @@ use crate::{LogFull, LogOptions, LogReader, NotLeader, OutcomeUnknown, Proposer,
 /// assert!(scenarios.iter().any(|scenario| scenario.name() == "mu/leader-dies"));
 /// ```
 pub fn all() -> Vec<Scenario> {
-    with_slow([
+    let of_log = [
         decides(),
         recycled(),
         leader_dies(),
@@ -37,7 +39,8 @@ pub fn all() -> Vec<Scenario> {
         recycled_dies(),
         two_of_five(),
         asks_and_dies(),
-    ])
+    ];
+    with_slow(of_log.into_iter().chain(turns::scenarios()))
 }
 
 /// Words of an entry: it may come in pieces.
