@@ -11,6 +11,9 @@ use farfield_fabric::DeathRule;
 
 use crate::{Election, ReplicatedMutex};
 
+/// The nodes that lead, or think so.
+type Leaders = Rc<RefCell<Vec<(usize, Rc<crate::Leadership>)>>>;
+
 pub(super) fn scenarios() -> Vec<Scenario> {
     vec![
         locks("mu/mutex", "one holder at a time, and it sees what the last has written", 2),
@@ -127,7 +130,7 @@ fn elects(name: &str, about: &str) -> Scenario {
     Scenario::new(name, about, 3, move |cluster| {
         let elections = cluster.on_each(|node| Election::open(node, "leader", Duration::from_millis(1000)))?;
         let kept = elections.clone();
-        let leaders: Rc<RefCell<Vec<(usize, Rc<crate::Leadership>)>>> = Rc::default();
+        let leaders = Leaders::default();
         let last = Last::default();
         for (me, election) in elections.into_iter().enumerate().skip(1) {
             let (leaders, last) = (Rc::clone(&leaders), Rc::clone(&last));
