@@ -57,7 +57,7 @@ impl<T: DataType> Writer<T> {
     /// ```
     ///
     /// # Errors
-    /// The call is longer than [`ReplicatedOptions::call_bytes_max`]. A timeout names the nodes that have not applied enough of earlier
+    /// The call is longer than [`call_bytes_max`](crate::ReplicatedOptions::call_bytes_max). A timeout names the nodes that have not applied enough of earlier
     /// calls, or the leader: then a conflicting call may still be ordered. [`NoMajority`](farfield_mu::NoMajority) for conflicting
     /// calls. [`WrongCoordination`](crate::WrongCoordination), [`NoSummary`](crate::NoSummary).
     pub async fn update(&mut self, endpoint: &Endpoint, update: &T::Update) -> Result<Result<(), T::Refusal>> {
