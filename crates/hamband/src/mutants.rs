@@ -4,81 +4,81 @@ farfield_core::mutants! {
     /// *Missing:* the wait for the calls that a call depends on (rule FREE-APP, D ≤ A). Needs no reordering.
     ///
     /// *Scenario:* `hamband/dependency`.
-    HAMBAND_NO_DEPENDENCIES = "hamband-no-dependencies" in "Replicated":
+    HAMBAND_NO_DEPENDENCIES = "hamband-no-dependencies" in "Hamband":
         "A message is applied when it has landed, whatever it depends on.";
     /// *Missing:* the evidence that all words of the put have landed: an entry may be read in part.
     ///
     /// *Scenario:* `hamband/free`.
-    HAMBAND_ENTRY_UNCHECKED = "hamband-entry-unchecked" in "Replicated":
+    HAMBAND_ENTRY_UNCHECKED = "hamband-entry-unchecked" in "Hamband":
         "An entry of a feed is taken for whole when its first word is there.";
     /// *Missing:* the same, of a summary.
     ///
     /// *Scenario:* `hamband/reduce`.
-    HAMBAND_SUMMARY_UNCHECKED = "hamband-summary-unchecked" in "Replicated":
+    HAMBAND_SUMMARY_UNCHECKED = "hamband-summary-unchecked" in "Hamband":
         "A summary is taken for whole when its first word is there.";
     /// *Missing:* the readers' `CR` of an entry before the `NRW` of the one that takes its place.
     ///
     /// *Scenario:* `hamband/room`.
-    HAMBAND_NO_ROOM = "hamband-no-room" in "Replicated":
+    HAMBAND_NO_ROOM = "hamband-no-room" in "Hamband":
         "The source reuses the place of an entry, applied or not.";
     /// *Missing:* the summary that was there before the one that the source could not write to its end. Needs a death.
     ///
     /// *Scenario:* `hamband/dies`.
-    HAMBAND_ONE_SLOT = "hamband-one-slot" in "Replicated":
+    HAMBAND_ONE_SLOT = "hamband-one-slot" in "Hamband":
         "A summary overwrites the one before it.";
     /// *Missing:* the fold of the epoch before: its calls are lost. Needs no reordering of puts to one node.
     ///
     /// *Scenario:* `hamband/refused`.
-    HAMBAND_FOLD_UNAWAITED = "hamband-fold-unawaited" in "Replicated":
+    HAMBAND_FOLD_UNAWAITED = "hamband-fold-unawaited" in "Hamband":
         "A summary of a new epoch takes the place of the old one, whether that was folded here or not.";
     /// *Missing:* what the replica has of the summary already. Needs no reordering.
     ///
     /// *Scenario:* `hamband/reduce`.
-    HAMBAND_SUMMARY_TWICE = "hamband-summary-twice" in "Replicated":
+    HAMBAND_SUMMARY_TWICE = "hamband-summary-twice" in "Hamband":
         "A summary is applied whole, and not its remainder.";
     /// *Missing:* agreement (§4, reliable broadcast). Needs a death.
     ///
     /// *Scenario:* `hamband/dies`.
-    HAMBAND_UNCOPIED = "hamband-uncopied" in "Replicated":
+    HAMBAND_UNCOPIED = "hamband-uncopied" in "Hamband":
         "Survivors copy no entries of a dead node's feed from each other.";
     /// *Missing:* the same, of summaries.
     ///
     /// *Scenario:* `hamband/dies`.
-    HAMBAND_SUMMARY_UNCOPIED = "hamband-summary-uncopied" in "Replicated":
+    HAMBAND_SUMMARY_UNCOPIED = "hamband-summary-uncopied" in "Hamband":
         "Survivors copy no summaries of a dead node from each other.";
     /// *Missing:* that a replica which has closed the object copies nothing. This was a bug. Needs a death.
     ///
     /// *Scenario:* `hamband/closed`.
-    HAMBAND_CLOSED_ASKED = "hamband-closed-asked" in "Replicated":
+    HAMBAND_CLOSED_ASKED = "hamband-closed-asked" in "Hamband":
         "Survivors wait until a replica that was closed has copied, too.";
     /// *Missing:* the wait for the calls that an ordered call depends on (rule CONF-APP, D ≤ A). Needs no reordering.
     ///
     /// *Scenario:* `hamband/ordered-after`.
-    HAMBAND_ORDERED_EARLY = "hamband-ordered-early" in "Replicated":
+    HAMBAND_ORDERED_EARLY = "hamband-ordered-early" in "Hamband":
         "An entry of a log is applied when it is decided, whatever it depends on.";
     /// *Missing:* the summaries that an ordered call depends on: another replica may have older ones.
     ///
     /// *Scenario:* `hamband/ordered-after`.
-    HAMBAND_NOT_CARRIED = "hamband-not-carried" in "Replicated":
+    HAMBAND_NOT_CARRIED = "hamband-not-carried" in "Hamband":
         "An entry of a log does not carry the summaries that its call depends on.";
     /// *Missing:* the entries of leaders before this one: the call may not be permissible after them. Needs a death.
     ///
     /// *Scenario:* `hamband/contended`.
-    HAMBAND_ASKED_EARLY = "hamband-asked-early" in "Replicated":
+    HAMBAND_ASKED_EARLY = "hamband-asked-early" in "Hamband":
         "A leader asks whether a call is permissible before it has applied all entries that are decided.";
     /// *Missing:* the number of the caller's last call: the next leader orders one again that is in the log. Needs a death.
     ///
     /// *Scenario:* `hamband/leader-dies`.
-    HAMBAND_ORDERED_TWICE = "hamband-ordered-twice" in "Replicated":
+    HAMBAND_ORDERED_TWICE = "hamband-ordered-twice" in "Hamband":
         "A leader does not look whether a call is ordered already.";
     /// *Missing:* that a refusal is an answer to this call. Needs no reordering.
     ///
     /// *Scenario:* `hamband/refusal`.
-    HAMBAND_OLD_ANSWER = "hamband-old-answer" in "Replicated":
+    HAMBAND_OLD_ANSWER = "hamband-old-answer" in "Hamband":
         "A caller takes the refusal of an earlier call for that of this one.";
     /// *Missing:* the log's entries: a call is stable before others have applied it.
     ///
     /// *Scenario:* `hamband/ordered-stable`.
-    HAMBAND_STABLE_EARLY = "hamband-stable-early" in "Replicated":
+    HAMBAND_STABLE_EARLY = "hamband-stable-early" in "Hamband":
         "A call counts as stable when the feeds and summaries have arrived.";
 }

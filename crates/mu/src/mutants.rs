@@ -5,76 +5,76 @@ farfield_core::mutants! {
     /// the log.
     ///
     /// *Scenario:* `mu/hand-over`.
-    MU_NO_REVOKE = "mu-no-revoke" in "ReplicatedLog":
+    MU_NO_REVOKE = "mu-no-revoke" in "Mu":
         "A replica lets the new leader write, and does not take the right of the old one.";
     /// *Missing:* the end of the own leadership before the grant: the old leader accepts entries in its own log.
     ///
     /// *Scenario:* `mu/hand-over`.
-    MU_LEADS_ON = "mu-leads-on" in "ReplicatedLog":
+    MU_LEADS_ON = "mu-leads-on" in "Mu":
         "A leader that has let another one write goes on with its own log.";
     /// *Missing:* the get behind the put (`NRW → NRR`): a complete put is counted, and then dropped by the revocation.
     ///
     /// *Scenario:* `mu/suspected`.
-    MU_NO_FLUSH = "mu-no-flush" in "ReplicatedLog":
+    MU_NO_FLUSH = "mu-no-flush" in "Mu":
         "A follower counts when the put to it is complete, landed or not.";
     /// *Missing:* the adoption of what others have accepted.
     ///
     /// *Scenario:* `mu/leader-dies`.
-    MU_NO_ADOPTION = "mu-no-adoption" in "ReplicatedLog":
+    MU_NO_ADOPTION = "mu-no-adoption" in "Mu":
         "A new leader proposes its own entries where others may be decided.";
     /// *Missing:* one replica of the majority.
     ///
     /// *Scenario:* `mu/leader-dies`.
-    MU_MINORITY = "mu-minority" in "ReplicatedLog":
+    MU_MINORITY = "mu-minority" in "Mu":
         "An entry is decided one replica short of a majority.";
     /// *Missing:* a live replica of the majority that has to give the right.
     ///
     /// *Scenario:* `mu/suspected`.
-    MU_LEADS_EARLY = "mu-leads-early" in "ReplicatedLog":
+    MU_LEADS_EARLY = "mu-leads-early" in "Mu":
         "A candidate leads with the grants of one replica less than a majority.";
     /// *Missing:* the entries that a follower lacks.
     ///
     /// *Scenario:* `mu/leader-dies`.
-    MU_NOT_BROUGHT_UP = "mu-not-brought-up" in "ReplicatedLog":
+    MU_NOT_BROUGHT_UP = "mu-not-brought-up" in "Mu":
         "A follower is taken in without the entries that it lacks.";
     /// *Missing:* the reader's `CR` of an entry before the `NRW` of the slot's next one.
     ///
     /// *Scenario:* `mu/recycled`.
-    MU_NO_ROOM = "mu-no-room" in "ReplicatedLog":
+    MU_NO_ROOM = "mu-no-room" in "Mu":
         "The leader uses a slot again, read or not.";
     /// *Missing:* the entry's `NRW` before that of the word.
     ///
     /// *Scenario:* `mu/decides`.
-    MU_WORD_FIRST = "mu-word-first" in "ReplicatedLog":
+    MU_WORD_FIRST = "mu-word-first" in "Mu":
         "A follower is told that an entry is decided before it has it.";
     /// *Missing:* the checksum: a put that its leader's death has cut short passes for an entry.
     ///
     /// *Scenario:* `mu/leader-dies`.
-    MU_TORN = "mu-torn" in "ReplicatedLog":
+    MU_TORN = "mu-torn" in "Mu":
         "A new leader adopts an entry of which a part is there.";
     /// *Missing:* the end of the wait for a dead follower. Needs no reordering.
     ///
     /// *Scenario:* `mu/follower-dies`.
-    MU_WAITS_FOR_ALL = "mu-waits-for-all" in "ReplicatedLog":
+    MU_WAITS_FOR_ALL = "mu-waits-for-all" in "Mu":
         "The leader waits for all replicas.";
     /// *Missing:* the release of what a dead node holds. Needs no reordering.
     ///
     /// *Scenario:* `mu/mutex-holder-dies`.
-    MU_DEAD_HOLDS = "mu-dead-holds" in "ReplicatedMutex":
+    MU_DEAD_HOLDS = "mu-dead-holds" in "Mu":
         "A dead node's claims stay in the queue.";
     /// *Missing:* the release of a call that was dropped. Needs no reordering.
     ///
     /// *Scenario:* `mu/mutex-dropped`.
-    MU_DROPPED_HOLDS = "mu-dropped-holds" in "ReplicatedMutex":
+    MU_DROPPED_HOLDS = "mu-dropped-holds" in "Mu":
         "A call that is dropped stays in the queue.";
     /// *Missing:* the renewals. Needs no reordering.
     ///
     /// *Scenario:* `mu/election-renewed`.
-    MU_LEASE_NOT_RENEWED = "mu-lease-not-renewed" in "Election":
+    MU_LEASE_NOT_RENEWED = "mu-lease-not-renewed" in "Mu":
         "A lease is renewed once.";
     /// *Missing:* most of the lease. Needs no reordering.
     ///
     /// *Scenario:* `mu/election-renewed`.
-    MU_LEASE_CUT = "mu-lease-cut" in "Election":
+    MU_LEASE_CUT = "mu-lease-cut" in "Mu":
         "The log's leader ends a lease before its time.";
 }
