@@ -34,6 +34,7 @@ pub(super) fn scenarios() -> Vec<Scenario> {
         elects("mu/election-leader-dies", "a dead leader's lease ends").faults(Faults::new().crashes(1)),
         elects("mu/election-suspected", "a leader that was taken for dead knows when its lease has ended")
             .rule(DeathRule::Majority)
+            .steps_max(1_000_000)
             .faults(Faults::new().false_suspicions(1)),
     ]
 }
