@@ -1,6 +1,6 @@
-//! Tests of what a type declares, against its code (feature `check`).
+//! Tests of a type's declarations, against its code (feature `check`).
 //!
-//! The [analysis](crate::analysis) proves the relations of a specification. That code does what the specification says is another
+//! The [analysis](crate::analysis) proves the relations of a specification. That code does the same as the specification is another
 //! matter. So this module tests the relations of §§3.2 and 3.3 on the code itself, in three ways:
 //!
 //! | | states | calls |
@@ -9,12 +9,12 @@
 //! | [`Check::at_random`] | those that random calls reach | random; proptest shrinks an example |
 //! | [`Check::executions`] | those of processes that follow figure 5 with the declared coordination | random, shrunk likewise |
 //!
-//! What is tested in every state, where σ is the state and c₁, c₂ are calls:
+//! These are tested in every state, where σ is the state and c₁, c₂ are calls:
 //!
 //! | of | it holds that |
 //! |---|---|
 //! | `apply` | I(σ) initially, and after each call that is not refused; a refusal leaves σ as it was; twice is the same; no panic |
-//! | `check` | it refuses what `apply` refuses |
+//! | `check` | it refuses the calls that `apply` refuses |
 //! | codecs | σ and c are the same after they are encoded and decoded |
 //! | methods that are not declared to conflict | if c₁ and c₂ are permissible, so is each after the other (𝒫-concur), and c₁ ∘ c₂ = c₂ ∘ c₁ (S-commute) |
 //! | methods that are not declared dependent | if c₂ is permissible in c₁(σ), so it is in σ (independent) |
@@ -24,7 +24,7 @@
 //! (`docs/hamband.md`, "Which states"). A call that is refused there is not invariant-sufficient, so that part of the definitions needs
 //! no test of its own. A conflict orders two calls everywhere, so two methods that conflict need not be declared dependent.
 //!
-//! A [`Refuted`] relation comes with an example, and says what to declare. A [`Report`] says what no sample has needed: coordination
+//! A [`Refuted`] relation comes with an example, and names the declaration that is missing. A [`Report`] lists all that no sample has needed: coordination
 //! that may be too strong, and methods that were always refused.
 //!
 //! ```
@@ -205,7 +205,7 @@ impl<T: DataType> Check<T> {
         Check { cases, executions, ..self }
     }
 
-    /// Another seed of what is random. A check with the same seed does the same.
+    /// Another seed of the random part. A check with the same seed does the same.
     ///
     /// ```
     /// use farfield_hamband::check::Check;
@@ -394,7 +394,7 @@ impl<T: DataType> Check<T> {
     }
 }
 
-/// What a check has done, and what no sample of it has needed.
+/// The work of a check, and the declarations that no sample of it has needed.
 ///
 /// ```
 /// use farfield_hamband::check::Check;
@@ -423,7 +423,7 @@ pub struct Report {
 }
 
 impl Report {
-    /// What may be declared too strong, and what was not tested. A report of executions alone has no samples, and so warns of
+    /// Declarations that may be too strong, and methods that were not tested. A report of executions alone has no samples, and so warns of
     /// everything.
     ///
     /// ```
@@ -452,7 +452,7 @@ impl fmt::Display for Report {
     }
 }
 
-/// Tests random lists, each with another value. What is refuted of the smallest ones that are found.
+/// Tests random lists, each with another value. The refutation of the smallest ones that are found.
 fn shrunk<I: Clone + fmt::Debug, V: fmt::Debug>(
     mut runner: TestRunner,
     strategy: &impl Strategy<Value = (Vec<I>, V)>,

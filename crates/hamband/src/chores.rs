@@ -1,4 +1,4 @@
-//! The work of the service thread: it applies what the others send, reports how far it is, sends what was refused, and copies what the dead
+//! The work of the service thread: it applies the calls of the others, reports how far it is, repeats puts that were refused, and copies the calls that the dead
 //! have left behind. So a process that makes no call delays none of the others.
 
 use core::time::Duration;
@@ -34,7 +34,7 @@ impl<T: DataType> Chores<T> {
         Chores { shared, repair, served, pause: PAUSES[0], again_at: None, open: Some(open) }
     }
 
-    /// Something is to be done again, also if nothing happens. What waits for another node may wait for long.
+    /// Something is to be done again, also if nothing happens. Another node may let it wait for long.
     fn again(&mut self, endpoint: &Endpoint) -> Progress {
         let now = endpoint.now();
         if self.again_at.is_none_or(|at| at <= now) {
@@ -47,21 +47,21 @@ impl<T: DataType> Chores<T> {
     /// The others wait for this replica no more. False if one could not be told.
     fn leave(&mut self, endpoint: &Endpoint) -> bool {
         let mut local = self.shared.local.lock();
-        // What this process has done reaches the others first.
+        // The calls of this process reach the others first.
         if !matches!(local.send_rest(endpoint), Ok(true) | Err(_)) {
             return false;
         }
         self.repair.close();
         let words = local.applied.bytes() / 8;
         (0..words).for_each(|word| local.applied.word(word * 8).store(READS_NO_MORE));
-        local.incoming.iter_mut().flatten().all(|incoming| incoming.tell(endpoint, READS_NO_MORE))
+        local.incoming.iter_mut().flatten().all(|incoming| incoming.quit(endpoint))
     }
 }
 
 impl<T: DataType> Poller for Chores<T> {
     fn poll(&mut self, endpoint: &Endpoint) -> Progress {
         if self.shared.is_closed.load() != 0 {
-            // One that was evicted has nobody to tell.
+            // One that was evicted tells no other node.
             if !self.leave(endpoint) && !endpoint.fabric().is_fenced() {
                 return self.again(endpoint);
             }
@@ -70,29 +70,40 @@ impl<T: DataType> Poller for Chores<T> {
         }
         let (mut some, mut retry) = (false, false);
         let mut local = self.shared.local.lock();
-        // A replica that cannot go on says so to its callers. It still sends what it owes.
+        // A replica that cannot go on says so to its callers. It still sends all that it owes.
         match local.drain() {
             Ok(drained) => {
                 some |= drained.some;
                 retry |= drained.waits;
+                for incoming in local.incoming.iter_mut().flatten() {
+                    retry |= !incoming.acknowledge(endpoint);
+                }
             }
-            Err(_) => self.shared.has_changed(endpoint),
-        }
-        for incoming in local.incoming.iter_mut().flatten() {
-            retry |= !incoming.acknowledge(endpoint);
+            // It applies nothing more, and the others need not wait for it.
+            Err(_) => {
+                self.shared.has_changed(endpoint);
+                for incoming in local.incoming.iter_mut().flatten() {
+                    retry |= !incoming.quit(endpoint);
+                }
+            }
         }
         if local.owes() {
             let is_sent = matches!(local.send_rest(endpoint), Ok(true));
             retry |= !is_sent;
             some |= is_sent;
         }
-        match self.repair.step(endpoint, &local) {
+        drop(local);
+        // It waits for others, and the threads with calls do not wait for it.
+        let applied = |process: usize| {
+            let local = self.shared.local.lock();
+            local.incoming[process].as_ref().map(|incoming| (incoming.position(), incoming.entries()))
+        };
+        match self.repair.step(endpoint, applied) {
             Ok(Repaired::Nothing(settled)) => self.shared.settled.store(settled),
             Ok(Repaired::Some) => some = true,
             // The members decide about a replica that does not answer.
             Ok(Repaired::Waits) | Err(_) => retry = true,
         }
-        drop(local);
         if !self.shared.orders.is_empty() {
             let (served, again) = self.shared.serve(endpoint, &mut self.served);
             some |= served;

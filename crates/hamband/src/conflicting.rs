@@ -26,7 +26,7 @@
 //!    get each. Summaries that the call may depend on are part of the log's entry;
 //! 4. proposes the call for the next index, and for no other one.
 //!
-//! *A call that is asked for twice.* A process whose leader dies asks the next one, and the call may already be in the log. Calls have numbers,
+//! *A call that is asked for twice.* When the leader dies, a process asks the next one, and the call may already be in the log. Calls have numbers,
 //! and a leader that has applied all entries sees by the number of the caller's last one that this is ordered. A leader that has lost its office may find the old request
 //! when it leads again: it serves a request only in the term that this names. And it may find the call in its own log, not decided. So the
 //! refusal of a call that was asked for in two terms is ordered, too: as an entry without a call.
@@ -83,13 +83,8 @@ impl Order {
     /// The right of a thread of this process to order calls, if no other one has it.
     pub(crate) fn take_turn(&self) -> Option<Turn<'_>> {
         self.is_busy.compare_exchange(0, 1).ok()?;
-        let proposer = self.proposer.lock().take();
-        // Another thread has just given it back, or is about to.
-        let Some(proposer) = proposer else {
-            self.is_busy.store(0);
-            return None;
-        };
-        Some(Turn { order: self, proposer: Some(proposer) })
+        // It was given back before the word was set to 0.
+        Some(Turn { order: self, proposer: self.proposer.lock().take() })
     }
 }
 
@@ -146,7 +141,7 @@ pub(crate) struct Desk {
     peers: Vec<(NodeId, RemotePtr<u64>, RemotePtr<u64>)>,
 }
 
-/// What a slot has.
+/// The content of a slot.
 pub(crate) struct Slip {
     pub(crate) group: usize,
     pub(crate) is_again: bool,
@@ -197,7 +192,7 @@ impl Desk {
         self.read(&self.answers, leader)
     }
 
-    /// What changes when a process answers.
+    /// Watches the words that change when a process answers.
     pub(crate) fn watch_answers(&self, watch: &mut Watch) {
         for peer in 0..self.peers.len() {
             let words = self.words(&self.answers, peer);
@@ -219,7 +214,7 @@ impl Desk {
     }
 }
 
-/// What a slot has, if all of it is there.
+/// The content of a slot, if all of it is there.
 fn slip(slot: &[u64]) -> Option<Slip> {
     let bytes = slot[0] as u32 as usize;
     let words = slot.get(..HEADER + bytes.div_ceil(8))?;
@@ -243,8 +238,8 @@ fn hash(words: &[u64]) -> u64 {
 pub(crate) type Request = (usize, u64, u64);
 
 impl<T: DataType> Shared<T> {
-    /// Orders a call, if this process leads its group. It takes a round trip, as a rule, for which the thread is blocked: what it has
-    /// begun, it ends.
+    /// Orders a call, if this process leads its group. It takes a round trip, as a rule, for which the thread is blocked: it ends
+    /// all that it has begun.
     pub(crate) fn lead(
         &self,
         turn: &mut Turn<'_>,

@@ -1,11 +1,11 @@
-//! The relations between the methods of a type, and what follows from them: groups, and a category for each method.
+//! The relations between the methods of a type, and their consequences: groups, and a category for each method.
 
 use core::marker::PhantomData;
 
 use crate::analysis::Category;
 use crate::data_type::Method;
 
-/// Which update methods of a type conflict, which depend on others, and which can be summarised (§3.2, §3.3). What follows from it:
+/// Which update methods of a type conflict, which depend on others, and which can be summarised (§3.2, §3.3). Its consequences:
 /// the synchronisation groups, and a category for each method.
 ///
 /// ```
@@ -78,7 +78,7 @@ impl<M: Method> Coordination<M> {
         all
     }
 
-    /// Two methods conflict: there are calls of them whose order matters, or that make each other impermissible.
+    /// Two methods conflict: there are calls of them that have to be in one order, or that make each other impermissible.
     ///
     /// ```
     /// # farfield_hamband::methods! {

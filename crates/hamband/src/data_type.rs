@@ -1,4 +1,4 @@
-//! What a user writes: a plain sequential type, its updates, and which of them have to be coordinated.
+//! The user's part: a plain sequential type, its updates, and which of them have to be coordinated.
 
 use core::fmt::{Debug, Display};
 
@@ -11,7 +11,7 @@ use crate::coordination::Coordination;
 /// value itself is the state σ, and any method that takes `&self` is a query.
 ///
 /// The replicas apply each other's updates in different orders, and only as far as [`DataType::coordination`] says that the order matters.
-/// So what it says has to be true. Three tools find out:
+/// So that has to be true. Three tools find out:
 /// the analysis ([`analysis`](crate::analysis)) proves it of a specification, [`check`](https://docs.rs/farfield-hamband/latest/farfield_hamband/check/) tests it against this code, and a
 /// replica that meets an update which it has to refuse reports it.
 ///
@@ -55,7 +55,7 @@ use crate::coordination::Coordination;
 ///
 ///     fn coordination() -> Coordination<AccountMethod> {
 ///         use AccountMethod::{Deposit, Withdraw};
-///         // Two withdrawals may take the same money, and one may take what a deposit has brought.
+///         // Two withdrawals may take the same money, and one may take the money of a deposit.
 ///         Coordination::none().conflict(Withdraw, Withdraw).depends(Withdraw, Deposit).summarised([Deposit])
 ///     }
 ///
@@ -119,7 +119,7 @@ pub trait DataType: Clone + PartialEq + Debug + Send + Serialize + DeserializeOw
         None
     }
 
-    /// What a summary has that an earlier one of the same source has not: the call that does, after `earlier`, what `later` does
+    /// The part of a summary that an earlier one of the same source has not: the call that does, after `earlier`, the same as `later`
     /// without it. A replica that knows the earlier summary applies this. Every method that is summarised needs it.
     fn remainder(earlier: &Self::Update, later: &Self::Update) -> Option<Self::Update> {
         let _ = (earlier, later);
@@ -177,7 +177,7 @@ pub trait Method: Copy + Eq + Debug + Send + Sync + 'static {
 ///
 /// ```
 /// farfield_hamband::methods! {
-///     /// What changes an account.
+///     /// The updates of an account.
 ///     #[derive(Clone, PartialEq, Debug, serde::Serialize, serde::Deserialize)]
 ///     pub enum AccountUpdate: AccountMethod {
 ///         /// Adds to the balance.

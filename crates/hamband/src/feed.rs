@@ -69,13 +69,14 @@ pub(crate) struct Outgoing {
     /// No live reader is before this position.
     lowest: u64,
     readers: Vec<Reader>,
+    scratch: Vec<u64>,
 }
 
 struct Reader {
     rank: usize,
     node: NodeId,
     feed: RemotePtr<u64>,
-    /// The end of what was put there.
+    /// The end of the entries that were put there.
     sent: u64,
 }
 
@@ -96,7 +97,7 @@ impl Outgoing {
         };
         let readers = others.map(reader).collect::<Result<_>>()?;
         let (region, taken) = (feeds.clone(), taken.clone());
-        Ok(Outgoing { region, base, capacity, taken, head: 0, entries: 0, lowest: 0, readers })
+        Ok(Outgoing { region, base, capacity, taken, head: 0, entries: 0, lowest: 0, readers, scratch: Vec::new() })
     }
 
     /// The number of entries so far.
@@ -123,7 +124,7 @@ impl Outgoing {
         end - self.lowest <= self.capacity as u64
     }
 
-    /// What changes when there is more room.
+    /// Watches the words that change when there is more room.
     pub(crate) fn watch_room(&self, watch: &mut Watch) {
         for offset in self.readers.iter().map(|reader| reader.rank * 8) {
             watch.add(&self.taken, offset, self.taken.word(offset).load());
@@ -143,17 +144,19 @@ impl Outgoing {
     pub(crate) fn append(&mut self, message: &[u8]) {
         let framed = framed_bytes(message.len());
         let begin = self.begin(framed);
-        let mut words = vec![0u64; framed / 8];
+        let words = &mut self.scratch;
+        words.clear();
+        words.resize(framed / 8, 0);
         words[0] = (self.entries + 1) << 32 | message.len() as u64;
         words[HEADER..].as_mut_bytes()[..message.len()].copy_from_slice(message);
         words[1] = hash(self.entries, words[0], &words[HEADER..]);
         let at = self.base + (begin % self.capacity as u64) as usize;
-        write_words(self.region.words(at, words.len()), &words);
+        write_words(self.region.words(at, words.len()), words);
         self.head = begin + framed as u64;
         self.entries += 1;
     }
 
-    /// Puts to each live replica what it lacks. False if a put was refused, and has to be repeated.
+    /// Puts to each live replica the entries that it lacks. False if a put was refused, and has to be repeated.
     pub(crate) fn send(&mut self, endpoint: &Endpoint) -> fabric::Result<bool> {
         let mut is_all = true;
         for at in 0..self.readers.len() {
@@ -187,11 +190,17 @@ impl Outgoing {
     }
 }
 
-/// The copy of another process's feed.
-pub(crate) struct Incoming {
+/// Where the copy of a feed is on this process.
+#[derive(Clone)]
+pub(crate) struct Place {
     region: Region,
     base: usize,
     capacity: usize,
+}
+
+/// The copy of another process's feed.
+pub(crate) struct Incoming {
+    pub(crate) place: Place,
     /// Of the source, for this replica.
     taken: RemotePtr<u64>,
     /// Before the next entry.
@@ -203,115 +212,14 @@ pub(crate) struct Incoming {
     scratch: RefCell<Vec<u64>>,
 }
 
-impl Incoming {
-    pub(crate) fn new(
-        object: &Object,
-        source: (usize, NodeId),
-        me: usize,
-        feeds: &Region,
-        capacity: usize,
-    ) -> Result<Incoming> {
-        let taken = object.remote::<u64>(source.1, "taken")?.at(me);
-        Ok(Incoming {
-            region: feeds.clone(),
-            base: source.0 * capacity,
-            capacity,
-            taken,
-            position: 0,
-            next: 0,
-            told: 0,
-            scratch: RefCell::default(),
-        })
-    }
-
-    /// The number of entries that were taken.
-    pub(crate) fn entries(&self) -> u64 {
-        self.next
-    }
-
-    pub(crate) fn position(&self) -> u64 {
-        self.position
-    }
-
+impl Place {
     /// Where the entry after one that ends at `position` may begin: there, or at the start of the next round.
-    fn places(&self, position: u64) -> [u64; 2] {
+    fn starts(&self, position: u64) -> [u64; 2] {
         [position, position.next_multiple_of(self.capacity as u64)]
     }
 
-    /// What changes when the next message lands.
-    pub(crate) fn watch(&self, watch: &mut Watch) {
-        for begin in self.places(self.position) {
-            let offset = (begin % self.capacity as u64) as usize;
-            let at = self.base + offset;
-            let first = self.region.word(at).load();
-            if first >> 32 != (self.next + 1) & u64::from(u32::MAX) {
-                watch.add(&self.region, at, first);
-                continue;
-            }
-            let framed = framed_bytes(first as u32 as usize).min(self.capacity - offset);
-            let mut words = vec![0; framed / 8];
-            read_words(self.region.words(at, words.len()), &mut words);
-            watch.add_slot(&self.region, at, &words, 0, false);
-        }
-    }
-
-    /// Whether the next message may have landed: a look at two words.
-    pub(crate) fn may_have(&self) -> bool {
-        self.places(self.position).into_iter().any(|begin| self.may_be_at(begin))
-    }
-
-    /// The next message, if it has landed, with its end.
-    pub(crate) fn look<R>(&self, read: impl FnOnce(&[u8]) -> R) -> Option<(R, u64)> {
-        let begin = self.places(self.position).into_iter().find(|begin| self.may_be_at(*begin))?;
-        let at = self.base + (begin % self.capacity as u64) as usize;
-        let room = self.capacity - (begin % self.capacity as u64) as usize;
-        let first = self.region.word(at).load();
-        let framed = framed_bytes(first as u32 as usize);
-        if framed > room {
-            return None;
-        }
-        let mut words = self.scratch.borrow_mut();
-        words.resize(framed / 8, 0);
-        read_words(self.region.words(at, framed / 8), &mut words);
-        entry(&words, self.next).map(|message| (read(message), begin + framed as u64))
-    }
-
-    /// A look at one word.
-    fn may_be_at(&self, begin: u64) -> bool {
-        let at = self.base + (begin % self.capacity as u64) as usize;
-        self.region.word(at).load() >> 32 == (self.next + 1) & u64::from(u32::MAX)
-    }
-
-    /// The message that `look` has found is applied.
-    pub(crate) fn take(&mut self, end: u64) {
-        self.position = end;
-        self.next += 1;
-    }
-
-    /// Reports to the source how much was applied, if it is much. The service thread does so, and no other: reports of two endpoints could
-    /// arrive in the other order, and the source would wait for room that it has.
-    pub(crate) fn acknowledge(&mut self, endpoint: &Endpoint) -> bool {
-        if self.position - self.told < self.capacity as u64 / 4 {
-            return true;
-        }
-        self.tell(endpoint, self.position)
-    }
-
-    /// Reports a position; false if that was refused.
-    pub(crate) fn tell(&mut self, endpoint: &Endpoint, position: u64) -> bool {
-        match endpoint.put_value(self.taken, position).detach() {
-            Err(error) if error.is_refused() => false,
-            // One that is out of reach is decided about by the members, and reuses nothing until it is back.
-            Err(error) if error.is_unreachable() && !error.is_gone() => false,
-            _ => {
-                self.told = self.position;
-                true
-            }
-        }
-    }
-
-    /// Copies entries that have landed on another replica and not on this one, after the source's death. The next few of them are read by one
-    /// get each. Returns whether there was one.
+    /// Copies the next entry from another replica, after the source's death. `after` is the end and the number of the one before. Returns whether
+    /// there was one.
     pub(crate) fn copy_from(
         &self,
         endpoint: &Endpoint,
@@ -319,7 +227,7 @@ impl Incoming {
         after: &mut (u64, u64),
     ) -> Result<bool> {
         let (position, number) = *after;
-        for begin in self.places(position) {
+        for begin in self.starts(position) {
             let offset = (begin % self.capacity as u64) as usize;
             let room = self.capacity - offset;
             let header = endpoint.get_words::<HEADER>(theirs.byte_add(offset as u64)).wait()?;
@@ -339,6 +247,112 @@ impl Incoming {
             }
         }
         Ok(false)
+    }
+}
+
+impl Incoming {
+    pub(crate) fn new(
+        object: &Object,
+        source: (usize, NodeId),
+        me: usize,
+        feeds: &Region,
+        capacity: usize,
+    ) -> Result<Incoming> {
+        let taken = object.remote::<u64>(source.1, "taken")?.at(me);
+        Ok(Incoming {
+            place: Place { region: feeds.clone(), base: source.0 * capacity, capacity },
+            taken,
+            position: 0,
+            next: 0,
+            told: 0,
+            scratch: RefCell::default(),
+        })
+    }
+
+    /// The number of entries that were taken.
+    pub(crate) fn entries(&self) -> u64 {
+        self.next
+    }
+
+    pub(crate) fn position(&self) -> u64 {
+        self.position
+    }
+
+    /// Watches the words that change when the next message lands.
+    pub(crate) fn watch(&self, watch: &mut Watch) {
+        for begin in self.place.starts(self.position) {
+            let offset = (begin % self.place.capacity as u64) as usize;
+            let at = self.place.base + offset;
+            let first = self.place.region.word(at).load();
+            if first >> 32 != (self.next + 1) & u64::from(u32::MAX) {
+                watch.add(&self.place.region, at, first);
+                continue;
+            }
+            let framed = framed_bytes(first as u32 as usize).min(self.place.capacity - offset);
+            let mut words = vec![0; framed / 8];
+            read_words(self.place.region.words(at, words.len()), &mut words);
+            watch.add_slot(&self.place.region, at, &words, 0, false);
+        }
+    }
+
+    /// Whether the next message may have landed: a look at two words.
+    pub(crate) fn may_have(&self) -> bool {
+        self.place.starts(self.position).into_iter().any(|begin| self.may_be_at(begin))
+    }
+
+    /// The next message, if it has landed, with its end.
+    pub(crate) fn look<R>(&self, read: impl FnOnce(&[u8]) -> R) -> Option<(R, u64)> {
+        let begin = self.place.starts(self.position).into_iter().find(|begin| self.may_be_at(*begin))?;
+        let at = self.place.base + (begin % self.place.capacity as u64) as usize;
+        let room = self.place.capacity - (begin % self.place.capacity as u64) as usize;
+        let first = self.place.region.word(at).load();
+        let framed = framed_bytes(first as u32 as usize);
+        if framed > room {
+            return None;
+        }
+        let mut words = self.scratch.borrow_mut();
+        words.resize(framed / 8, 0);
+        read_words(self.place.region.words(at, framed / 8), &mut words);
+        entry(&words, self.next).map(|message| (read(message), begin + framed as u64))
+    }
+
+    /// A look at one word.
+    fn may_be_at(&self, begin: u64) -> bool {
+        let at = self.place.base + (begin % self.place.capacity as u64) as usize;
+        self.place.region.word(at).load() >> 32 == (self.next + 1) & u64::from(u32::MAX)
+    }
+
+    /// The message that `look` has found is applied.
+    pub(crate) fn take(&mut self, end: u64) {
+        self.position = end;
+        self.next += 1;
+    }
+
+    /// Reports to the source how much was applied, if it is much. The service thread does so, and no other: reports of two endpoints could
+    /// arrive in the other order, and the source would wait for room that it has.
+    pub(crate) fn acknowledge(&mut self, endpoint: &Endpoint) -> bool {
+        if self.told == READS_NO_MORE || self.position - self.told < self.place.capacity as u64 / 4 {
+            return true;
+        }
+        self.tell(endpoint, self.position)
+    }
+
+    /// Reports that this replica reads no more, once; false if that was refused.
+    pub(crate) fn quit(&mut self, endpoint: &Endpoint) -> bool {
+        self.told == READS_NO_MORE || self.tell(endpoint, READS_NO_MORE)
+    }
+
+    /// Reports a position; false if that was refused.
+    fn tell(&mut self, endpoint: &Endpoint, position: u64) -> bool {
+        match endpoint.put_value(self.taken, position).detach() {
+            Err(error) if error.is_refused() => false,
+            // One that is out of reach is decided about by the members, and reuses nothing until it is back.
+            Err(error) if error.is_unreachable() && !error.is_gone() => false,
+            _ => {
+                self.told = position;
+                true
+            }
+        }
     }
 }
 

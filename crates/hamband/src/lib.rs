@@ -31,7 +31,7 @@
 //! requests to a leader. Each synchronisation group has a replicated log (`farfield-mu`). All are written by one node each.
 //!
 //! ```text
-//! feeds         an entry: number, bytes, hash, call with what it depends on
+//! feeds         an entry: number, bytes, hash, call with its dependencies
 //! summaries     a slot: number, hash, epoch, bytes, numbers of calls, call
 //! taken, applied, repaired    how far this replica is with each feed and log, and with the dead
 //! requests, answers           conflicting calls for a leader, and its refusals
@@ -40,8 +40,8 @@
 //! # Ordering
 //!
 //! No fence is needed: entries and summaries are whole when their hashes are right, entries have numbers, and a summary has all calls of those before it. Where
-//! one put has to be seen before another (an entry's place is reused, an answer belongs to a request), the receiver's own report or a number says so. What a
-//! decided call depends on lies at a majority, or in its entry.
+//! one put has to be seen before another (an entry's place is reused, an answer belongs to a request), the receiver's own report or a number says so. The
+//! dependencies of a decided call lie at a majority, or in its entry.
 //!
 //! | call, n nodes | round trips | operations |
 //! |---|---|---|

@@ -13,7 +13,7 @@ use crate::replica::{Applied, Message, Ordered, Replica, Summary, Wrong, encode}
 use crate::summaries::Summaries;
 use crate::watch::Watch;
 
-/// What a look at the memory has brought.
+/// The result of a look at the memory.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub(crate) struct Drained {
     /// Something was applied.
@@ -29,6 +29,13 @@ pub(crate) enum Begun<R> {
     Refused(R),
     /// The feed has no room.
     Full,
+}
+
+/// The content of an entry of a feed: a call of a method, or the fold of a summarisation group.
+#[derive(Clone, Copy)]
+enum On {
+    Method(usize),
+    Summary(usize),
 }
 
 /// A synchronisation group here.
@@ -146,7 +153,7 @@ impl<T: DataType> Local<T> {
         })
     }
 
-    // ---- what others have done -------------------------------------------------------------------------------------------
+    // ---- calls of others -------------------------------------------------------------------------------------------
 
     /// Takes all summaries and messages that have landed and whose dependencies are applied (rule FREE-APP).
     pub(crate) fn drain(&mut self) -> Result<Drained> {
@@ -172,13 +179,13 @@ impl<T: DataType> Local<T> {
         }
     }
 
-    /// Takes all that has landed. The result: whether something was applied; and what changes when there may be more.
+    /// Takes all that has landed. The result: whether something was applied; and the words that change when there may be more.
     pub(crate) fn drain_and_watch(&mut self) -> Result<(bool, Watch)> {
         let mut some = false;
         loop {
             some |= self.drain()?.some;
             let watch = self.watch();
-            // What has landed in between is in the values that the watch has seen, and not in the state.
+            // A put that has landed in between is in the values of the watch, and not in the state.
             if !self.drain()?.some {
                 return Ok((some, watch));
             }
@@ -244,11 +251,11 @@ impl<T: DataType> Local<T> {
             let entries = incoming.entries();
             // After the entry was read and applied: another replica may take this for a reason to go on.
             self.applied.word(process * 8).store(entries);
-            let method = match &message {
-                Message::Call { call, .. } => call.method().number(),
-                Message::Fold { .. } => 0,
+            let on = match &message {
+                Message::Call { call, .. } => On::Method(call.method().number()),
+                Message::Fold { group, .. } => On::Summary(*group),
             };
-            self.rely_on(process, Some(&message), method, entries);
+            self.rely_on(process, on, entries);
         }
     }
 
@@ -282,12 +289,12 @@ impl<T: DataType> Local<T> {
     }
 
     /// An entry of a feed is applied: which groups may depend on it?
-    fn rely_on(&mut self, process: usize, message: Option<&Message<T::Update>>, method: usize, entries: u64) {
+    fn rely_on(&mut self, process: usize, on: On, entries: u64) {
         let tables = &self.replica.tables;
         for (group, methods) in self.groups.iter_mut().zip(&tables.groups) {
-            let relies = methods.iter().any(|of_group| match message {
-                Some(Message::Fold { group, .. }) => tables.summary_dependencies[*of_group].contains(group),
-                _ => tables.plain_dependencies[*of_group].contains(&method),
+            let relies = methods.iter().any(|of_group| match on {
+                On::Method(method) => tables.plain_dependencies[*of_group].contains(&method),
+                On::Summary(summary) => tables.summary_dependencies[*of_group].contains(&summary),
             });
             if relies {
                 group.relies_on[process] = entries;
@@ -363,7 +370,7 @@ impl<T: DataType> Local<T> {
         let encoded = self.replica.encode_fold(group, &before, Vec::new());
         let message = encoded.map_err(|wrong| self.error(me, wrong))?;
         let entries = self.append(&message);
-        self.rely_on(me, Some(&Message::Fold { group, summary: before }), 0, entries);
+        self.rely_on(me, On::Summary(group), entries);
         self.unsent[group] = false;
         Ok(())
     }
@@ -388,7 +395,7 @@ impl<T: DataType> Local<T> {
         let message = core::mem::take(&mut self.scratch);
         let entries = self.append(&message);
         self.scratch = message;
-        self.rely_on(me, None, method, entries);
+        self.rely_on(me, On::Method(method), entries);
         self.outgoing.send(endpoint)?;
         Ok(Begun::Done)
     }
@@ -407,7 +414,7 @@ impl<T: DataType> Local<T> {
         entries
     }
 
-    /// What the others have applied when they have all calls of this process: words of their row of counts, and numbers.
+    /// The counts that the others reach when they have applied all calls of this process: words of their row, and numbers.
     pub(crate) fn entries_of_calls(&self) -> Vec<(usize, u64)> {
         let feed = (self.replica.me, self.outgoing.entries());
         let logs = self.groups.iter().enumerate().map(|(at, group)| (self.processes.len() + at, group.entries()));
@@ -419,7 +426,7 @@ impl<T: DataType> Local<T> {
         self.outgoing.is_behind() || self.unsent.contains(&true)
     }
 
-    /// Sends what others lack. The service thread calls it, with an endpoint of its own: entries of a feed may land in any order, and a
+    /// Sends the calls that others lack. The service thread calls it, with an endpoint of its own: entries of a feed may land in any order, and a
     /// summary goes into the feed. False if something is left.
     pub(crate) fn send_rest(&mut self, endpoint: &Endpoint) -> Result<bool> {
         if !self.outgoing.send(endpoint)? {

@@ -31,7 +31,7 @@ farfield_core::mutants! {
     /// *Scenario:* `hamband/refused`.
     HAMBAND_FOLD_UNAWAITED = "hamband-fold-unawaited" in "Hamband":
         "A summary of a new epoch takes the place of the old one, whether that was folded here or not.";
-    /// *Missing:* what the replica has of the summary already. Needs no reordering.
+    /// *Missing:* the part of the summary that the replica has already. Needs no reordering.
     ///
     /// *Scenario:* `hamband/reduce`.
     HAMBAND_SUMMARY_TWICE = "hamband-summary-twice" in "Hamband":

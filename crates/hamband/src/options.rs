@@ -30,7 +30,7 @@ impl Default for ReplicatedOptions {
     }
 }
 
-/// What an encoded message has beside its call, and the dependencies of that.
+/// The rest of an encoded message, beside its call and the dependencies of that.
 pub(crate) const MESSAGE_OVERHEAD: usize = 32;
 
 impl ReplicatedOptions {

@@ -7,7 +7,7 @@
 //!
 //! Once a process is dead and none of its puts can land any more, each survivor
 //!
-//! 1. copies from every other survivor what that one has of the dead processes and it has not; it then writes down the set of dead
+//! 1. copies from every other survivor the calls of dead processes that it lacks; it then writes down the set of dead
 //!    processes for which it has done so (`repaired`, a bit for each rank);
 //! 2. when another survivor has written down at least the same set, copies from that one once more.
 //!
@@ -15,13 +15,13 @@
 //! begin again. C finds the call at B in step 2: B writes down {A, D} only when all its copies from A have ended. And
 //! a survivor that dies while C waits for it adds itself to the set.
 //!
-//! A copy is one of words that nobody writes any more, apart from survivors that copy the same bytes to the same place.
+//! A copy is one of words that no process writes any more, apart from survivors that copy the same bytes to the same place.
 
 use farfield_core::{Node, Result};
 use farfield_fabric::{Endpoint, NodeId, Region, RemotePtr};
 
-use crate::data_type::DataType;
-use crate::local::Local;
+use crate::feed::Place;
+use crate::summaries::Slots;
 
 /// How many entries are copied before other work of the service thread is looked at.
 const ENTRIES_AT_A_TIME: usize = 16;
@@ -43,10 +43,13 @@ enum Step {
     Second,
 }
 
-/// What is left to copy.
+/// The copies that are left to do.
 pub(crate) struct Repair {
     node: Node,
     peers: Vec<Peer>,
+    /// By rank: the copies of the feeds here; none of this process's own.
+    feeds: Vec<Option<Place>>,
+    summaries: Slots,
     /// The set of dead processes, for the others to read.
     repaired: Region,
     feed_bytes: usize,
@@ -69,8 +72,16 @@ pub(crate) enum Repaired {
 }
 
 impl Repair {
-    pub(crate) fn new(node: Node, peers: Vec<Peer>, repaired: Region, feed_bytes: usize) -> Repair {
-        Repair { node, peers, repaired, feed_bytes, dead: 0, step: Step::Done, left: Vec::new(), at: None }
+    pub(crate) fn new(
+        node: Node,
+        peers: Vec<Peer>,
+        feeds: Vec<Option<Place>>,
+        summaries: Slots,
+        repaired: Region,
+        feed_bytes: usize,
+    ) -> Repair {
+        let (dead, step, left, at) = (0, Step::Done, Vec::new(), None);
+        Repair { node, peers, feeds, summaries, repaired, feed_bytes, dead, step, left, at }
     }
 
     /// This replica copies no more, and the others wait for no step of it.
@@ -78,8 +89,13 @@ impl Repair {
         self.repaired.word(0).store(u64::MAX);
     }
 
-    /// Takes a step, of a few round trips at most.
-    pub(crate) fn step<T: DataType>(&mut self, endpoint: &Endpoint, local: &Local<T>) -> Result<Repaired> {
+    /// Takes a step, of a few round trips at most. `applied` returns the end and the number of the entries of a feed that are applied; the
+    /// lock of the process is held for that only.
+    pub(crate) fn step(
+        &mut self,
+        endpoint: &Endpoint,
+        applied: impl Fn(usize) -> Option<(u64, u64)>,
+    ) -> Result<Repaired> {
         let is_dead = |peer: &&Peer| self.node.fenced_error(endpoint, peer.node).is_some();
         let dead = self.peers.iter().filter(is_dead).fold(0, |dead, peer| dead | 1 << peer.rank);
         if dead != self.dead {
@@ -103,11 +119,11 @@ impl Repair {
         };
         let copied = match self.step {
             Step::Second if self.at.is_none() => match endpoint.get(peer.repaired).wait() {
-                Ok(there) if there & self.dead == self.dead => self.copy(endpoint, local).map(|()| Repaired::Some),
+                Ok(there) if there & self.dead == self.dead => self.copy(endpoint, applied).map(|()| Repaired::Some),
                 Ok(_) => Ok(Repaired::Waits),
                 Err(error) => Err(error.into()),
             },
-            _ => self.copy(endpoint, local).map(|()| Repaired::Some),
+            _ => self.copy(endpoint, applied).map(|()| Repaired::Some),
         };
         if !matches!(copied, Ok(Repaired::Some)) {
             // Others come first, and this one from the beginning.
@@ -125,25 +141,24 @@ impl Repair {
     }
 
     /// Copies something of a dead process from the last of the peers that are left.
-    fn copy<T: DataType>(&mut self, endpoint: &Endpoint, local: &Local<T>) -> Result<()> {
+    fn copy(&mut self, endpoint: &Endpoint, applied: impl Fn(usize) -> Option<(u64, u64)>) -> Result<()> {
         let Some(peer) = self.left.last().map(|at| &self.peers[*at]) else { return Ok(()) };
         let first = self.at.map_or(0, |(process, _)| process);
-        let Some(process) = (first..local.processes.len()).find(|process| self.dead & 1 << process != 0) else {
+        let Some(process) = (first..self.feeds.len()).find(|process| self.dead & 1 << process != 0) else {
             self.left.pop();
             self.at = None;
             return Ok(());
         };
-        let Some(incoming) = &local.incoming[process] else {
+        let (Some(feed), Some(begin)) = (&self.feeds[process], applied(process)) else {
             self.at = Some((process + 1, (0, 0)));
             return Ok(());
         };
-        let begin = (incoming.position(), incoming.entries());
         let mut after = self.at.filter(|(at, _)| *at == process).map_or(begin, |(_, after)| after.max(begin));
         let theirs = peer.feeds.byte_add((process * self.feed_bytes) as u64);
         for _ in 0..ENTRIES_AT_A_TIME {
-            if !incoming.copy_from(endpoint, theirs, &mut after)? {
-                for group in 0..local.replica.tables.summaries {
-                    local.summaries.copy_from(endpoint, peer.summaries, process, group)?;
+            if !feed.copy_from(endpoint, theirs, &mut after)? {
+                for group in 0..self.summaries.groups {
+                    self.summaries.copy_from(endpoint, peer.summaries, process, group)?;
                 }
                 self.at = Some((process + 1, (0, 0)));
                 return Ok(());
@@ -169,7 +184,7 @@ mod tests {
         /// 0: done; 1 and 2: the steps.
         step: [u8; 3],
         left: [u8; 3],
-        /// What was read of another one, and is not written yet.
+        /// A copy that was read, and is not written yet: of which survivor, and whether it has the call.
         read: [Option<(usize, bool)>; 3],
     }
 

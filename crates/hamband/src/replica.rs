@@ -1,4 +1,4 @@
-//! One replica as a sequential value: the state, and what it has applied of each process (figure 6). It touches no network memory.
+//! One replica as a sequential value: the state, and the calls of each process that it has applied (figure 6). It touches no network memory.
 //!
 //! | figure 6 | here |
 //! |---|---|
@@ -8,15 +8,19 @@
 //! | F, L | in network memory (`feed`, the log of each group) |
 
 use serde::Serialize;
+use smallvec::{SmallVec, smallvec};
 
 use crate::analysis::Category;
 use crate::coordination::Coordination;
 use crate::data_type::{DataType, Method, Update};
 
+/// With more methods than these, the counts of a summary need an allocation.
+const FEW_METHODS: usize = 4;
+
 /// The longest number, encoded.
 pub(crate) const VARINT_BYTES_MAX: usize = 10;
 
-/// What follows from a type's [`Coordination`], by numbers of methods.
+/// The consequences of a type's [`Coordination`], by numbers of methods.
 pub(crate) struct Tables {
     pub(crate) methods: usize,
     pub(crate) category: Vec<Category>,
@@ -85,14 +89,14 @@ pub(crate) struct Summary<U> {
     /// How often it was folded: its call went into the feed, and a new summary began.
     pub(crate) epoch: u64,
     /// By method: how many calls of this epoch it summarises.
-    pub(crate) calls: Vec<u64>,
+    pub(crate) calls: SmallVec<[u64; FEW_METHODS]>,
     /// None before the first call of the epoch.
     pub(crate) call: Option<U>,
 }
 
 impl<U> Summary<U> {
     pub(crate) fn empty(methods: usize) -> Summary<U> {
-        Summary { written: 0, epoch: 0, calls: vec![0; methods], call: None }
+        Summary { written: 0, epoch: 0, calls: smallvec![0; methods], call: None }
     }
 }
 
@@ -101,11 +105,11 @@ impl<U> Summary<U> {
 pub(crate) enum Message<U> {
     /// An irreducible conflict-free call, with the calls that it depends on: for each process and each method of `Dep(u)` a number.
     Call { call: U, dependencies: Vec<u64> },
-    /// A summary that has become too long for its place, or whose put was refused.
+    /// A summary that has become too long for its place, or was refused.
     Fold { group: usize, summary: Summary<U> },
 }
 
-/// An entry of a log: a conflicting call, with what it depends on.
+/// An entry of a log: a conflicting call, with its dependencies.
 #[derive(Clone, PartialEq, Debug)]
 pub(crate) struct Ordered<U> {
     /// The process that has made the call.
@@ -122,7 +126,7 @@ pub(crate) struct Ordered<U> {
     summaries: Vec<(u64, Option<Summary<U>>)>,
 }
 
-/// What a replica has applied of a log.
+/// The part of a log that a replica has applied.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Applied {
     /// By process: the number of its last call that is applied, or refused by an entry.
@@ -211,7 +215,7 @@ impl<T: DataType> Replica<T> {
         self.has_applied(me, method);
     }
 
-    /// Takes what a summary of a process adds to that which is known. Nothing, if it is an older one, or if it belongs to an
+    /// Takes the calls that a summary of a process adds to the known one. Nothing, if it is an older one, or if it belongs to an
     /// epoch that the feed has not brought here yet.
     pub(crate) fn see_summary(&mut self, process: usize, group: usize, seen: &Summary<T::Update>) -> Outcome<T> {
         let known = self.summary(process, group);

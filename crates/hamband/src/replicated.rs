@@ -68,7 +68,7 @@ impl<T: DataType> Drop for Handle<T> {
     }
 }
 
-/// What the service thread needs. It does not keep the node in its session.
+/// The part of a node that the service thread needs. It does not keep the node in its session.
 pub(crate) struct Shared<T: DataType> {
     node: Node,
     /// The longest refusal, encoded.
@@ -82,7 +82,7 @@ pub(crate) struct Shared<T: DataType> {
     pub(crate) orders: Vec<Order>,
     pub(crate) desk: Desk,
     pub(crate) is_closed: Word,
-    /// Changes whenever the state does, and when what this process owes to others is sent. Threads wait for it without the lock.
+    /// Changes whenever the state does, and when this process has sent all that it owes to others. Threads wait for it without the lock.
     pub(crate) changes: Word,
     /// The dead processes of which all calls are here that any live replica has: a bit for each rank.
     pub(crate) settled: Word,
@@ -223,14 +223,19 @@ impl<T: DataType> Replicated<T> {
                 Incoming::new(&object, (source.0, *source.1), me, &feeds, feed_bytes).map(Some)
             }
         });
-        let incoming = incoming.collect::<Result<_>>()?;
+        let incoming = incoming.collect::<Result<Vec<_>>>()?;
         let groups = tables.summaries;
         let summaries = Summaries::new(&object, &processes, me, &summaries, groups, slot_bytes)?;
         let peers = processes.iter().copied().enumerate().filter(|(rank, _)| *rank != me).map(|(rank, node)| {
             let (feeds, summaries) = (object.remote(node, "feeds")?, object.remote(node, "summaries")?);
             Ok(Peer { rank, node, feeds, summaries, repaired: object.remote(node, "repaired")? })
         });
-        let repair = Repair::new(node.for_service(), peers.collect::<Result<_>>()?, repaired, feed_bytes);
+        let copies =
+            incoming.iter().map(|incoming: &Option<Incoming>| incoming.as_ref().map(|feed| feed.place.clone()));
+        let copies = copies.collect();
+        let slots = summaries.slots.clone();
+        let repair =
+            Repair::new(node.for_service(), peers.collect::<Result<_>>()?, copies, slots, repaired, feed_bytes);
         let ranked = || processes.iter().copied().enumerate();
         let counts = ranked().map(|(rank, node)| Ok((rank, node, object.remote::<u64>(node, "applied")?)));
         let counts = counts.collect::<Result<_>>()?;
@@ -238,6 +243,12 @@ impl<T: DataType> Replicated<T> {
             ranked().map(|(_, node)| Ok((node, object.remote(node, "requests")?, object.remote(node, "answers")?)));
         let desk = Desk::new(requests, answers, slip_bytes, me, slots.collect::<Result<_>>()?);
         logs.iter().try_for_each(ReplicatedLog::wait)?;
+        // Each group has another leader, as far as there are nodes. Of the first group it is the first node in any case.
+        logs.iter()
+            .enumerate()
+            .skip(1)
+            .filter(|(at, _)| at % processes.len() == me)
+            .for_each(|(_, log)| log.ask_to_lead());
         let group = |log: &ReplicatedLog| Ok(Group::new(log.reader()?, processes.len(), groups));
         let of_groups = logs.iter().map(group).collect::<Result<_>>()?;
         let orders = logs.into_iter().map(|log| Order::new(node, log, processes.len())).collect::<Result<_>>()?;
@@ -327,7 +338,7 @@ impl<T: DataType> Replicated<T> {
         let Handle { shared, object, .. } = &*self.0;
         loop {
             object.check_current()?;
-            // Before the look: what comes after it ends the wait.
+            // Before the look: a change after it ends the wait.
             let decided = shared.decided();
             let (is_satisfied, changes, watch) = {
                 let mut local = shared.local.lock();

@@ -45,119 +45,34 @@ fn hash(written: u64, rest: &[u64]) -> u64 {
     xxh3_64_with_seed(rest.as_bytes(), written)
 }
 
-/// What a slot says.
+/// The content of a slot.
 pub(crate) struct Seen<'a> {
     pub(crate) written: u64,
     pub(crate) epoch: u64,
     pub(crate) bytes: &'a [u8],
 }
 
+/// Where the summaries are on this process.
+#[derive(Clone)]
+pub(crate) struct Slots {
+    region: Region,
+    pub(crate) groups: usize,
+    slot_bytes: usize,
+}
+
 /// The summaries of all processes on this one.
 pub(crate) struct Summaries {
-    region: Region,
-    groups: usize,
-    slot_bytes: usize,
+    pub(crate) slots: Slots,
     me: usize,
     /// Those of this process on each other one.
     peers: Vec<(NodeId, RemotePtr<u64>)>,
     scratch: Vec<u64>,
 }
 
-impl Summaries {
-    pub(crate) fn new(
-        object: &Object,
-        processes: &[NodeId],
-        me: usize,
-        region: &Region,
-        groups: usize,
-        slot_bytes: usize,
-    ) -> Result<Summaries> {
-        let others = processes.iter().filter(|node| **node != processes[me]);
-        let peer = |node: &NodeId| Ok((*node, object.remote::<u64>(*node, "summaries")?));
-        let peers = others.map(peer).collect::<Result<_>>()?;
-        Ok(Summaries { region: region.clone(), groups, slot_bytes, me, peers, scratch: Vec::new() })
-    }
-
-    /// Bytes of all slots.
-    pub(crate) fn region_bytes(processes: usize, groups: usize, slot_bytes: usize) -> usize {
-        processes * groups * SLOTS * slot_bytes
-    }
-
-    pub(crate) fn bytes_max(&self) -> usize {
-        self.slot_bytes - HEADER * 8
-    }
-
-    pub(crate) fn place(&self, process: usize, group: usize) -> usize {
+impl Slots {
+    /// The first slot of a summary.
+    fn place(&self, process: usize, group: usize) -> usize {
         (process * self.groups + group) * SLOTS * self.slot_bytes
-    }
-
-    /// What changes when a process writes its summary.
-    pub(crate) fn watch(&self, process: usize, group: usize, watch: &mut Watch) {
-        for slot in (0..SLOTS).map(|at| self.place(process, group) + at * self.slot_bytes) {
-            let mut words = vec![0; self.slot_bytes / 8];
-            read_words(self.region.words(slot, words.len()), &mut words);
-            // The hash changes with each summary.
-            let is_whole = words.iter().all(|word| *word == 0) || whole(&words).is_some();
-            watch.add_slot(&self.region, slot, &words, 1, is_whole);
-        }
-    }
-
-    /// The newest summary that is whole, if it is newer than `known`.
-    pub(crate) fn look(&mut self, process: usize, group: usize, known: u64) -> Option<Seen<'_>> {
-        let place = self.place(process, group);
-        let slot = |at: usize| place + at * self.slot_bytes;
-        // One word each, as a rule: nothing has changed.
-        let written = [0, 1].map(|at| self.region.word(slot(at)).load());
-        let newest = usize::from(written[1] > written[0]);
-        let mut found = None;
-        for at in [newest, 1 - newest] {
-            if written[at] <= known {
-                continue;
-            }
-            self.scratch.resize(self.slot_bytes / 8, 0);
-            read_words(self.region.words(slot(at), self.slot_bytes / 8), &mut self.scratch);
-            if whole(&self.scratch).is_some() {
-                found = Some(());
-                break;
-            }
-        }
-        found?;
-        whole(&self.scratch)
-    }
-
-    /// Writes this process's summary here, and puts it to all others. The processes that have refused it.
-    pub(crate) fn put(
-        &mut self,
-        endpoint: &Endpoint,
-        group: usize,
-        written: u64,
-        epoch: u64,
-        summary: &[u8],
-    ) -> fabric::Result<bool> {
-        let words = HEADER + summary.len().div_ceil(8);
-        self.scratch.clear();
-        self.scratch.resize(words, 0);
-        self.scratch[0] = written;
-        self.scratch[2] = epoch << 32 | summary.len() as u64;
-        self.scratch[HEADER..].as_mut_bytes()[..summary.len()].copy_from_slice(summary);
-        self.scratch[1] = hash(written, &self.scratch[2..]);
-        let place = self.place(self.me, group) + (written % SLOTS as u64) as usize * self.slot_bytes;
-        write_words(self.region.words(place, words), &self.scratch);
-        let mut image = match endpoint.buf::<u64>(words) {
-            Ok(image) => image,
-            Err(error) if error.is_refused() => return Ok(false),
-            Err(error) => return Err(error),
-        };
-        image.copy_from_slice(&self.scratch);
-        let mut is_all = true;
-        for (_, peer) in &self.peers {
-            match endpoint.put(peer.byte_add(place as u64), &image).detach() {
-                Err(error) if error.is_gone() => {}
-                Err(error) if is_passing(&error) => is_all = false,
-                put => put?,
-            }
-        }
-        Ok(is_all)
     }
 
     /// Copies the summary of a dead process from another replica, if that has a newer one.
@@ -185,7 +100,95 @@ impl Summaries {
     }
 }
 
-/// What a slot says, if all of it is there.
+impl Summaries {
+    pub(crate) fn new(
+        object: &Object,
+        processes: &[NodeId],
+        me: usize,
+        region: &Region,
+        groups: usize,
+        slot_bytes: usize,
+    ) -> Result<Summaries> {
+        let others = processes.iter().filter(|node| **node != processes[me]);
+        let peer = |node: &NodeId| Ok((*node, object.remote::<u64>(*node, "summaries")?));
+        let peers = others.map(peer).collect::<Result<_>>()?;
+        let slots = Slots { region: region.clone(), groups, slot_bytes };
+        Ok(Summaries { slots, me, peers, scratch: Vec::new() })
+    }
+
+    /// Bytes of all slots.
+    pub(crate) fn region_bytes(processes: usize, groups: usize, slot_bytes: usize) -> usize {
+        processes * groups * SLOTS * slot_bytes
+    }
+
+    pub(crate) fn bytes_max(&self) -> usize {
+        self.slots.slot_bytes - HEADER * 8
+    }
+
+    /// Watches the words that change when a process writes its summary.
+    pub(crate) fn watch(&self, process: usize, group: usize, watch: &mut Watch) {
+        for slot in (0..SLOTS).map(|at| self.slots.place(process, group) + at * self.slots.slot_bytes) {
+            let mut words = vec![0; self.slots.slot_bytes / 8];
+            read_words(self.slots.region.words(slot, words.len()), &mut words);
+            // The hash changes with each summary.
+            let is_whole = words.iter().all(|word| *word == 0) || whole(&words).is_some();
+            watch.add_slot(&self.slots.region, slot, &words, 1, is_whole);
+        }
+    }
+
+    /// The newest summary that is whole, if it is newer than `known`.
+    pub(crate) fn look(&mut self, process: usize, group: usize, known: u64) -> Option<Seen<'_>> {
+        let place = self.slots.place(process, group);
+        let slot = |at: usize| place + at * self.slots.slot_bytes;
+        // One word each, as a rule: nothing has changed.
+        let written = [0, 1].map(|at| self.slots.region.word(slot(at)).load());
+        let newest = usize::from(written[1] > written[0]);
+        let mut newer = [newest, 1 - newest].into_iter().filter(|at| written[*at] > known);
+        newer.find(|at| {
+            self.scratch.resize(self.slots.slot_bytes / 8, 0);
+            read_words(self.slots.region.words(slot(*at), self.slots.slot_bytes / 8), &mut self.scratch);
+            whole(&self.scratch).is_some()
+        })?;
+        whole(&self.scratch)
+    }
+
+    /// Writes this process's summary here, and puts it to all others. False if one of them has refused it.
+    pub(crate) fn put(
+        &mut self,
+        endpoint: &Endpoint,
+        group: usize,
+        written: u64,
+        epoch: u64,
+        summary: &[u8],
+    ) -> fabric::Result<bool> {
+        let words = HEADER + summary.len().div_ceil(8);
+        self.scratch.clear();
+        self.scratch.resize(words, 0);
+        self.scratch[0] = written;
+        self.scratch[2] = epoch << 32 | summary.len() as u64;
+        self.scratch[HEADER..].as_mut_bytes()[..summary.len()].copy_from_slice(summary);
+        self.scratch[1] = hash(written, &self.scratch[2..]);
+        let place = self.slots.place(self.me, group) + (written % SLOTS as u64) as usize * self.slots.slot_bytes;
+        write_words(self.slots.region.words(place, words), &self.scratch);
+        let mut image = match endpoint.buf::<u64>(words) {
+            Ok(image) => image,
+            Err(error) if error.is_refused() => return Ok(false),
+            Err(error) => return Err(error),
+        };
+        image.copy_from_slice(&self.scratch);
+        let mut is_all = true;
+        for (_, peer) in &self.peers {
+            match endpoint.put(peer.byte_add(place as u64), &image).detach() {
+                Err(error) if error.is_gone() => {}
+                Err(error) if is_passing(&error) => is_all = false,
+                put => put?,
+            }
+        }
+        Ok(is_all)
+    }
+}
+
+/// The content of a slot, if all of it is there.
 fn whole(slot: &[u64]) -> Option<Seen<'_>> {
     let (header, summary) = slot.split_at_checked(HEADER)?;
     let bytes = header[2] as u32 as usize;

@@ -2,7 +2,7 @@
 
 use core::time::Duration;
 
-use farfield_core::toolkit::{ErrorContext, RefusedPause};
+use farfield_core::toolkit::ErrorContext;
 use farfield_core::{Error, ErrorKind, Result};
 use farfield_fabric::{self as fabric, Endpoint, Instant, NodeId, RemotePtr};
 
@@ -33,6 +33,9 @@ pub struct Writer<T: DataType>(pub(crate) Replicated<T>);
 impl<T: DataType> Writer<T> {
     /// Makes a call of an update method. Pass the same endpoint to every call.
     ///
+    /// Where this node leads the group of a conflicting call, the thread is blocked until it is ordered, and other futures of its endpoint
+    /// with it: a round trip, as a rule, and at most the endpoint's timeout.
+    ///
     /// | category | it returns when | operations, n replicas |
     /// |---|---|---|
     /// | reducible | it is applied here, and on its way to all others | n − 1 puts; no wait |
@@ -57,8 +60,8 @@ impl<T: DataType> Writer<T> {
     /// ```
     ///
     /// # Errors
-    /// The call is longer than [`call_bytes_max`](crate::ReplicatedOptions::call_bytes_max). A timeout names the nodes that have not applied enough of earlier
-    /// calls, or the leader: then a conflicting call may still be ordered. [`NoMajority`](farfield_mu::NoMajority) for conflicting
+    /// The call is longer than [`call_bytes_max`](crate::ReplicatedOptions::call_bytes_max). A timeout names the nodes that have not
+    /// applied enough of earlier calls, or the leader: then a conflicting call may still be ordered. [`NoMajority`](farfield_mu::NoMajority) for conflicting
     /// calls. [`WrongCoordination`](crate::WrongCoordination), [`NoSummary`](crate::NoSummary).
     pub async fn update(&mut self, endpoint: &Endpoint, update: &T::Update) -> Result<Result<(), T::Refusal>> {
         let Handle { object, .. } = &*self.0.0;
@@ -128,7 +131,7 @@ impl<T: DataType> Writer<T> {
         let (mut requested, mut first) = (None, None);
         let mut pause = LOOKS_AGAIN;
         loop {
-            // Before the look: what comes after it ends the wait.
+            // Before the look: a change after it ends the wait.
             let (term, decided, leader) = (order.log.term(), shared.decided(), order.log.leader());
             let (leads, is_busy) = (order.log.is_leader(), order.is_busy.load());
             let (changes, watch) = {
@@ -157,7 +160,8 @@ impl<T: DataType> Writer<T> {
                             let (what, waited) = ("a call to be ordered; it may be yet".into(), endpoint.timeout());
                             return Err(ErrorKind::Timeout { what, waited, missing: Vec::new() }.into());
                         }
-                        Led::Ordered | Led::NotLeader => continue,
+                        Led::Ordered => continue,
+                        Led::NotLeader => {}
                     }
                 }
             } else if let Some(leader) = leader.and_then(|leader| self.rank_of(leader)).filter(|leader| *leader != me) {
@@ -197,7 +201,7 @@ impl<T: DataType> Writer<T> {
         }
     }
 
-    /// What an answer says.
+    /// The refusal in an answer.
     fn refusal(&self, local: &Local<T>, leader: usize, answer: &[u8]) -> Result<T::Refusal> {
         let [REFUSAL, refusal @ ..] = answer else { return Err(Error::custom(RefusedAtLength)) };
         let refusal = decode::<T::Refusal, T::Refusal>(refusal);
@@ -258,7 +262,7 @@ impl<T: DataType> Writer<T> {
         let Handle { shared, object, .. } = &*self.0.0;
         let others = || shared.counts.iter().filter(|(rank, ..)| *rank != shared.me);
         let deadline = endpoint.deadline();
-        // What was refused is sent by the service thread.
+        // The service thread sends again all that was refused.
         let entries = loop {
             let changes = shared.changes.load();
             let (owes, entries) = {
@@ -273,20 +277,8 @@ impl<T: DataType> Writer<T> {
             let sent = endpoint.wait_until(deadline, has_changed).await;
             sent.waiting_for_nodes("nodes that refuse this one's calls", &nodes)?;
         };
-        // Summaries are read when they are visible. A node that does not answer is decided about by the members.
-        let mut pause = RefusedPause::default();
-        loop {
-            let nodes = others().map(|(_, node, _)| *node);
-            let lost = object.node().fence_live_nodes(endpoint, nodes).await?;
-            if lost.is_empty() {
-                break;
-            }
-            if endpoint.now() >= deadline {
-                let (what, waited) = ("nodes that do not answer".into(), endpoint.timeout());
-                return Err(ErrorKind::Timeout { what, waited, missing: lost }.into());
-            }
-            pause.wait(endpoint, deadline).await;
-        }
+        // Summaries are read when they are visible.
+        object.node().fence_all_live_nodes(endpoint, others().map(|(_, node, _)| *node)).await?;
         for (_, node, row) in others() {
             for (word, count) in &entries {
                 self.wait_until_applied(endpoint, *node, row.at(*word), *count, deadline).await?;

@@ -98,8 +98,12 @@ impl Election {
             endpoint.wait_until_or(deadline, begins, fails).await.waiting_for(what).of(path)?.of(path)?;
             let leadership = Leadership(held);
             // A lease that has ended in between is of no use.
-            if leadership.is_leader() || endpoint.now() >= deadline {
+            if leadership.is_leader() {
                 return Ok(leadership);
+            }
+            if endpoint.now() >= deadline {
+                let (what, waited, missing) = (what.into(), endpoint.timeout(), Vec::new());
+                return Err(Error::from(ErrorKind::Timeout { what, waited, missing }).of(path));
             }
         }
     }
@@ -191,7 +195,7 @@ impl Leadership {
         !self.lease_left().is_zero()
     }
 
-    /// For how long no other node can lead, if the lease is not renewed. Read it after what is to be safe by it.
+    /// For how long no other node can lead, if the lease is not renewed. Read it after the work that is to be safe by it.
     ///
     /// ```
     /// # use farfield_mu::Election;

@@ -35,7 +35,7 @@ pub(crate) fn echo_at(rank: usize, index: u64) -> usize {
 }
 
 /// The words of a replica for the change of leaders, in memory that all may write: the n requests, the n grants, the n
-/// marks of those that have closed the log, and what its own reader has acknowledged.
+/// marks of those that have closed the log, and the position that its own reader has acknowledged.
 pub(crate) fn control_bytes(replicas: usize) -> usize {
     (3 * replicas + 1) * 8
 }

@@ -37,7 +37,7 @@
 //! 3. brings a majority to the same entries, with its own ballot, and leads.
 //!
 //! Other replicas that grant later are brought up in the same way, while it leads. A follower that fails an operation, or is
-//! 16 entries behind, is asked for the right anew: its revocation ends what may be under way to it.
+//! 16 entries behind, is asked for the right anew: its revocation ends all puts that may be under way to it.
 //!
 //! This is Paxos, entry by entry. Mu has a word `min_proposal` at each replica, which the leader reads and writes in a phase of
 //! its own. Here the replica keeps that promise itself, with the grant: the phase costs no round trip, and the right to
@@ -46,10 +46,10 @@
 //! # Ordering
 //!
 //! *One writer.* A replica revokes before it grants, and no put of the revoked lands afterwards. It ends its own leadership under
-//! the lock with which its proposer stores to its log (`CW` → lock → the `NRW` of the grant). So what a candidate finds
+//! the lock with which its proposer stores to its log (`CW` → lock → the `NRW` of the grant). So the entries that a candidate finds
 //! after the grant is all that this replica has accepted, and stays so.
 //!
-//! *Accepted is durable.* A complete put may not have landed, and a revocation drops what has not. So the leader counts a
+//! *Accepted is durable.* A complete put may not have landed, and a revocation drops it then. So the leader counts a
 //! follower when the header has come back by a get behind the put (`NRW → NRR`, one queue pair): then the entry is in the
 //! follower's memory, and any later leader with that follower's grant reads it.
 //!
@@ -84,7 +84,7 @@
 //!
 //! # When a node dies, or leaves
 //!
-//! *The leader.* The live member with the lowest rank replaces it. What was acknowledged stays. An entry that was not is
+//! *The leader.* The live member with the lowest rank replaces it. Acknowledged entries stay. An entry that was not is
 //! decided or not; the error says which, or that it is unknown ([`OutcomeUnknown`]).
 //!
 //! *A leader that only seemed dead.* Its right is revoked: it gets [`NotLeader`], and corrupts nothing.
@@ -92,7 +92,7 @@
 //! *A follower.* A majority is waited for. A live one that does not read fills the log ([`LogFull`]); a dead one does not.
 //!
 //! *More than the majority can bear.* `propose` ends with [`NoMajority`] or [`OutcomeUnknown`], at once where the members have
-//! decided about the dead. What was decided can be read. [`Node::reopen`](farfield_core::Node::reopen) begins an empty
+//! decided about the dead. Decided entries can be read. [`Node::reopen`](farfield_core::Node::reopen) begins an empty
 //! log among the survivors.
 //!
 //! *A node that closes the log* counts as one that has left. A restarted node cannot take part before the log is reopened.

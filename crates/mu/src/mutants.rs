@@ -17,7 +17,7 @@ farfield_core::mutants! {
     /// *Scenario:* `mu/suspected`.
     MU_NO_FLUSH = "mu-no-flush" in "Mu":
         "A follower counts when the put to it is complete, landed or not.";
-    /// *Missing:* the adoption of what others have accepted.
+    /// *Missing:* the adoption of entries that others have accepted.
     ///
     /// *Scenario:* `mu/leader-dies`.
     MU_NO_ADOPTION = "mu-no-adoption" in "Mu":
@@ -57,7 +57,7 @@ farfield_core::mutants! {
     /// *Scenario:* `mu/follower-dies`.
     MU_WAITS_FOR_ALL = "mu-waits-for-all" in "Mu":
         "The leader waits for all replicas.";
-    /// *Missing:* the release of what a dead node holds. Needs no reordering.
+    /// *Missing:* the release of a dead node's locks. Needs no reordering.
     ///
     /// *Scenario:* `mu/mutex-holder-dies`.
     MU_DEAD_HOLDS = "mu-dead-holds" in "Mu":

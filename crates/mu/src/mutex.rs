@@ -2,8 +2,7 @@
 
 use std::sync::Arc;
 
-use farfield_core::toolkit::RefusedPause;
-use farfield_core::{Endpoint, ErrorKind, Node, Result};
+use farfield_core::{Endpoint, Node, Result};
 use farfield_fabric::NodeId;
 
 use crate::turns::{Held, Turns};
@@ -15,7 +14,7 @@ use crate::turns::{Held, Turns};
 /// A call on another node than the log's leader is put there. Waiting calls hold in the order of their entries.
 ///
 /// *The holder's death.* Once none of the holder's operations can land any more, the leader proposes the release of all that it holds or
-/// waits for. What the lock protects may be in the middle of a change: a holder whose token is not the last one + 1 checks it.
+/// waits for. The data under the lock may be in the middle of a change: a holder whose token is not the last one + 1 checks it.
 ///
 /// *Costs.* Uncontended, `lock` takes one round trip of the log's leader, and a put to it elsewhere. `unlock` the same.
 ///
@@ -63,7 +62,10 @@ impl ReplicatedMutex {
         Turns::open(node, path, participants, "ReplicatedMutex", None).map(|turns| ReplicatedMutex(Arc::new(turns)))
     }
 
-    /// Waits until this call holds the lock. A call that is dropped, or fails, gives back what it has asked for.
+    /// Waits until this call holds the lock. A call that is dropped, or fails, gives back its claim.
+    ///
+    /// It may return late on a node that was evicted meanwhile, when another one holds already: the token is then lower than
+    /// that one's, and no put of this node lands in the session any more.
     ///
     /// ```
     /// # use farfield_mu::ReplicatedMutex;
@@ -143,22 +145,11 @@ impl ReplicatedGuard {
     /// ```
     ///
     /// # Errors
-    /// As for [`ReplicatedMutex::lock`]. The service thread still gives it back if that is possible.
+    /// As for [`ReplicatedMutex::lock`], and those of the fence. The service thread still gives the lock back if that is possible. After an
+    /// error of the fence, puts of this endpoint may be visible to the next holder late, as after a drop.
     pub async fn unlock(self, endpoint: &Endpoint) -> Result<()> {
         let node = self.0.turns.object.node();
-        let (deadline, mut pause) = (endpoint.deadline(), RefusedPause::default());
-        loop {
-            let missing = node.fence_live_nodes(endpoint, node.members()).await?;
-            if missing.is_empty() {
-                break;
-            }
-            if endpoint.now() >= deadline {
-                let (what, waited) = ("nodes that do not answer".into(), endpoint.timeout());
-                return Err(ErrorKind::Timeout { what, waited, missing }.into());
-            }
-            // The members decide about a node that does not answer.
-            pause.wait(endpoint, deadline).await;
-        }
+        node.fence_all_live_nodes(endpoint, node.members()).await?;
         self.0.release(endpoint, "the release of the replicated lock").await
     }
 }

@@ -17,7 +17,7 @@ use crate::replica::{Core, FEW, Peer};
 /// A stopped node in the middle of a write cannot be decided sooner than it runs: the service thread does not wait for it.
 const REVOKE_MAX: Duration = Duration::from_micros(20);
 
-/// What did not work is tried again after such a pause, which doubles: the other node may be stopped, or gone without this
+/// A step that did not work is tried again after such a pause, which doubles: the other node may be stopped, or gone without this
 /// one's knowledge.
 const RETRY_MIN: Duration = Duration::from_micros(100);
 const RETRY_MAX: Duration = Duration::from_secs(1);
@@ -58,7 +58,7 @@ impl LogPoller {
             promised: Stamp::default(),
             granting: None,
             refused: (0..replicas).map(|_| 0).collect(),
-            lead: Lead::new(&core),
+            lead: Lead::new(),
             pause: RETRY_MIN,
             retry_at: None,
             decided: 0,

@@ -185,7 +185,7 @@ impl Proposer {
             // that the follower's revocation ends.
             let at = core.slots.remote(self.peers[rank].log, index);
             let put = endpoint.put(at, &buf);
-            // *Durable.* A put that is complete may not have landed, and the follower drops what has not landed when it
+            // *Durable.* A put that is complete may not have landed, and the follower drops puts that have not landed when it
             // revokes the right. The get comes after it in the follower's memory (`NRW → NRR`) and by the same queue pair:
             // when its result is here, the entry is there, and every later leader that this follower lets write finds it.
             let echo = endpoint.get_span(at, core.echoes.span(echo_at(rank, index), PROOF * 8));
@@ -248,7 +248,7 @@ impl Proposer {
         }
     }
 
-    /// Asks all live replicas what they have acknowledged, until there is a free slot.
+    /// Asks all live replicas for their acknowledgements, until there is a free slot.
     async fn make_room(&self, endpoint: &Endpoint, deadline: Instant, ballot: u64, tail: u64) -> Result<()> {
         let core = &*self.handle.core;
         let (mut pause, mut last) = (PAUSE_MIN, None);
@@ -290,7 +290,7 @@ impl Proposer {
             if tail < room {
                 if let Some(leading) = core.state.lock().leading.as_mut().filter(|it| it.ballot == ballot) {
                     leading.room = leading.room.max(room);
-                    // What a follower has read is in its memory. Its header may not have come back, and this log's copy of
+                    // An entry that a follower has read is in its memory. Its header may not have come back, and this log's copy of
                     // it, with which it would be compared, is overwritten soon.
                     for (rank, applied) in heard {
                         let follower = &mut leading.followers[rank];
@@ -448,7 +448,7 @@ impl Proposer {
         echo.iter().zip(own).all(|(echo, own)| echo.load() == own.load())
     }
 
-    /// Tells the followers what is decided, and does not wait.
+    /// Tells the followers how much is decided, and does not wait.
     fn push_decided(&self, endpoint: &Endpoint, ballot: u64) {
         let core = &*self.handle.core;
         let mut refused = SmallVec::<[usize; FEW]>::new();

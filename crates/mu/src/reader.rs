@@ -11,7 +11,7 @@ use crate::replica::Handle;
 
 /// Reads the decided entries on one node, in order: see [`ReplicatedLog::reader`](crate::ReplicatedLog::reader).
 ///
-/// It reads this node's memory only, so it goes on when the leader is dead, with what was decided.
+/// It reads this node's memory only, so it goes on when the leader is dead, with the entries that were decided.
 ///
 /// ```
 /// # use farfield_mu::{LogOptions, ReplicatedLog};
@@ -31,7 +31,7 @@ use crate::replica::Handle;
 pub struct LogReader {
     handle: Arc<Handle>,
     next: u64,
-    /// What `decided` was at the last look.
+    /// The value of `decided` at the last look.
     decided: u64,
 }
 

@@ -1,4 +1,4 @@
-//! What the service thread, the proposer and the reader of a replica share.
+//! The state that the service thread, the proposer and the reader of a replica share.
 
 use std::sync::Arc;
 
@@ -18,7 +18,7 @@ pub(crate) struct Peer {
     pub(crate) control: RemotePtr<u64>,
 }
 
-/// Followers whose state needs no allocation.
+/// The state of more followers than these needs an allocation.
 pub(crate) const FEW: usize = 6;
 
 /// Bytes that are copied to or from a replica at a time.
@@ -51,7 +51,7 @@ pub(crate) struct Core {
     pub(crate) term: Word,
     /// The rank of its candidate + 1.
     pub(crate) promised_to: Word,
-    /// Counts what the proposer may wait for: other followers, another leader.
+    /// Counts the changes that the proposer may wait for: other followers, another leader.
     pub(crate) changes: Word,
     /// Entries that this node has proposed.
     pub(crate) proposed: Word,
@@ -61,7 +61,7 @@ pub(crate) struct Core {
     pub(crate) is_closed: Word,
 }
 
-/// What changes together.
+/// The words that change together.
 #[derive(Default)]
 pub(crate) struct State {
     pub(crate) leading: Option<Leading>,

@@ -46,10 +46,10 @@ pub fn all() -> Vec<Scenario> {
 /// Words of an entry: it may come in pieces.
 const WORDS: usize = 2;
 
-/// What the nodes have seen, as an outside observer knows it.
+/// The history of all nodes, as an outside observer knows it.
 #[derive(Default)]
 struct History {
-    /// What each node has read, in its order.
+    /// The entries that each node has read, in its order.
     read: RefCell<Vec<Vec<u64>>>,
     /// Decided entries: index, value, and when the call began and ended.
     decided: RefCell<Vec<(u64, u64, u64, u64)>>,
@@ -119,7 +119,7 @@ fn open(cluster: &Cluster, entries: usize, left: u64) -> Result<(Vec<Rc<Member>>
     Ok((members, history))
 }
 
-/// Reads what there is. Every entry is whole.
+/// Reads all that there is. Every entry is whole.
 fn read(me: usize, member: &Member, history: &History) -> Result<u64> {
     let (mut reader, mut entry) = (member.reader.borrow_mut(), Vec::new());
     while let Some(index) = reader.try_next(&mut entry)? {

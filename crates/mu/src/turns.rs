@@ -1,4 +1,4 @@
-//! What [`ReplicatedMutex`](crate::ReplicatedMutex) and [`Election`](crate::Election) share: a queue of claims as a state
+//! The common part of [`ReplicatedMutex`](crate::ReplicatedMutex) and [`Election`](crate::Election): a queue of claims as a state
 //! machine on the log, and the commands that change it.
 //!
 //! ```text
@@ -407,7 +407,7 @@ impl Shared {
         (is_whole && command.rank == rank && (CLAIM..=RENEW).contains(&command.kind)).then_some(command)
     }
 
-    /// What the leader proposes next, and when it has to look again.
+    /// The command that the leader proposes next, and when it has to look again.
     fn next_command(&self, endpoint: &Endpoint) -> (Option<Command>, Option<Instant>) {
         let local = self.local.lock();
         let queue = &local.queue;
@@ -582,7 +582,7 @@ impl Poller for Chores {
         again.filter(|_| !is_fenced).map_or(Progress::Idle, Progress::Until)
     }
 
-    /// What was released is released for the others, too.
+    /// Locks that were released are released for the others, too.
     fn must_finish_before_leave(&self) -> bool {
         !self.shared.local.lock().waiting.is_empty()
     }

@@ -5,7 +5,7 @@ use core::time::Duration;
 use farfield_fabric::{self as fabric, Endpoint, GroupKey, Instant, NodeId};
 
 use super::{MemberStatus, Node};
-use crate::error::Result;
+use crate::error::{ErrorKind, Result};
 
 impl Node {
     /// Whether a node has left or has died, before this one started or since: no operation on it succeeds any more.
@@ -67,6 +67,37 @@ impl Node {
         endpoint.owes_no_fence()
             || !nodes.clone().any(|node| endpoint.has_unflushed(node))
             || endpoint.fence_at_once(nodes)
+    }
+
+    /// [`Node::fence_live_nodes`] until no node is left where puts may be missed: the members decide about those that do not answer.
+    ///
+    /// ```
+    /// # let nodes = farfield::local_session(2)?; let (node, ep) = (&nodes[0], nodes[0].endpoint()?);
+    /// ep.block_on(node.fence_all_live_nodes(&ep, node.members()))?; // all puts are visible
+    /// # Ok::<(), farfield::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`Node::fence_live_nodes`]; a timeout of the endpoint names the nodes that do not answer.
+    pub async fn fence_all_live_nodes(
+        &self,
+        endpoint: &Endpoint,
+        nodes: impl Iterator<Item = NodeId> + Clone,
+    ) -> Result<()> {
+        let (start, deadline, mut pause) = (endpoint.now(), endpoint.deadline(), RefusedPause::default());
+        loop {
+            let missing = self.fence_live_nodes(endpoint, nodes.clone()).await?;
+            if missing.is_empty() {
+                return Ok(());
+            }
+            let now = endpoint.now();
+            if now >= deadline {
+                return Err(
+                    ErrorKind::Timeout { what: "puts to be visible".into(), waited: now - start, missing }.into()
+                );
+            }
+            pause.wait(endpoint, deadline).await;
+        }
     }
 
     async fn fence_and_wait(

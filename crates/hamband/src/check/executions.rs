@@ -4,7 +4,7 @@ use super::laws::{Laws, name_of, shown};
 use super::refuted::{Example, Refuted, Relation};
 use crate::data_type::{DataType, Update};
 
-/// A step of an execution. What its conditions forbid is left out.
+/// A step of an execution. Steps that its conditions forbid are left out.
 #[derive(Clone, Debug)]
 pub(super) enum Step<U> {
     /// The rule CALL.
@@ -26,7 +26,7 @@ struct World<'a, T: DataType> {
     made: Vec<Made<T::Update>>,
     states: Vec<T>,
     histories: Vec<Vec<usize>>,
-    /// What has happened, in words.
+    /// The history, in words.
     told: Vec<(String, String)>,
 }
 

@@ -33,17 +33,19 @@ pub(super) struct Place<T: DataType> {
 /// A call in a state: the state after it, or the refusal.
 type After<T> = Result<T, String>;
 
-/// What is to hold, of which type.
+/// Whether two calls are never both made.
+pub(super) type NeverBoth<U> = Box<dyn Fn(&U, &U) -> bool>;
+
+/// The laws that are to hold of a type.
 pub(super) struct Laws<T: DataType> {
     pub(super) initial: T,
     pub(super) coordination: Coordination<MethodOf<T>>,
     /// The summarisation group of each method.
     pub(super) summarised: Vec<Option<usize>>,
-    #[allow(clippy::type_complexity, reason = "a predicate")]
-    pub(super) never_both: Box<dyn Fn(&T::Update, &T::Update) -> bool>,
+    pub(super) never_both: NeverBoth<T::Update>,
 }
 
-/// What samples have shown: relations that are needed, by numbers of methods, and methods of which a call was permissible.
+/// The findings in samples: relations that are needed, by numbers of methods, and methods of which a call was permissible.
 #[derive(Default, Clone)]
 pub(super) struct Seen {
     pub(super) conflicts: BTreeSet<(usize, usize)>,
@@ -136,7 +138,7 @@ impl<T: DataType> Laws<T> {
         Ok(Ok(state))
     }
 
-    /// Applies a call after another one. What has to hold of `apply` is tested where it comes first.
+    /// Applies a call after another one. The laws of `apply` are tested where it comes first.
     pub(super) fn then(&self, state: &T, call: &T::Update) -> After<T> {
         let mut state = state.clone();
         match catch_unwind(AssertUnwindSafe(|| state.apply(call))) {
@@ -255,7 +257,7 @@ impl<T: DataType> Laws<T> {
         };
         let summary = summarised(first, second, &pair.place.state, both)?;
         remains(first, &summary, state, both)?;
-        // A summary of summaries, and what it has more than its first part, and than both.
+        // A summary of summaries, and its remainders after its first part, and after both.
         if !(self.never_both)(first, first)
             && let Ok(third) = self.then(both, first)
         {
@@ -322,7 +324,7 @@ impl<T: DataType> Place<T> {
     }
 }
 
-/// What is decoded of a value that was encoded, if it differs.
+/// The decoded form of a value that was encoded, if it differs.
 fn reencoded<V: Serialize + DeserializeOwned + PartialEq + Debug>(value: &V) -> Option<String> {
     let decoded = postcard::to_allocvec(value).and_then(|bytes| postcard::from_bytes::<V>(&bytes));
     match decoded {

@@ -1,8 +1,8 @@
-//! What a check has refuted, and the example that shows it.
+//! The result of a check that refutes something, and the example that shows it.
 
 use core::fmt;
 
-/// Something that a type declares, or has to do, is not so: what, and an example. It prints both, and what to do.
+/// Something that a type declares, or has to do, is not so, with an example. It prints both, and the remedy.
 ///
 /// ```
 /// use farfield_hamband::Coordination;
@@ -24,7 +24,7 @@ use core::fmt;
 /// ```
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Refuted {
-    /// What is not so.
+    /// The relation that does not hold.
     pub relation: Relation,
     /// An example.
     pub example: Example,
@@ -38,7 +38,7 @@ impl fmt::Display for Refuted {
 
 impl core::error::Error for Refuted {}
 
-/// What a check has refuted. Methods are there by their names.
+/// A relation that a check has refuted. Methods are there by their names.
 ///
 /// ```
 /// use farfield_hamband::check::Relation;
@@ -83,7 +83,7 @@ pub enum Relation {
     /// A value differs after it was encoded and decoded, or cannot be.
     #[error("the codec of {what} loses something: what it decodes is not what it has encoded")]
     Codec {
-        /// What was encoded: the state, or a call of a method.
+        /// The encoded value: the state, or a call of a method.
         what: String,
     },
     /// Two calls lead to different states in different orders (§3.2, S-commute).
@@ -122,13 +122,13 @@ pub enum Relation {
         /// The methods.
         methods: [&'static str; 2],
     },
-    /// The summary of two calls does not do what they do (§3.3).
+    /// The summary of two calls does not do the same as both (§3.3).
     #[error("the summary of `{}` and `{}` does not do what they do: correct `summarise`", methods[0], methods[1])]
     WrongSummary {
         /// The methods.
         methods: [&'static str; 2],
     },
-    /// What a summary has that an earlier one has not is not told, or is told wrongly.
+    /// The remainder of a summary after an earlier one is missing, or wrong.
     #[error("after `{}`, the remainder of a summary does not do what is missing: correct `remainder`", methods[0])]
     WrongRemainder {
         /// The methods of both summaries.
@@ -149,7 +149,7 @@ pub enum Relation {
     /// The strategy does not generate calls.
     #[error("the strategy generates no calls: {why}")]
     Strategy {
-        /// What proptest says.
+        /// The message of proptest.
         why: String,
     },
 }

@@ -32,7 +32,7 @@ pub(super) fn scenarios() -> Vec<Scenario> {
     ]
 }
 
-/// What a survivor has in the end, and of which dead nodes it has all.
+/// The states of survivors in the end, and of which dead nodes they have all.
 type Ends = Rc<RefCell<Vec<(Vec<u16>, Till)>>>;
 
 fn settled(till: &Replicated<Till>, nodes: usize) -> Vec<u16> {
@@ -128,7 +128,7 @@ fn reader_dies() -> Scenario {
     .faults(Faults::new().crashes(1).of([2]))
 }
 
-/// An endpoint whose operations are refused at times.
+/// An endpoint with operations that are refused at times.
 fn faulty(ep: &Endpoint) -> Result<(Endpoint, fault::Faults)> {
     let faults = fault::Faults::default();
     let refusing = inject(ep.transport().clone(), faults.clone());

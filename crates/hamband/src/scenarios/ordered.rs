@@ -1,11 +1,11 @@
 //! Conflicting calls: at the leader, at others, and when nodes die.
 
-use std::cell::{Cell, RefCell};
+use std::cell::RefCell;
 use std::rc::Rc;
 
 use farfield_check::parts::{Excuse, goes_on, patiently};
 use farfield_check::{Cluster, Faults, Scenario};
-use farfield_core::{Endpoint, Result};
+use farfield_core::{Endpoint, Node, Result};
 use farfield_fabric::DeathRule;
 
 use super::OPTIONS;
@@ -31,13 +31,15 @@ pub(super) fn scenarios() -> Vec<Scenario> {
 
 type Member = (Replicated<Purse>, Rc<RefCell<Writer<Purse>>>);
 
-/// The calls that have ended well, and those whose end is not known: name and amount.
+/// The calls that have ended well, and those that may have: name and amount.
 #[derive(Default)]
 struct Calls {
     taken: Vec<(u8, u64)>,
     perhaps: Vec<(u8, u64)>,
     /// A call has timed out, since a fault had happened that was not known yet.
     has_given_up: bool,
+    /// The one that has taken knows that all have it.
+    are_stable: bool,
 }
 
 fn open(cluster: &Cluster) -> Result<Vec<Member>> {
@@ -49,7 +51,7 @@ fn open(cluster: &Cluster) -> Result<Vec<Member>> {
     Ok(members)
 }
 
-/// At the end: the orders of all live replicas are prefixes of one, what was acknowledged is in it, once, and nothing else.
+/// At the end: the orders of all live replicas are prefixes of one, all acknowledged calls are in it, once, and nothing else.
 fn at_end(cluster: &Cluster, members: &[Member], calls: &Rc<RefCell<Calls>>) {
     let (members, calls, nodes) = (members.to_vec(), Rc::clone(calls), cluster.nodes());
     cluster.at_end(move || {
@@ -82,68 +84,94 @@ fn at_end(cluster: &Cluster, members: &[Member], calls: &Rc<RefCell<Calls>>) {
     });
 }
 
-fn update(writer: &mut Writer<Purse>, ep: &Endpoint, update: &PurseUpdate) -> Result<()> {
-    let done = ep.block_on(writer.update(ep, update))?;
-    assert_eq!(done, Ok(()), "{update:?} is permissible");
-    Ok(())
+/// A node's part in a scenario.
+struct Part {
+    me: usize,
+    node: Node,
+    purse: Replicated<Purse>,
+    writer: Rc<RefCell<Writer<Purse>>>,
+    calls: Rc<RefCell<Calls>>,
 }
 
-/// Takes money, and notes how that has ended. Whether it was taken.
-fn take(writer: &mut Writer<Purse>, ep: &Endpoint, calls: &RefCell<Calls>, name: u8, amount: u64) -> Result<bool> {
-    // Noted first: the thread may end in the middle.
-    calls.borrow_mut().perhaps.push((name, amount));
-    let done = ep.block_on(writer.update(ep, &PurseUpdate::Take(name, amount)))?;
-    let mut calls = calls.borrow_mut();
-    calls.perhaps.retain(|call| *call != (name, amount));
-    if done.is_ok() {
-        calls.taken.push((name, amount));
+impl Part {
+    /// The name under which this node takes.
+    fn name(&self) -> u8 {
+        self.me as u8
     }
-    Ok(done.is_ok())
+
+    /// Makes a call that is permissible.
+    fn update(&self, ep: &Endpoint, update: &PurseUpdate) -> Result<()> {
+        let done = ep.block_on(self.writer.borrow_mut().update(ep, update))?;
+        assert_eq!(done, Ok(()), "{update:?} is permissible");
+        Ok(())
+    }
+
+    /// Takes money, and notes how that has ended. Whether it was taken.
+    fn take(&self, ep: &Endpoint, name: u8, amount: u64) -> Result<bool> {
+        // Noted first: the thread may end in the middle.
+        self.calls.borrow_mut().perhaps.push((name, amount));
+        let done = ep.block_on(self.writer.borrow_mut().update(ep, &PurseUpdate::Take(name, amount)))?;
+        let mut calls = self.calls.borrow_mut();
+        calls.perhaps.retain(|call| *call != (name, amount));
+        if done.is_ok() {
+            calls.taken.push((name, amount));
+        }
+        Ok(done.is_ok())
+    }
+
+    fn stable(&self, ep: &Endpoint) -> Result<()> {
+        ep.block_on(self.writer.borrow_mut().stable(ep))
+    }
+
+    fn wait_until(&self, ep: &Endpoint, condition: impl FnMut(&Purse) -> bool) -> Result<()> {
+        ep.block_on(self.purse.wait_until(ep, ep.deadline(), condition))
+    }
 }
 
-/// Two processes take what only one can have.
-fn order() -> Scenario {
-    let about = "of two calls of which one is permissible, one is made, in one order everywhere";
-    Scenario::new("hamband/order", about, 2, |cluster| {
+/// A scenario in which each node has a thread. At its end the orders of all replicas are compared.
+fn calls(
+    name: &str,
+    about: &str,
+    nodes: usize,
+    body: impl Fn(&Part, &Endpoint) -> Result<()> + Clone + Send + Sync + 'static,
+) -> Scenario {
+    Scenario::new(name, about, nodes, move |cluster| {
         let (members, calls) = (open(cluster)?, Rc::<RefCell<Calls>>::default());
         at_end(cluster, &members, &calls);
         for (me, (purse, writer)) in members.into_iter().enumerate() {
-            let calls = Rc::clone(&calls);
-            cluster.thread(me, "calls", move |ep| {
-                let (mut writer, name) = (writer.borrow_mut(), me as u8);
-                update(&mut writer, ep, &PurseUpdate::Name(name))?;
-                update(&mut writer, ep, &PurseUpdate::Add(3))?;
-                // All six are there before any is taken.
-                ep.block_on(purse.wait_until(ep, ep.deadline(), |purse| purse.cash == 6 || !purse.taken.is_empty()))?;
-                take(&mut writer, ep, &calls, name, 5)?;
-                ep.block_on(purse.wait_until(ep, ep.deadline(), |purse| purse.taken.len() == 1))
-            });
+            let part = Part { me, node: cluster.node(me), purse, writer, calls: Rc::clone(&calls) };
+            let body = body.clone();
+            cluster.thread(me, "calls", move |ep| body(&part, ep));
         }
         Ok(())
     })
 }
 
-/// Each takes what it has added, and one more call is refused.
+/// Two processes take money that is there for one.
+fn order() -> Scenario {
+    let about = "of two calls of which one is permissible, one is made, in one order everywhere";
+    calls("hamband/order", about, 2, |part, ep| {
+        part.update(ep, &PurseUpdate::Name(part.name()))?;
+        part.update(ep, &PurseUpdate::Add(3))?;
+        // All six are there before any is taken.
+        part.wait_until(ep, |purse| purse.cash == 6 || !purse.taken.is_empty())?;
+        part.take(ep, part.name(), 5)?;
+        part.wait_until(ep, |purse| purse.taken.len() == 1)
+    })
+}
+
+/// Each takes the money that it has added, and one more call is refused.
 fn refusal() -> Scenario {
     let about = "a call that is refused changes nothing, and the next one is made";
-    Scenario::new("hamband/refusal", about, 3, |cluster| {
-        let (members, calls) = (open(cluster)?, Rc::<RefCell<Calls>>::default());
-        at_end(cluster, &members, &calls);
-        for (me, (purse, writer)) in members.into_iter().enumerate() {
-            let calls = Rc::clone(&calls);
-            cluster.thread(me, "calls", move |ep| {
-                let (mut writer, name) = (writer.borrow_mut(), me as u8);
-                assert!(!take(&mut writer, ep, &calls, 10 + name, 1)?, "there is no such name");
-                update(&mut writer, ep, &PurseUpdate::Name(name))?;
-                update(&mut writer, ep, &PurseUpdate::Add(1 + u64::from(name)))?;
-                assert!(!take(&mut writer, ep, &calls, name, 100)?, "there is too little");
-                ep.block_on(writer.stable(ep))?;
-                let taken = take(&mut writer, ep, &calls, name, 1 + u64::from(name))?;
-                assert!(taken, "nobody else takes what this one has added");
-                ep.block_on(purse.wait_until(ep, ep.deadline(), |purse| purse.taken.len() == 3 && purse.cash == 0))
-            });
-        }
-        Ok(())
+    calls("hamband/refusal", about, 3, |part, ep| {
+        let (name, amount) = (part.name(), 1 + part.me as u64);
+        assert!(!part.take(ep, 10 + name, 1)?, "there is no such name");
+        part.update(ep, &PurseUpdate::Name(name))?;
+        part.update(ep, &PurseUpdate::Add(amount))?;
+        assert!(!part.take(ep, name, 100)?, "there is too little");
+        part.stable(ep)?;
+        assert!(part.take(ep, name, amount)?, "no other node takes the money of this one");
+        part.wait_until(ep, |purse| purse.taken.len() == 3 && purse.cash == 0)
     })
     .kills(&["hamband-old-answer"])
 }
@@ -151,29 +179,19 @@ fn refusal() -> Scenario {
 /// A call depends on calls of others that some replicas get later.
 fn depends() -> Scenario {
     let about = "an ordered call waits for the calls that it depends on";
-    Scenario::new("hamband/ordered-after", about, 3, |cluster| {
-        let (members, calls) = (open(cluster)?, Rc::<RefCell<Calls>>::default());
-        at_end(cluster, &members, &calls);
-        for (me, (purse, writer)) in members.into_iter().enumerate() {
-            let calls = Rc::clone(&calls);
-            cluster.thread(me, "calls", move |ep| {
-                let mut writer = writer.borrow_mut();
-                match me {
-                    1 => {
-                        update(&mut writer, ep, &PurseUpdate::Add(5))?;
-                        update(&mut writer, ep, &PurseUpdate::Name(7))?;
-                    }
-                    0 => {
-                        let is_there = |purse: &Purse| purse.cash == 5 && purse.names.contains(&7);
-                        ep.block_on(purse.wait_until(ep, ep.deadline(), is_there))?;
-                        assert!(take(&mut writer, ep, &calls, 7, 5)?, "it is there");
-                    }
-                    _ => {}
-                }
-                ep.block_on(purse.wait_until(ep, ep.deadline(), |purse| purse.taken.len() == 1))
-            });
+    calls("hamband/ordered-after", about, 3, |part, ep| {
+        match part.me {
+            1 => {
+                part.update(ep, &PurseUpdate::Add(5))?;
+                part.update(ep, &PurseUpdate::Name(7))?;
+            }
+            0 => {
+                part.wait_until(ep, |purse| purse.cash == 5 && purse.names.contains(&7))?;
+                assert!(part.take(ep, 7, 5)?, "it is there");
+            }
+            _ => {}
         }
-        Ok(())
+        part.wait_until(ep, |purse| purse.taken.len() == 1)
     })
     .kills(&["hamband-ordered-early", "hamband-not-carried"])
 }
@@ -181,62 +199,41 @@ fn depends() -> Scenario {
 /// A call is stable when it is applied everywhere.
 fn stable() -> Scenario {
     let about = "an ordered call is stable when all replicas have applied it";
-    Scenario::new("hamband/ordered-stable", about, 3, |cluster| {
-        let (members, calls) = (open(cluster)?, Rc::<RefCell<Calls>>::default());
-        at_end(cluster, &members, &calls);
-        let is_stable = Rc::new(Cell::new(false));
-        for (me, (purse, writer)) in members.into_iter().enumerate() {
-            let (calls, is_stable) = (Rc::clone(&calls), Rc::clone(&is_stable));
-            cluster.thread(me, "calls", move |ep| {
-                let mut writer = writer.borrow_mut();
-                if me == 1 {
-                    update(&mut writer, ep, &PurseUpdate::Name(1))?;
-                    update(&mut writer, ep, &PurseUpdate::Add(5))?;
-                    assert!(take(&mut writer, ep, &calls, 1, 5)?, "it has added that");
-                    ep.block_on(writer.stable(ep))?;
-                    is_stable.set(true);
-                    return Ok(());
-                }
-                for _ in 0..4 {
-                    let was_stable = is_stable.get();
-                    let has_taken = purse.query(|purse| !purse.taken.is_empty())?;
-                    assert!(has_taken || !was_stable, "it is stable, and not applied here");
-                    ep.block_on(ep.pause());
-                }
-                Ok(())
-            });
+    calls("hamband/ordered-stable", about, 3, |part, ep| {
+        if part.me == 1 {
+            part.update(ep, &PurseUpdate::Name(1))?;
+            part.update(ep, &PurseUpdate::Add(5))?;
+            assert!(part.take(ep, 1, 5)?, "it has added that");
+            part.stable(ep)?;
+            part.calls.borrow_mut().are_stable = true;
+            return Ok(());
+        }
+        for _ in 0..4 {
+            let are_stable = part.calls.borrow().are_stable;
+            let has_taken = part.purse.query(|purse| !purse.taken.is_empty())?;
+            assert!(has_taken || !are_stable, "it is stable, and not applied here");
+            ep.block_on(ep.pause());
         }
         Ok(())
     })
     .kills(&["hamband-stable-early"])
 }
 
-/// All take from what is enough for one, and the leader dies.
+/// All take money that is there for one, and the leader dies.
 fn contended() -> Scenario {
     let about = "a leader decides with the entries of those before it";
-    Scenario::new("hamband/contended", about, 3, |cluster| {
-        let (members, calls) = (open(cluster)?, Rc::<RefCell<Calls>>::default());
-        at_end(cluster, &members, &calls);
-        for (me, (_, writer)) in members.into_iter().enumerate() {
-            let (calls, node) = (Rc::clone(&calls), cluster.node(me));
-            cluster.thread(me, "calls", move |ep| {
-                let (mut writer, name, excuse) = (writer.borrow_mut(), me as u8, Excuse::now());
-                let mut work = || -> Result<()> {
-                    update(&mut writer, ep, &PurseUpdate::Name(name))?;
-                    update(&mut writer, ep, &PurseUpdate::Add(2))?;
-                    for amount in 1..=3 {
-                        take(&mut writer, ep, &calls, name, amount)?;
-                    }
-                    Ok(())
-                };
-                match work() {
-                    Err(_) if me == 0 || !goes_on(&node) => Ok(()),
-                    Err(error) if error.is_timeout() && excuse.is_given() => Ok(()),
-                    done => done,
-                }
-            });
+    calls("hamband/contended", about, 3, |part, ep| {
+        let excuse = Excuse::now();
+        let work = || -> Result<()> {
+            part.update(ep, &PurseUpdate::Name(part.name()))?;
+            part.update(ep, &PurseUpdate::Add(2))?;
+            (1..=3).try_for_each(|amount| part.take(ep, part.name(), amount).map(drop))
+        };
+        match work() {
+            Err(_) if part.me == 0 || !goes_on(&part.node) => Ok(()),
+            Err(error) if error.is_timeout() && excuse.is_given() => Ok(()),
+            done => done,
         }
-        Ok(())
     })
     .kills(&["hamband-asked-early"])
 }
@@ -245,48 +242,37 @@ fn contended() -> Scenario {
 fn deaths(name: &str, nodes: usize, victims: &[usize]) -> Scenario {
     let about = "calls go on when a node dies, what was acknowledged stays, and replicas agree";
     let victims = victims.to_vec();
-    Scenario::new(name, about, nodes, move |cluster| {
-        let (members, calls) = (open(cluster)?, Rc::<RefCell<Calls>>::default());
-        at_end(cluster, &members, &calls);
-        for (me, (purse, writer)) in members.into_iter().enumerate() {
-            let (calls, victims, node) = (Rc::clone(&calls), victims.clone(), cluster.node(me));
-            cluster.thread(me, "calls", move |ep| {
-                let (mut writer, name) = (writer.borrow_mut(), me as u8);
-                let (is_victim, excuse) = (victims.contains(&me), Excuse::now());
-                let mut work = || -> Result<()> {
-                    update(&mut writer, ep, &PurseUpdate::Name(name))?;
-                    for amount in 1..=2 {
-                        update(&mut writer, ep, &PurseUpdate::Add(amount))?;
-                        let taken = take(&mut writer, ep, &calls, name, amount)?;
-                        assert!(taken, "nobody else takes what this one has added");
-                    }
-                    Ok(())
-                };
-                match work() {
-                    // One that is cut off finds out that it counts as dead.
-                    Err(_) if is_victim || !goes_on(&node) => {
-                        calls.borrow_mut().has_given_up |= !is_victim;
-                        return Ok(());
-                    }
-                    Err(error) if error.is_timeout() && excuse.is_given() => {
-                        calls.borrow_mut().has_given_up = true;
-                        return Ok(());
-                    }
-                    done => done?,
-                }
-                let others = |purse: &Purse| {
-                    let of = |other: &u8| !victims.contains(&usize::from(*other));
-                    let live = (0..nodes as u8).filter(of).count();
-                    purse.taken.iter().filter(|(name, _)| of(name)).count() == 2 * live
-                };
-                let is_over = |purse: &Purse| others(purse) || calls.borrow().has_given_up;
-                if is_victim {
-                    return Ok(());
-                }
-                let waited = patiently(|| ep.block_on(purse.wait_until(ep, ep.deadline(), is_over)));
-                if calls.borrow().has_given_up || !goes_on(&node) { Ok(()) } else { waited }
-            });
+    calls(name, about, nodes, move |part, ep| {
+        let (is_victim, excuse) = (victims.contains(&part.me), Excuse::now());
+        let work = || -> Result<()> {
+            part.update(ep, &PurseUpdate::Name(part.name()))?;
+            for amount in 1..=2 {
+                part.update(ep, &PurseUpdate::Add(amount))?;
+                assert!(part.take(ep, part.name(), amount)?, "no other node takes the money of this one");
+            }
+            Ok(())
+        };
+        match work() {
+            // One that is cut off finds out that it counts as dead.
+            Err(_) if is_victim || !goes_on(&part.node) => {
+                part.calls.borrow_mut().has_given_up |= !is_victim;
+                return Ok(());
+            }
+            Err(error) if error.is_timeout() && excuse.is_given() => {
+                part.calls.borrow_mut().has_given_up = true;
+                return Ok(());
+            }
+            done => done?,
         }
-        Ok(())
+        if is_victim {
+            return Ok(());
+        }
+        let lives = |name: &u8| !victims.contains(&usize::from(*name));
+        let live = (0..nodes as u8).filter(lives).count();
+        let has_given_up = || part.calls.borrow().has_given_up;
+        let is_over =
+            |purse: &Purse| has_given_up() || purse.taken.iter().filter(|(name, _)| lives(name)).count() == 2 * live;
+        let waited = patiently(|| part.wait_until(ep, is_over));
+        if has_given_up() || !goes_on(&part.node) { Ok(()) } else { waited }
     })
 }

@@ -71,10 +71,10 @@ impl DataType for Till {
 /// Money that all add to, and named people take.
 #[derive(Clone, Default, PartialEq, Debug, Serialize, Deserialize)]
 pub(super) struct Purse {
-    /// What was added, less what was taken.
+    /// The sum of all that was added, less all that was taken.
     pub(super) cash: u64,
     pub(super) names: BTreeSet<u8>,
-    /// Names, with what they have taken, in order.
+    /// Names, with the amounts that they have taken, in order.
     pub(super) taken: Vec<(u8, u64)>,
 }
 

@@ -34,7 +34,7 @@ pub struct Auction<B> {
 initially_empty!(Auction<B> { buyers, bids, winner });
 
 methods! {
-    /// What changes an [`Auction`].
+    /// The updates of an [`Auction`].
     ///
     /// ```
     /// use farfield_hamband::{DataType, types::{Auction, AuctionUpdate::Register}};
@@ -49,7 +49,7 @@ methods! {
         Bid {
             /// A registered buyer.
             buyer: B,
-            /// What the buyer offers.
+            /// The offer.
             amount: u64,
         },
         /// Ends the auction.

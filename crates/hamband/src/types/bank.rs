@@ -39,7 +39,7 @@ impl From<Amount> for u128 {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize, thiserror::Error)]
 #[error("the balance is too low: {balance}")]
 pub struct BalanceTooLow {
-    /// What is there.
+    /// The balance.
     pub balance: u128,
 }
 
@@ -62,7 +62,7 @@ pub struct Account {
 }
 
 methods! {
-    /// What changes an [`Account`].
+    /// The updates of an [`Account`].
     ///
     /// ```
     /// use farfield_hamband::types::{Account, AccountUpdate};
@@ -171,7 +171,7 @@ pub struct BankMap<A> {
 initially_empty!(BankMap<A> { balances });
 
 methods! {
-    /// What changes a [`BankMap`].
+    /// The updates of a [`BankMap`].
     ///
     /// ```
     /// use farfield_hamband::{DataType, types::{BankMap, BankMapUpdate}};
@@ -186,14 +186,14 @@ methods! {
         Deposit {
             /// The account.
             account: A,
-            /// What to add.
+            /// The amount to add.
             amount: u64,
         },
         /// Takes from the balance of an account, if there is enough.
         Withdraw {
             /// The account.
             account: A,
-            /// What to take.
+            /// The amount to take.
             amount: u64,
         },
     }

@@ -34,7 +34,7 @@ pub struct Cart<I> {
 initially_empty!(Cart<I> { lines, tags });
 
 methods! {
-    /// What changes a [`Cart`].
+    /// The updates of a [`Cart`].
     ///
     /// ```
     /// use farfield_hamband::types::{CartUpdate, Tag};

@@ -23,7 +23,7 @@ pub struct Counter {
 }
 
 methods! {
-    /// What changes a [`Counter`].
+    /// The updates of a [`Counter`].
     ///
     /// ```
     /// use farfield_hamband::{DataType, types::{Counter, CounterUpdate::Add}};
@@ -94,7 +94,7 @@ pub struct PnCounter {
 }
 
 methods! {
-    /// What changes a [`PnCounter`].
+    /// The updates of a [`PnCounter`].
     ///
     /// ```
     /// use farfield_hamband::{DataType, types::{PnCounter, PnCounterUpdate::*}};

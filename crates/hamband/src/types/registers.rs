@@ -44,7 +44,7 @@ pub struct LwwRegister<V> {
 initially_empty!(LwwRegister<V> { content });
 
 methods! {
-    /// What changes an [`LwwRegister`].
+    /// The updates of an [`LwwRegister`].
     ///
     /// ```
     /// use farfield_hamband::types::{LwwUpdate, Timestamp};
@@ -148,7 +148,7 @@ pub struct MvRegister<V> {
 initially_empty!(MvRegister<V> { values, written });
 
 methods! {
-    /// What changes an [`MvRegister`].
+    /// The updates of an [`MvRegister`].
     ///
     /// ```
     /// use farfield_hamband::types::{MvUpdate, Tag, Tags};

@@ -32,7 +32,7 @@ pub struct ProjectManagement<P, E> {
 initially_empty!(ProjectManagement<P, E> { projects, employees, works });
 
 methods! {
-    /// What changes a [`ProjectManagement`].
+    /// The updates of a [`ProjectManagement`].
     ///
     /// ```
     /// use farfield_hamband::{DataType, types::{ProjectManagement, ProjectUpdate::AddEmployee}};
@@ -195,7 +195,7 @@ pub struct Courseware<S, C> {
 initially_empty!(Courseware<S, C> { students, courses, enrolled });
 
 methods! {
-    /// What changes a [`Courseware`].
+    /// The updates of a [`Courseware`].
     ///
     /// ```
     /// use farfield_hamband::{DataType, types::{Courseware, CoursewareUpdate}};
@@ -337,7 +337,7 @@ pub struct MovieRental<C, M> {
 initially_empty!(MovieRental<C, M> { customers, movies });
 
 methods! {
-    /// What changes a [`MovieRental`].
+    /// The updates of a [`MovieRental`].
     ///
     /// ```
     /// use farfield_hamband::{DataType, types::{MovieRental, MovieUpdate}};

@@ -28,7 +28,7 @@ pub struct GSet<E> {
 initially_empty!(GSet<E> { elements });
 
 methods! {
-    /// What changes a [`GSet`].
+    /// The updates of a [`GSet`].
     ///
     /// ```
     /// use farfield_hamband::{DataType, types::{GSet, GSetUpdate::Add}};
@@ -104,7 +104,7 @@ pub struct GSetByElement<E> {
 initially_empty!(GSetByElement<E> { elements });
 
 methods! {
-    /// What changes a [`GSetByElement`].
+    /// The updates of a [`GSetByElement`].
     ///
     /// ```
     /// use farfield_hamband::{DataType, types::{GSetByElement, GSetByElementUpdate::Add}};
@@ -179,7 +179,7 @@ pub struct OrSet<E> {
 initially_empty!(OrSet<E> { elements, added });
 
 methods! {
-    /// What changes an [`OrSet`].
+    /// The updates of an [`OrSet`].
     ///
     /// ```
     /// use farfield_hamband::types::{OrSetUpdate, Tag};

@@ -13,7 +13,7 @@ use crate::layout::{CHECK, COMMIT, Image, RAISED, Stamp, grant_at, request_at};
 use crate::replica::{Core, FEW, Follower, Leading, Peer};
 
 /// The longest time for one round trip: the service thread has other work, too. A replica that takes longer is asked for
-/// the right again, so that what is under way cannot land later.
+/// the right again, so that puts under way cannot land later.
 const PATIENCE: Duration = Duration::from_millis(2);
 /// How long a candidate waits for a grant before it asks again. The time doubles.
 const GRANT_MIN: Duration = Duration::from_millis(5);
@@ -102,7 +102,7 @@ impl Candidacy {
 }
 
 impl Lead {
-    pub(super) fn new(_: &Core) -> Lead {
+    pub(super) fn new() -> Lead {
         Lead { candidacy: None, rests_until: None, round: 0 }
     }
 
@@ -196,7 +196,7 @@ impl Lead {
     }
 }
 
-/// What a round of requests has come to.
+/// The result of a round of requests.
 struct Asked {
     /// The round of a higher ballot that a replica has promised.
     overtaken: Option<u64>,
@@ -333,7 +333,7 @@ impl Candidacy {
                 continue;
             };
             let image = Image(&mut slot);
-            // What a dead leader has put in part only was accepted by no replica.
+            // No replica has accepted an entry that a dead leader has put in part only.
             if image.is_whole(index) && highest.as_ref().is_none_or(|(ballot, _)| image.ballot() > *ballot) {
                 highest = Some((image.ballot(), slot.to_vec()));
             }
@@ -408,7 +408,7 @@ fn bring_up(core: &Core, peers: &[Peer], endpoint: &Endpoint, candidacy: &mut Ca
         let Granted::Yes { has: Some(has), told } = other.state else { continue };
         let mut state = core.state.lock();
         let Some(leading) = state.leading.as_mut().filter(|leading| leading.ballot == ballot) else { break };
-        // Under the lock: the proposer puts the next entry to it, and no entry in between is left out. What it was told
+        // Under the lock: the proposer puts the next entry to it, and no entry in between is left out. Its count of decided entries
         // is exact, so that the service thread has nothing more to put to it, which could overtake the proposer's puts.
         if leading.tail == has && leading.decided == told {
             leading.followers[rank] = Follower { is_confirmed: true, has, by: None };
@@ -422,7 +422,7 @@ fn bring_up(core: &Core, peers: &[Peer], endpoint: &Endpoint, candidacy: &mut Ca
     has_worked
 }
 
-/// What a replica lacks of an entry.
+/// The puts that an entry needs at a replica.
 enum Put<'e> {
     /// The ballot with which it accepts the entry that it has.
     Raise(u64, u64),
@@ -451,7 +451,7 @@ impl Other {
         let commit = peer.log.byte_add(COMMIT as u64);
         let (first, told) = match self.state {
             Granted::Yes { has: Some(has), told } => (has, told),
-            // What it knows to be decided is right.
+            // The entries that it knows to be decided are right.
             _ => wait_for(endpoint, endpoint.get(commit)).map(|decided| (decided, decided))?,
         };
         if first > tail {
@@ -504,7 +504,7 @@ impl Other {
         }
         let told = told.max(decided.min(has));
         // The word after the entries (`NRW → NRW`), and the get after both (`NRW → NRR`): when it has ended, they are
-        // there, and nothing of this endpoint can overtake what the proposer's puts.
+        // there, and nothing of this endpoint can overtake the proposer's puts.
         puts.push(endpoint.put_value(commit, told));
         let flush = endpoint.get(commit);
         wait_for_all(endpoint, puts.into_vec()).into_iter().all(|put| put.is_some()).then_some(())?;

@@ -56,7 +56,6 @@ fn a_holder_that_leaves_is_followed() {
             let guard = ep.block_on(lock.lock(&ep)).expect("the holder leaves");
             (guard.token(), Instant::now())
         });
-        std::thread::sleep(Duration::from_millis(50));
         let node = nodes.remove(0);
         drop(guard);
         node.leave();
@@ -79,7 +78,14 @@ fn a_leader_renews_its_lease_and_resigns() {
     let elections = on_each(&nodes, |node| Election::open(node, "leader", lease)).expect("all open it");
     let eps: Vec<Endpoint> = nodes.iter().map(|node| node.endpoint().expect("an endpoint")).collect();
     let first = eps[1].block_on(elections[1].campaign(&eps[1])).expect("no other candidate");
-    std::thread::sleep(2 * lease);
+    // It has less and less left, and more again with each renewal.
+    let (mut left, mut renewals) = (first.lease_left(), 0);
+    let is_renewed = || {
+        let before = std::mem::replace(&mut left, first.lease_left());
+        renewals += u32::from(left > before);
+        (renewals == 3).then_some(())
+    };
+    eps[1].block_on(eps[1].wait_until(eps[1].deadline(), is_renewed)).expect("the service thread renews it");
     assert!(first.is_leader() && first.term() == 1);
     assert_eq!(eps[2].block_on(elections[2].wait_until_leader(&eps[2])).expect("one"), (nodes[1].id(), 1));
     let start = Instant::now();
