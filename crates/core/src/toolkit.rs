@@ -60,7 +60,7 @@
 //! | [`Endpoint::wait_for_reads`](crate::Endpoint::wait_for_reads) | Waits for gets and atomics in flight, before memory that they read changes. |
 //! | [`Endpoint::is_ordered_before`](crate::Endpoint::is_ordered_before) | Whether a release follows all puts to its node, so that no fence of that node is needed. |
 //! | [`Endpoint::clear_flush_state`](crate::Endpoint::clear_flush_state) | Fences leave a node out that is gone for good. |
-//! | [`Node::fenced_error`](crate::Node::fenced_error), [`Node::fence_live_nodes`](crate::Node::fence_live_nodes) | Fences and checks that continue past dead nodes. |
+//! | [`Node::fenced_error`](crate::Node::fenced_error), [`Node::fence_live_nodes`](crate::Node::fence_live_nodes), [`Node::fence_all_live_nodes`](crate::Node::fence_all_live_nodes) | Fences and checks that continue past dead nodes. |
 //!
 //! *Rings inside an object*
 //!

@@ -1,7 +1,7 @@
 //! Tests of a type's declarations, against its code (feature `check`).
 //!
-//! The [analysis](crate::analysis) proves the relations of a specification. That code does the same as the specification is another
-//! matter. So this module tests the relations of §§3.2 and 3.3 on the code itself, in three ways:
+//! The [analysis](crate::analysis) proves the relations of a specification. Code may still differ from its
+//! specification. So this module tests the relations of §§3.2 and 3.3 on the code itself, in three ways:
 //!
 //! | | states | calls |
 //! |---|---|---|

@@ -47,7 +47,7 @@
 //!
 //! *One writer.* A replica revokes before it grants, and no put of the revoked lands afterwards. It ends its own leadership under
 //! the lock with which its proposer stores to its log (`CW` → lock → the `NRW` of the grant). So the entries that a candidate finds
-//! after the grant is all that this replica has accepted, and stays so.
+//! after the grant are all that this replica has accepted, and no more come.
 //!
 //! *Accepted is durable.* A complete put may not have landed, and a revocation drops it then. So the leader counts a
 //! follower when the header has come back by a get behind the put (`NRW → NRR`, one queue pair): then the entry is in the
