@@ -50,10 +50,28 @@ fn scenarios_are_listed() {
     let line = out(&all).lines().find(|line| line.starts_with("barrier/visible ")).map(String::from);
     let line = line.expect("a scenario of the barrier");
     assert!(line.contains(" 3 ") && line.contains("from a third node"), "{line}");
-    assert!(out(&all).lines().next().is_some_and(|head| head.starts_with("scenario") && head.contains("small")));
+    assert!(out(&all).lines().next().is_some_and(|head| head.starts_with("scenario") && head.contains("size")));
     let some = check(&["--list", "barrier/meeting"]);
     assert_eq!(out(&some).lines().count(), 2, "a full name means one scenario:\n{}", out(&some));
     assert!(out(&check(&["--list", "arrier/"])).lines().count() > 2);
+}
+
+/// The same executions as `crates/check/tests/exhaustive.txt` has.
+#[test]
+fn all_executions_are_searched_if_asked_for() {
+    let report = report(&["--exhaustive", "barrier/loopback", "barrier/exchange"]);
+    let pinned = std::fs::read_to_string("../check/tests/exhaustive.txt").expect("the table of the tests");
+    let row = |scenario: &Value| {
+        let of = |key: &str| scenario[key].as_u64().expect("a number");
+        assert_eq!(scenario["complete"], true, "{scenario}");
+        let name = scenario["scenario"].as_str().expect("a name");
+        format!("{name:<32} {:>10} {:>10}", of("executions"), of("states"))
+    };
+    let rows: Vec<String> = report["scenarios"].as_array().expect("a list").iter().map(row).collect();
+    assert!(rows.len() == 2 && rows.iter().all(|row| pinned.contains(row)), "{rows:#?}");
+    let none = check(&["--exhaustive", "swarm/late"]);
+    assert_eq!(none.status.code(), Some(2));
+    assert!(err(&none).contains("none of these scenarios is small"), "{}", err(&none));
 }
 
 #[test]

@@ -36,6 +36,7 @@ that exceed their share of the time, are searched by random executions.
   farfield check                                  all scenarios, for 20 seconds
   farfield check barrier kv/ --seconds 600        those whose names contain `barrier` or `kv/`
   farfield check --executions 10000 --seed 7      the same executions every time, whatever the number of jobs
+  farfield check --exhaustive kv/                 all executions of those that are small or of medium size
   farfield check --steps 1e11 --checkpoint night.json     a night's search; the same command continues it
   farfield check --replay 'barrier/visible#e:1=2' one execution again, event by event
   farfield check --replay '…' --timeline out.html drawn, as a page for a browser
@@ -144,16 +145,18 @@ impl Program {
         if let Some(line) = &args.replay {
             return self.again(line, args.timeline.as_deref());
         }
-        let scenarios = self.select(&args.names)?;
+        let scenarios = self.select(&args.names, args.exhaustive)?;
         if args.list {
             print(&report::list(&scenarios))?;
             return Ok(ExitCode::SUCCESS);
         }
         let cpus = || std::thread::available_parallelism().map_or(1, usize::from);
+        let is_endless = args.executions.or(args.steps).is_none() && !args.exhaustive;
         let plan = search::Plan {
             executions: args.executions,
-            time: args.seconds.or_else(|| args.executions.or(args.steps).is_none().then_some(TIME)),
+            time: args.seconds.or_else(|| is_endless.then_some(TIME)),
             steps: args.steps,
+            exhaustive: args.exhaustive,
             checkpoint: args.checkpoint.clone(),
             seed: args.seed,
             jobs: args.jobs.map_or_else(cpus, usize::from),
@@ -182,8 +185,9 @@ impl Program {
         found.ok_or_else(|| usage(format!("--mutant {name}: there is none of this name, but {}", names())))
     }
 
-    /// The selected scenarios: those with a name, or whose names contain it.
-    fn select(&self, names: &[String]) -> Result<Vec<Scenario>> {
+    /// The selected scenarios: those with a name, or whose names contain it; only such that can be searched exhaustively,
+    /// if that is wanted.
+    fn select(&self, names: &[String], exhaustive: bool) -> Result<Vec<Scenario>> {
         let all = &self.scenarios;
         let mut chosen = vec![names.is_empty(); all.len()];
         for name in names {
@@ -199,7 +203,13 @@ impl Program {
                 return Err(usage(format!("no scenario's name contains `{name}`; there are\n{there}")));
             }
         }
-        Ok(all.iter().zip(chosen).filter_map(|(scenario, chosen)| chosen.then_some(scenario.clone())).collect())
+        let fits = |scenario: &Scenario| !exhaustive || scenario.is_small() || scenario.is_medium();
+        let chosen = all.iter().zip(chosen).filter(|(scenario, chosen)| *chosen && fits(scenario));
+        let chosen: Vec<Scenario> = chosen.map(|(scenario, _)| scenario.clone()).collect();
+        if chosen.is_empty() && exhaustive {
+            return Err(usage("--exhaustive: none of these scenarios is small or of medium size (see --list)"));
+        }
+        Ok(chosen)
     }
 
     /// Runs one execution again, lists it, and draws it if asked to.
@@ -249,12 +259,16 @@ pub struct CheckArgs {
     /// Number of executions of each scenario; the result does not depend on --jobs
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     executions: Option<u64>,
-    /// Seconds for all scenarios together [default: 20, or until --executions or --steps are done]
+    /// Seconds for all scenarios together [default: 20, or until --executions, --steps or --exhaustive is done]
     #[arg(long, value_name = "S", value_parser = parse_seconds)]
     seconds: Option<Duration>,
     /// Number of steps of all scenarios together, such as 1e11
     #[arg(long, value_name = "N", value_parser = parse_count, conflicts_with = "executions")]
     steps: Option<u64>,
+    /// All executions of the scenarios that are small or of medium size (see --list), however long it takes, up to
+    /// --seconds; and no random executions
+    #[arg(long, conflicts_with_all = ["executions", "steps", "checkpoint"])]
+    exhaustive: bool,
     /// Save the state of the search in this file every half a minute and at the end, and continue from it if it exists
     #[arg(long, value_name = "FILE", conflicts_with = "executions")]
     checkpoint: Option<PathBuf>,
@@ -268,7 +282,8 @@ pub struct CheckArgs {
     #[arg(
         long,
         value_name = "LINE",
-        conflicts_with_all = ["names", "executions", "seconds", "steps", "checkpoint", "seed", "jobs", "list", "json"],
+        conflicts_with_all = ["names", "executions", "seconds", "steps", "checkpoint", "seed", "jobs", "list", "json",
+            "exhaustive"],
     )]
     replay: Option<String>,
     /// Draw the replayed execution, or the first failure, as a web page

@@ -265,10 +265,14 @@ impl Report {
 
 /// The scenarios, one a line.
 pub(super) fn list(scenarios: &[Scenario]) -> String {
-    let head = ["scenario", "nodes", "small", "about"].map(String::from);
+    let head = ["scenario", "nodes", "size", "about"].map(String::from);
     let rows = scenarios.iter().map(|scenario| {
-        let small = if scenario.is_small() { "yes" } else { "-" };
-        [scenario.name().into(), scenario.nodes().to_string(), small.into(), scenario.about().into()]
+        let size = match (scenario.is_small(), scenario.is_medium()) {
+            (true, _) => "small",
+            (_, true) => "medium",
+            _ => "-",
+        };
+        [scenario.name().into(), scenario.nodes().to_string(), size.into(), scenario.about().into()]
     });
     columns(&std::iter::once(head).chain(rows).collect::<Vec<_>>(), &[1])
 }

@@ -50,6 +50,8 @@ pub(super) struct Plan {
     pub(super) executions: Option<u64>,
     pub(super) time: Option<Duration>,
     pub(super) steps: Option<u64>,
+    /// All executions of scenarios that are small or of medium size, and no random ones.
+    pub(super) exhaustive: bool,
     pub(super) checkpoint: Option<PathBuf>,
     pub(super) seed: u64,
     pub(super) jobs: usize,
@@ -189,9 +191,10 @@ impl<'a> Search<'a> {
         let small = scenarios.iter().filter(|scenario| scenario.is_small()).count().max(1) as u32;
         let (all, jobs) = (scenarios.len().max(1) as u32, plan.jobs as u32);
         // Half of the time at most for all of them, and for one a few times what would be fair.
-        let share = plan.time.map(|time| (time / 2).min(time * jobs / 2 / small).min(time * 3 * jobs / all));
+        let shared = plan.time.filter(|_| !plan.exhaustive);
+        let share = shared.map(|time| (time / 2).min(time * jobs / 2 / small).min(time * 3 * jobs / all));
         let courses = scenarios.iter().map(|scenario| Course {
-            is_random: !scenario.is_small(),
+            is_random: !(scenario.is_small() || plan.exhaustive && scenario.is_medium()),
             spent: Duration::ZERO,
             novelty: 1.0,
             turn: TURN,
@@ -332,6 +335,9 @@ impl<'a> Search<'a> {
         if let Some(at) = (0..self.courses.len()).find(|&at| !self.courses[at].is_random && !begun(at)) {
             let budget = executions.map_or_else(Budget::unlimited, Budget::executions);
             return Some((at, Order::Exhaust(within(budget, self.share))));
+        }
+        if self.plan.exhaustive {
+            return None;
         }
         let wanted = |at: &usize| {
             let course = &self.courses[*at];

@@ -65,6 +65,8 @@ fn devices() -> &'static [String] {
 
 /// No case takes longer, however busy the machine is.
 const CASE_MAX: Duration = Duration::from_secs(120);
+/// Rounds in which threads wait for each other do not go on longer.
+const TURNS_MAX: Duration = Duration::from_secs(20);
 /// How long anything that must happen is waited for.
 pub(crate) const SOON: Duration = Duration::from_secs(30);
 
@@ -141,6 +143,14 @@ impl Harness {
     /// Rounds of a case that takes about a microsecond a round on `weak(shm)`.
     pub(crate) fn rounds(&self, weak: usize) -> usize {
         (weak * self.effort_percent / 100).max(weak.min(10))
+    }
+
+    /// Such rounds of a case whose threads wait for each other in each of them. On a busy machine that takes milliseconds:
+    /// a tenth of the rounds is enough if the others would take too long.
+    pub(crate) fn rounds_in_turns(&self, weak: usize) -> impl Iterator<Item = usize> {
+        let (rounds, start) = (self.rounds(weak), Instant::now());
+        let is_real = !self.is_simulated();
+        (0..rounds).take_while(move |round| *round <= rounds / 10 || !is_real || start.elapsed() < TURNS_MAX)
     }
 
     /// Whether no real time passes, and no hardware is under it.

@@ -126,7 +126,7 @@ pub(crate) fn a_revoke_reaches_into_store_buffers(harness: &Harness) {
     };
     let revoke = || {
         let (endpoint, target) = (nodes[1].endpoint(), region.word(0));
-        for round in 0..harness.rounds(500) {
+        for round in harness.rounds_in_turns(500) {
             let before = target.load();
             soon(&endpoint, "the peer writes", || target.load() != before);
             if !harness.is_simulated() {
@@ -153,7 +153,7 @@ pub(crate) fn a_right_can_be_used_when_it_is_said_to_be_there(harness: &Harness)
     let (first, second) = (nodes[0].endpoint(), nodes[0].endpoint());
     let own = nodes[1].endpoint();
     let mut sum = 0;
-    for round in 0..harness.rounds(20).min(50) {
+    for round in harness.rounds_in_turns(20).take(50) {
         // Any number of times, taken again in between or not: the last call counts.
         for _ in 0..1 + round % 3 {
             for peer in [NodeId(0), NodeId(1)] {
