@@ -71,6 +71,8 @@ mod feed;
 mod local;
 pub mod mutants;
 mod options;
+#[cfg(any(feature = "check", feature = "scenarios"))]
+pub mod recorded;
 #[cfg(any(not(seeded), clippy, doc, rust_analyzer))]
 mod repair;
 #[cfg(any(not(seeded), clippy, doc, rust_analyzer))]

@@ -2,6 +2,7 @@
 
 mod faults;
 mod ordered;
+mod refined;
 mod till;
 
 use std::cell::RefCell;
@@ -22,7 +23,8 @@ use crate::{Replicated, ReplicatedOptions, Writer};
 /// ```
 pub fn all() -> Vec<Scenario> {
     let own = [reduce(), reduce_often(), free(), dependency(), dependency_on_summary(), room(), fold()];
-    with_at_once(with_slow(own.into_iter().chain(faults::scenarios()).chain(ordered::scenarios())), AT_ONCE)
+    let all = own.into_iter().chain(faults::scenarios()).chain(ordered::scenarios()).chain(refined::scenarios());
+    with_at_once(with_slow(all), AT_ONCE)
 }
 
 /// Those that are also searched with operations that complete at once.
