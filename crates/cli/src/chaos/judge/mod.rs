@@ -3,6 +3,7 @@
 
 mod barrier;
 mod cut;
+mod entries;
 mod errors;
 mod kv;
 mod locks;
@@ -10,7 +11,9 @@ pub(super) mod pace;
 mod queue;
 mod ring;
 mod swarm;
+mod turns;
 mod vars;
+mod wrdt;
 
 use std::collections::BTreeMap;
 
@@ -152,7 +155,8 @@ pub(super) fn judge(story: &mut Story) -> Findings {
         findings.count(what, nodes as u64);
     }
     let of_objects = [kv::judge, queue::judge, locks::judge, ring::judge, barrier::judge, vars::judge, swarm::judge];
-    for judge in of_objects.into_iter().chain([errors::judge, custom::judge]) {
+    let of_replicas = [wrdt::judge, turns::judge, entries::judge];
+    for judge in of_objects.into_iter().chain(of_replicas).chain([errors::judge, custom::judge]) {
         judge(story, &mut findings);
     }
     findings

@@ -1,0 +1,123 @@
+//! One node at a time holds the replicated lock, or leads, and tokens only grow. They say in which order the nodes had their turns.
+
+use std::collections::BTreeMap;
+
+use super::{Findings, Story};
+use crate::chaos::log::{Answer, Call, Op, Turns};
+
+impl Story {
+    /// Whether without these nodes most members are missing: what a log orders stands still.
+    pub(super) fn are_too_many(&self, nodes: &[u16]) -> bool {
+        let left = self.members.iter().filter(|node| !nodes.contains(node)).count();
+        2 * left <= self.members.len()
+    }
+}
+
+/// A turn, by its token.
+struct Turn {
+    node: u16,
+    token: u64,
+    from_ns: u64,
+    /// Until then it certainly had the turn.
+    to_ns: u64,
+    /// The token that it has found, if it has stored its own, or may have.
+    found: Option<Option<u64>>,
+}
+
+fn turns_of(story: &Story, of: Turns, calls: &[&Call]) -> Vec<Turn> {
+    let mut turns: BTreeMap<(u64, u16), Turn> = BTreeMap::new();
+    // Calls of one thread are in order, and a turn is of one thread.
+    for call in calls {
+        let node = call.node;
+        match (&call.op, call.success()) {
+            (Op::Grab { .. }, Some((from_ns, Answer::Value(token)))) => {
+                // A holder has the lock until it begins to release it, or dies. A leader leads as long as it finds that it does.
+                let to_ns = match of {
+                    Turns::Mutex => story.death_of(node).unwrap_or(u64::MAX),
+                    Turns::Election => from_ns,
+                };
+                turns.insert((*token, node), Turn { node, token: *token, from_ns, to_ns, found: None });
+            }
+            (Op::Mark { token }, answer) => {
+                if let Some(turn) = turns.get_mut(&(*token, node)) {
+                    let found = answer.and_then(|(_, answer)| match answer {
+                        Answer::Value(found) => Some(*found),
+                        _ => None,
+                    });
+                    turn.found = Some(found);
+                }
+            }
+            // It led when the call had begun.
+            (Op::Leads { term }, Some((_, Answer::Changed(true)))) => {
+                if let Some(turn) = turns.get_mut(&(*term, node)) {
+                    turn.to_ns = turn.to_ns.max(call.begin_ns);
+                }
+            }
+            (Op::GiveBack { of: Turns::Mutex, token }, _) => {
+                if let Some(turn) = turns.get_mut(&(*token, node)) {
+                    turn.to_ns = call.begin_ns;
+                }
+            }
+            _ => {}
+        }
+    }
+    turns.into_values().collect()
+}
+
+pub(super) fn judge(story: &Story, findings: &mut Findings) {
+    let objects = story.by(|call| match call.op {
+        Op::Grab { of } | Op::GiveBack { of, .. } => Some(of),
+        Op::Mark { .. } => Some(Turns::Mutex),
+        Op::Leads { .. } => Some(Turns::Election),
+        _ => None,
+    });
+    for (of, calls) in objects {
+        let turns = turns_of(story, of, &calls);
+        let what = match of {
+            Turns::Mutex => "turns at the replicated lock",
+            Turns::Election => "elected leaders",
+        };
+        findings.count(what, turns.len() as u64);
+        for two in turns.windows(2) {
+            let [before, after] = two else { continue };
+            findings.verify("tokens", before.token < after.token, || {
+                let (one, other) = (before.node, after.node);
+                format!("{of:?}: nodes {one} and {other} have the token {}", after.token)
+            });
+            findings.verify("turns one after the other", before.to_ns <= after.from_ns, || {
+                format!(
+                    "{of:?}: node {} has the turn {} until {} ns, and node {} the turn {} from {} ns",
+                    before.node, before.token, before.to_ns, after.node, after.token, after.from_ns
+                )
+            });
+        }
+        // One that has ended without success may have had a turn.
+        let failed = calls.iter().filter(|call| matches!(call.op, Op::Grab { .. }) && call.success().is_none());
+        let (failed, last) = (failed.count() as u64, turns.last().map_or(0, |turn| turn.token));
+        // A leader that has lost its lease before the call returned calls again.
+        let is_whole = of == Turns::Election || last <= turns.len() as u64 + failed;
+        findings.verify("tokens", is_whole, || {
+            format!("{of:?}: token {last} is the last of {} turns, and {failed} calls have failed", turns.len())
+        });
+        judge_marks(&turns, findings);
+    }
+}
+
+/// Each holder finds the token of the last one before it that has stored its own.
+fn judge_marks(turns: &[Turn], findings: &mut Findings) {
+    // The token that is stored for certain, and those that may be.
+    let (mut stored, mut perhaps) = (0, Vec::new());
+    for turn in turns {
+        match turn.found {
+            Some(Some(found)) => {
+                let is_right = found == stored || perhaps.contains(&found);
+                findings.verify("tokens found under the lock", is_right, || {
+                    format!("Mutex: node {} with token {} found {found}, after {stored}", turn.node, turn.token)
+                });
+                (stored, perhaps) = (turn.token, Vec::new());
+            }
+            Some(None) => perhaps.push(turn.token),
+            None => {}
+        }
+    }
+}
