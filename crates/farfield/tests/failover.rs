@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use farfield::hamband::types::Account;
-use farfield::mu::{LogReader, NotLeader, OutcomeUnknown};
+use farfield::mu::{LogReader, NoMajority, NotLeader, OutcomeUnknown};
 use farfield::{
     AtomicVar, Barrier, Election, Endpoint, Error, LogOptions, MemberStatus, Node, NodeId, Replicated, ReplicatedLog,
     ReplicatedMutex, ReplicatedOptions, Result,
@@ -51,6 +51,14 @@ fn an_election_outlives_its_leader() {
     without_leaders("election", 3, 1);
 }
 
+#[test]
+fn what_is_not_ordered_goes_on_without_most_nodes() {
+    if session::is_on_verbs() {
+        return; // no majority is left that could decide about the others
+    }
+    without_leaders("minority", 3, 2);
+}
+
 // ---- the children ---------------------------------------------------------------------------------------------------
 
 /// Not a test: the role of a child process.
@@ -58,6 +66,7 @@ fn an_election_outlives_its_leader() {
 fn node_process() {
     session::play(Duration::from_secs(20), |role, node, endpoint| match role {
         "account" => account(node, endpoint),
+        "minority" => minority(node, endpoint),
         "log" => log(node, endpoint),
         "mutex" => mutex(node, endpoint),
         "election" => election(node, endpoint),
@@ -194,6 +203,32 @@ fn account(node: &Node, endpoint: &Endpoint) -> Result<()> {
     assert!(between.contains(&balance), "{balance} of {between:?}");
     assert!(taken > 100 && paid > 100, "{paid} deposits, {taken} withdrawals");
     meet(node, endpoint, "end", &survivors)
+}
+
+/// Two of three nodes die. A withdrawal on the third fails at once, and a deposit does not.
+fn minority(node: &Node, endpoint: &Endpoint) -> Result<()> {
+    let account = Replicated::open(node, "account", Account::default(), ReplicatedOptions::default())?;
+    let mut writer = account.writer()?;
+    begun();
+    if node.id() != NodeId(2) {
+        assert!(endpoint.block_on(writer.update(endpoint, &Account::deposit_of(5)))?.is_ok());
+        endpoint.block_on(writer.stable(endpoint))?;
+        println!("leads");
+        std::thread::park();
+    }
+    let error = loop {
+        match endpoint.block_on(writer.update(endpoint, &Account::withdrawal_of(1))) {
+            Ok(_) => rest(endpoint),
+            Err(error) => break error,
+        }
+    };
+    let missing = error.custom_ref::<NoMajority>().unwrap_or_else(|| panic!("{error}"));
+    assert_eq!((missing.of, missing.needed, missing.present), (3, 2, 1));
+    let before = account.query(Account::balance)?;
+    assert!(endpoint.block_on(writer.update(endpoint, &Account::deposit_of(7)))?.is_ok());
+    endpoint.block_on(writer.stable(endpoint))?;
+    assert_eq!(account.query(Account::balance)?, before + 7);
+    Ok(())
 }
 
 /// Reads what there is, and checks that the entries of each node are in order.

@@ -82,3 +82,64 @@ pub(super) fn judge(story: &Story, findings: &mut Findings) {
         latest_ns = latest_ns.max(begin_ns);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::Death;
+    use super::super::tests::{call, counts, found, judged, story};
+    use super::*;
+    use crate::chaos::log::Call;
+
+    fn propose(node: u16, begin_ns: u64, value: u64, answer: Answer) -> Call {
+        call(node, begin_ns, Op::Propose { value }, Some((begin_ns + 5, Ok(answer))))
+    }
+
+    fn read(node: u16, begin_ns: u64, index: u64, value: u64) -> Call {
+        call(node, begin_ns, Op::ReadEntry, Some((begin_ns, Ok(Answer::Words([index, value])))))
+    }
+
+    fn all_read(begin_ns: u64, entries: &[u64]) -> Vec<Call> {
+        let of = |node| (0..).zip(entries).map(move |(index, value)| read(node, begin_ns + index, index, *value));
+        [0, 1].into_iter().flat_map(of).collect()
+    }
+
+    fn wrong(proposed: Vec<Call>, entries: &[u64]) -> usize {
+        found(judge, [proposed, all_read(100, entries)].concat()).len()
+    }
+
+    #[test]
+    fn entries_are_those_that_were_decided() {
+        let decided = |value, index| propose(0, 10 * value, value, Answer::Value(index));
+        assert_eq!(wrong(vec![decided(1, 0), decided(2, 1)], &[1, 2]), 0);
+        assert_eq!(wrong(vec![decided(1, 0), decided(2, 1)], &[1]), 1, "one is lost");
+        assert_eq!(wrong(vec![decided(1, 0)], &[1, 2]), 1, "one was not proposed");
+        assert_eq!(wrong(vec![decided(1, 0)], &[1, 1]), 1, "it is there twice");
+        assert_eq!(
+            wrong(vec![decided(1, 1), decided(2, 0)], &[2, 1]),
+            1,
+            "the first was decided before the second began"
+        );
+        let unknown = |index| propose(0, 10, 1, Answer::Unknown(index));
+        assert_eq!((wrong(vec![unknown(0)], &[1]), wrong(vec![unknown(0)], &[])), (0, 0));
+        assert_eq!(wrong(vec![unknown(1)], &[1]), 1, "it may be at 1");
+        assert_eq!(wrong(vec![propose(1, 10, 1, Answer::Changed(false))], &[1]), 1, "it was refused");
+        let findings = judged(judge, &story([vec![decided(1, 0)], all_read(100, &[1])].concat()));
+        assert!(counts(&findings).contains(&("entries decided", 1)), "{:?}", counts(&findings));
+    }
+
+    #[test]
+    fn all_nodes_read_the_same() {
+        let decided = vec![propose(0, 1, 1, Answer::Value(0)), propose(0, 10, 2, Answer::Value(1))];
+        let with = |reads: Vec<Call>| [decided.clone(), reads].concat();
+        let short = with(vec![read(0, 50, 0, 1), read(0, 51, 1, 2), read(1, 50, 0, 1)]);
+        assert_eq!(found(judge, short.clone()).len(), 1, "node 1 has not read the second");
+        let other = with(vec![read(0, 50, 0, 1), read(0, 51, 1, 2), read(1, 50, 0, 2), read(1, 51, 1, 1)]);
+        assert_eq!(found(judge, other).len(), 2, "another order");
+        let late = with(vec![read(0, 50, 0, 1), read(0, 51, 1, 2), read(1, 51, 1, 2)]);
+        assert_eq!(found(judge, late).len(), 1, "one was left out");
+        // Two of three have died.
+        let mut lost = story(short);
+        lost.deaths.push(Death { node: 1, at_ns: 1000, gone_ns: 1050, told_ns: 1000 });
+        assert_eq!(judged(judge, &lost).violations, [""; 0]);
+    }
+}

@@ -121,3 +121,73 @@ fn judge_marks(turns: &[Turn], findings: &mut Findings) {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::{call, failure, found, story};
+    use super::*;
+
+    fn grab(node: u16, of: Turns, from_ns: u64, token: u64) -> Call {
+        call(node, from_ns - 5, Op::Grab { of }, Some((from_ns, Ok(Answer::Value(token)))))
+    }
+
+    fn done(node: u16, begin_ns: u64, op: Op, answer: Answer) -> Call {
+        call(node, begin_ns, op, Some((begin_ns + 1, Ok(answer))))
+    }
+
+    /// A turn of ten nanoseconds, which finds a token.
+    fn turn(node: u16, from_ns: u64, token: u64, found: u64) -> Vec<Call> {
+        vec![
+            grab(node, Turns::Mutex, from_ns, token),
+            done(node, from_ns + 1, Op::Mark { token }, Answer::Value(found)),
+            done(node, from_ns + 10, Op::GiveBack { of: Turns::Mutex, token }, Answer::Done),
+        ]
+    }
+
+    fn wrong(turns: &[Vec<Call>]) -> usize {
+        found(judge, turns.concat()).len()
+    }
+
+    #[test]
+    fn the_lock_excludes_and_tokens_grow() {
+        assert_eq!(wrong(&[turn(0, 10, 1, 0), turn(1, 20, 2, 1)]), 0);
+        assert_eq!(wrong(&[turn(0, 10, 1, 0), turn(1, 19, 2, 1)]), 1, "at once");
+        assert_eq!(wrong(&[turn(0, 10, 2, 0), turn(1, 30, 1, 0)]), 2, "a token goes back, and so does the one found");
+        assert_eq!(wrong(&[turn(0, 10, 1, 0), turn(1, 30, 1, 0)]), 2, "a token twice");
+        assert_eq!(wrong(&[turn(0, 10, 1, 0), turn(1, 30, 3, 1)]), 1, "one that nobody has had");
+        let failed = call(2, 15, Op::Grab { of: Turns::Mutex }, Some((25, Err(failure("Timeout", &[])))));
+        assert_eq!(wrong(&[turn(0, 10, 1, 0), vec![failed], turn(1, 30, 3, 1)]), 0, "one that has given up");
+    }
+
+    #[test]
+    fn a_holder_that_dies_holds_until_then() {
+        let mut cut = turn(2, 900, 1, 0);
+        cut.truncate(2);
+        assert_eq!(wrong(&[cut.clone(), turn(0, 1000, 2, 1)]), 0);
+        assert_eq!(wrong(&[cut.clone(), turn(0, 999, 2, 1)]), 1);
+        // It may have stored its token.
+        cut[1].end = None;
+        assert_eq!((wrong(&[cut.clone(), turn(0, 1000, 2, 1)]), wrong(&[cut.clone(), turn(0, 1000, 2, 0)])), (0, 0));
+        assert_eq!(wrong(&[cut, turn(0, 1000, 2, 5)]), 1);
+    }
+
+    #[test]
+    fn one_leads_at_a_time() {
+        let leads = |node, term, at_ns, leads| done(node, at_ns, Op::Leads { term }, Answer::Changed(leads));
+        let first = |looks: &[Call]| [&[grab(0, Turns::Election, 10, 1)], looks].concat();
+        let then = vec![grab(1, Turns::Election, 50, 2)];
+        assert_eq!(wrong(&[first(&[leads(0, 1, 49, true)]), then.clone()]), 0);
+        assert_eq!(wrong(&[first(&[leads(0, 1, 60, false)]), then.clone()]), 0, "it knows");
+        assert_eq!(wrong(&[first(&[leads(0, 1, 51, true)]), then]), 1, "two lead");
+        // Leases that have ended before the call returned.
+        assert_eq!(wrong(&[first(&[]), vec![grab(1, Turns::Election, 50, 7)]]), 0);
+    }
+
+    #[test]
+    fn most_nodes_are_more_than_half() {
+        let story = story(Vec::new());
+        assert_eq!([vec![], vec![2], vec![1, 2]].map(|dead| story.are_too_many(&dead)), [false, false, true]);
+        let four = Story { members: vec![0, 1, 2, 3], ..story };
+        assert_eq!([vec![3], vec![2, 3]].map(|dead| four.are_too_many(&dead)), [false, true]);
+    }
+}

@@ -204,3 +204,121 @@ fn judge_looks(story: &Story, calls: &[(LedgerOp, &Call)], deposits: &Made, book
         debug_assert!(story.members.iter().any(|member| numbers_of(*member).contains(number)));
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use farfield::hamband::DataType;
+    use serde_json::json;
+
+    use super::super::Death;
+    use super::super::tests::{call, failure, found, judged, story};
+    use super::*;
+    use crate::chaos::load::LedgerUpdate;
+
+    fn made(node: u16, begin_ns: u64, op: LedgerOp) -> Call {
+        call(node, begin_ns, Op::Ledger { op }, Some((begin_ns + 5, Ok(Answer::Changed(true)))))
+    }
+
+    fn refused(node: u16, begin_ns: u64, op: LedgerOp) -> Call {
+        call(node, begin_ns, Op::Ledger { op }, Some((begin_ns + 5, Ok(Answer::Changed(false)))))
+    }
+
+    fn failed(node: u16, begin_ns: u64, op: LedgerOp) -> Call {
+        call(node, begin_ns, Op::Ledger { op }, Some((begin_ns + 5, Err(failure("Timeout", &[])))))
+    }
+
+    fn look(node: u16, begin_ns: u64, numbers: [u64; 5]) -> Call {
+        let found = Answer::Numbers(numbers.to_vec());
+        call(node, begin_ns, Op::Ledger { op: LedgerOp::Look }, Some((begin_ns + 5, Ok(found))))
+    }
+
+    fn end(node: u16, balance: u64, booked: &[u64], struck: &[u64]) -> Call {
+        let state = json!({ "balance": balance, "booked": booked, "struck": struck });
+        call(node, 5000, Op::Ledger { op: LedgerOp::Final }, Some((5001, Ok(Answer::Custom(state)))))
+    }
+
+    fn wrong(calls: &[Call], balance: u64, booked: &[u64], struck: &[u64]) -> usize {
+        let ends = [end(0, balance, booked, struck), end(1, balance, booked, struck)];
+        found(judge, [calls, &ends].concat()).len()
+    }
+
+    /// The first number of node 1.
+    const N: u64 = (1 << 32) + 1;
+
+    #[test]
+    fn the_balance_is_that_of_all_calls() {
+        let calls = [made(0, 10, LedgerOp::Deposit(5)), made(1, 20, LedgerOp::Withdraw(2))];
+        assert_eq!((wrong(&calls, 3, &[], &[]), wrong(&calls, 5, &[], &[]), wrong(&calls, 1, &[], &[])), (0, 1, 1));
+        let refused = [made(0, 10, LedgerOp::Deposit(5)), refused(1, 20, LedgerOp::Withdraw(20))];
+        assert_eq!(wrong(&refused, 5, &[], &[]), 0);
+        let unknown = [calls[0].clone(), failed(1, 20, LedgerOp::Withdraw(2)), failed(0, 30, LedgerOp::Deposit(7))];
+        assert_eq!([3, 5, 10, 12].map(|balance| wrong(&unknown, balance, &[], &[])), [0; 4]);
+        assert_eq!([4, 8].map(|balance| wrong(&unknown, balance, &[], &[])), [1; 2]);
+    }
+
+    #[test]
+    fn updates_are_there_and_no_others() {
+        let calls = [made(1, 10, LedgerOp::Book(N)), made(0, 20, LedgerOp::Strike(N))];
+        assert_eq!((wrong(&calls, 0, &[N], &[N]), wrong(&calls, 0, &[N], &[])), (0, 1));
+        assert_eq!(wrong(&calls[..1], 0, &[], &[]), 1, "it is lost");
+        assert_eq!(wrong(&calls[..1], 0, &[N, N + 1], &[]), 1, "of no call");
+        assert_eq!(wrong(&calls[1..], 0, &[], &[N]), 1, "it was not booked");
+        let unknown = [failed(1, 10, LedgerOp::Book(N))];
+        assert_eq!((wrong(&unknown, 0, &[N], &[]), wrong(&unknown, 0, &[], &[])), (0, 0));
+        let twice = [&calls[..], &[made(1, 30, LedgerOp::Strike(N))]].concat();
+        assert_eq!(wrong(&twice, 0, &[N], &[N]), 1, "it was struck twice");
+    }
+
+    #[test]
+    fn a_refusal_has_a_reason() {
+        let with = |strike: Call| [made(1, 10, LedgerOp::Book(N)), strike, refused(0, 50, LedgerOp::Strike(N))];
+        assert_eq!(wrong(&with(made(1, 20, LedgerOp::Strike(N))), 0, &[N], &[N]), 0);
+        assert_eq!(wrong(&with(failed(1, 20, LedgerOp::Strike(N))), 0, &[N], &[]), 0);
+        assert_eq!(wrong(&with(made(1, 56, LedgerOp::Strike(N))), 0, &[N], &[N]), 1, "it came later");
+    }
+
+    #[test]
+    fn all_replicas_are_alike() {
+        let calls = vec![made(1, 10, LedgerOp::Book(N)), end(0, 0, &[N], &[]), end(1, 0, &[], &[])];
+        assert_eq!(found(judge, calls).len(), 1);
+        // Without most nodes, what was ordered may be known on one node only.
+        let ordered = vec![
+            made(1, 10, LedgerOp::Book(N)),
+            made(1, 20, LedgerOp::Strike(N)),
+            end(0, 0, &[N], &[N]),
+            end(1, 0, &[N], &[]),
+        ];
+        let mut lost = Story { members: vec![0, 1, 2, 3], ..story(ordered) };
+        assert_eq!(judged(judge, &lost).violations.len(), 1);
+        lost.deaths.push(Death { node: 3, at_ns: 1000, gone_ns: 1050, told_ns: 1000 });
+        assert_eq!(judged(judge, &lost).violations, [""; 0]);
+    }
+
+    #[test]
+    fn queries_see_own_calls_and_stable_ones() {
+        let booked = made(1, 10, LedgerOp::Book(N));
+        let stable = call(1, 20, Op::Ledger { op: LedgerOp::Stable }, Some((25, Ok(Answer::Done))));
+        let see = |calls: &[Call]| found(judge, [&[booked.clone()], calls].concat()).len();
+        let (none, one) = ([0; 5], [0, 0, 0, 1, 0]);
+        assert_eq!((see(&[look(1, 16, one)]), see(&[look(1, 16, none)])), (0, 1), "its own");
+        assert_eq!((see(&[look(0, 16, none)]), see(&[look(0, 16, one)])), (0, 0), "that of another");
+        assert_eq!(see(&[stable.clone(), look(0, 26, none)]), 1, "all have it");
+        assert_eq!(see(&[stable, look(0, 24, none)]), 0, "perhaps not all yet");
+        assert_eq!(see(&[look(0, 16, one), look(0, 30, none)]), 1, "it was there before");
+        assert_eq!(see(&[look(0, 16, [0, 0, 0, 2, 0])]), 1, "there is one only");
+        assert_eq!(see(&[look(0, 16, [1, 0, 0, 1, 0])]), 1, "nothing was deposited");
+    }
+
+    #[test]
+    fn a_ledger_does_as_it_says() {
+        let mut ledger = Ledger::default();
+        assert!(ledger.apply(&LedgerUpdate::Strike(N)).is_err() && ledger.apply(&LedgerUpdate::Withdraw(1)).is_err());
+        for update in [LedgerUpdate::Book(N), LedgerUpdate::Deposit(3), LedgerUpdate::Strike(N)] {
+            ledger.apply(&update).expect("it is permissible");
+        }
+        assert!(ledger.apply(&LedgerUpdate::Strike(N)).is_err(), "once");
+        ledger.apply(&LedgerUpdate::Withdraw(3)).expect("it is there");
+        let (booked, struck) = ([N].into(), [N].into());
+        assert_eq!(ledger, Ledger { balance: 0, booked, struck });
+    }
+}

@@ -20,6 +20,8 @@ use rand::rngs::SmallRng;
 
 pub(super) use self::queue::CAPACITY as QUEUE_CAPACITY;
 pub(super) use self::swarm::memory_of;
+#[cfg(test)]
+pub(super) use self::wrdt::LedgerUpdate;
 pub(super) use self::wrdt::{Ledger, numbers_of};
 use super::custom;
 use super::log::{Answer, Failure, Op, Recorder};
