@@ -13,7 +13,7 @@ use farfield::{
     ReplicatedMutex, ReplicatedOptions, Result,
 };
 
-use session::{STEP_MAX, Session, begun};
+use session::{MEASURED, STEP_MAX, Session, begun};
 
 /// How long a call of the next leader may take. The aim is 10 ms, which a busy machine may miss: the tests print what it was.
 const SOON: Duration = Duration::from_secs(5);
@@ -97,7 +97,7 @@ fn watching<T>(node: &Node, victim: NodeId, body: impl FnOnce(&AtomicU64) -> T) 
 /// Prints how long it is since the death was known, and checks that it is not long.
 fn took(what: &str, known: &AtomicU64, endpoint: &Endpoint) {
     let since = Duration::from_nanos(endpoint.now().ns.saturating_sub(known.load(Ordering::Acquire)));
-    println!("{what} {since:.1?} after the death was known");
+    println!("{MEASURED}{what} {since:.1?} after the death was known");
     assert!(since < SOON, "{what}: {since:?}");
 }
 

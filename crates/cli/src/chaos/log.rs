@@ -146,8 +146,9 @@ pub(super) enum Op {
     Grab {
         of: Turns,
     },
-    /// Under the replicated lock: stores the token where the last holder has stored its own, and finds that.
+    /// Under the replicated lock: stores the token on a node where the last holder has stored its own, and finds that.
     Mark {
+        home: u16,
         token: u64,
     },
     /// Whether the elected node leads, just before the end of the call.

@@ -20,8 +20,8 @@ struct Turn {
     from_ns: u64,
     /// Until then it certainly had the turn.
     to_ns: u64,
-    /// The token that it has found, if it has stored its own, or may have.
-    found: Option<Option<u64>>,
+    /// Where it has stored its token, or may have; and the one that it has found, if it is certain that it has.
+    found: Option<(u16, Option<u64>)>,
 }
 
 fn turns_of(story: &Story, of: Turns, calls: &[&Call]) -> Vec<Turn> {
@@ -38,13 +38,13 @@ fn turns_of(story: &Story, of: Turns, calls: &[&Call]) -> Vec<Turn> {
                 };
                 turns.insert((*token, node), Turn { node, token: *token, from_ns, to_ns, found: None });
             }
-            (Op::Mark { token }, answer) => {
+            (Op::Mark { home, token }, answer) => {
                 if let Some(turn) = turns.get_mut(&(*token, node)) {
                     let found = answer.and_then(|(_, answer)| match answer {
                         Answer::Value(found) => Some(*found),
                         _ => None,
                     });
-                    turn.found = Some(found);
+                    turn.found = Some((*home, found));
                 }
             }
             // It led when the call had begun.
@@ -103,22 +103,23 @@ pub(super) fn judge(story: &Story, findings: &mut Findings) {
     }
 }
 
-/// Each holder finds the token of the last one before it that has stored its own.
+/// Each holder finds the token of the last one before it that has stored its own at the same place.
 fn judge_marks(turns: &[Turn], findings: &mut Findings) {
-    // The token that is stored for certain, and those that may be.
-    let (mut stored, mut perhaps) = (0, Vec::new());
+    // By place: the token that is stored for certain, and those that may be.
+    let mut places: BTreeMap<u16, (u64, Vec<u64>)> = BTreeMap::new();
     for turn in turns {
-        match turn.found {
-            Some(Some(found)) => {
-                let is_right = found == stored || perhaps.contains(&found);
-                findings.verify("tokens found under the lock", is_right, || {
-                    format!("Mutex: node {} with token {} found {found}, after {stored}", turn.node, turn.token)
-                });
-                (stored, perhaps) = (turn.token, Vec::new());
-            }
-            Some(None) => perhaps.push(turn.token),
-            None => {}
-        }
+        let Some((home, found)) = turn.found else { continue };
+        let (stored, perhaps) = places.entry(home).or_default();
+        let Some(found) = found else {
+            perhaps.push(turn.token);
+            continue;
+        };
+        let is_right = found == *stored || perhaps.contains(&found);
+        findings.verify("tokens found under the lock", is_right, || {
+            let (node, token) = (turn.node, turn.token);
+            format!("Mutex: node {node} with token {token} found {found} on node {home}, after {stored}")
+        });
+        (*stored, *perhaps) = (turn.token, Vec::new());
     }
 }
 
@@ -139,7 +140,7 @@ mod tests {
     fn turn(node: u16, from_ns: u64, token: u64, found: u64) -> Vec<Call> {
         vec![
             grab(node, Turns::Mutex, from_ns, token),
-            done(node, from_ns + 1, Op::Mark { token }, Answer::Value(found)),
+            done(node, from_ns + 1, Op::Mark { home: 1, token }, Answer::Value(found)),
             done(node, from_ns + 10, Op::GiveBack { of: Turns::Mutex, token }, Answer::Done),
         ]
     }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use farfield::fabric::DeathRule;
-use farfield::{AtomicVar, Election, Endpoint, ReplicatedMutex};
+use farfield::{AtomicVar, Election, Endpoint, NodeId, ReplicatedMutex};
 use rand::RngExt;
 use rand::rngs::SmallRng;
 
@@ -20,17 +20,21 @@ const BETWEEN_LOOKS: Duration = Duration::from_millis(1);
 
 pub(super) struct MutexLoad {
     lock: ReplicatedMutex,
-    /// The token of the last holder, as long as its home lives.
-    last: Option<AtomicVar>,
+    /// The token of the last holder, on each home that lives, as far as is known.
+    last: Vec<(NodeId, AtomicVar)>,
     endpoint: Endpoint,
 }
 
 impl MutexLoad {
     pub(super) fn open(place: &mut Place<'_>) -> Result<MutexLoad, Failure> {
-        let (members, home) = (place.members.clone(), place.homes[0]);
+        let members = place.members.clone();
         let lock = place.open("mutex", |node, path| ReplicatedMutex::open_among(node, path, &members))?;
-        let last = place.open("mutex-token", |node, path| AtomicVar::open(node, path, home))?;
-        Ok(MutexLoad { lock, last: Some(last), endpoint: place.endpoint()? })
+        let mut last = Vec::new();
+        for home in place.homes.clone() {
+            let name = format!("mutex-token/{home}");
+            last.push((home, place.open(&name, |node, path| AtomicVar::open(node, path, home))?));
+        }
+        Ok(MutexLoad { lock, last, endpoint: place.endpoint()? })
     }
 }
 
@@ -40,15 +44,16 @@ impl Load for MutexLoad {
         let take = self.lock.lock(endpoint);
         let Ok(guard) = log.call(Op::Grab { of }, endpoint, take, |guard| Answer::Value(guard.token())) else { return };
         let token = guard.token();
-        if let Some(last) = &self.last {
+        if let Some((home, last)) = self.last.first() {
             let mark = async {
                 let before = last.load(endpoint).await?;
                 last.store(endpoint, token).await?;
                 Ok(before)
             };
-            let marked = log.call(Op::Mark { token }, endpoint, mark, |before| Answer::Value(*before));
+            let op = Op::Mark { home: home.0, token };
+            let marked = log.call(op, endpoint, mark, |before| Answer::Value(*before));
             if marked.is_err_and(|failure| failure.is_death()) {
-                self.last = None;
+                self.last.remove(0);
             }
         }
         let _ = log.call(Op::GiveBack { of, token }, endpoint, guard.unlock(endpoint), |()| Answer::Done);
