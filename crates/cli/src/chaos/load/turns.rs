@@ -14,9 +14,11 @@ use crate::chaos::log::{Answer, Failure, Op, Recorder, Turns};
 const LEASE: Duration = Duration::from_millis(500);
 /// Where machines are slow. It ends before a death is found out.
 const LONG_LEASE: Duration = Duration::from_secs(2);
-/// How often a leader looks whether it leads, and the time between two looks.
+/// How often a leader looks whether it leads.
 const LOOKS: std::ops::RangeInclusive<usize> = 1..=5;
-const BETWEEN_LOOKS: Duration = Duration::from_millis(1);
+/// How long it lingers before a look, at times. A busy machine makes more of it, and all others wait for the leader.
+const LINGER: Duration = Duration::from_millis(1);
+const LINGER_SHARE: f64 = 0.05;
 
 pub(super) struct MutexLoad {
     lock: ReplicatedMutex,
@@ -84,8 +86,11 @@ impl Load for ElectionLoad {
         let Ok(leadership) = elected else { return };
         let term = leadership.term();
         for _ in 0..self.rng.random_range(LOOKS) {
+            let lingers = self.rng.random_bool(LINGER_SHARE);
             let leads = async {
-                let _ = endpoint.wait_until(endpoint.now() + BETWEEN_LOOKS, || None::<()>).await;
+                if lingers {
+                    let _ = endpoint.wait_until(endpoint.now() + LINGER, || None::<()>).await;
+                }
                 Ok(leadership.is_leader())
             };
             let leads = log.call(Op::Leads { term }, endpoint, leads, |leads| Answer::Changed(*leads));
