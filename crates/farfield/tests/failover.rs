@@ -272,12 +272,13 @@ fn log(node: &Node, endpoint: &Endpoint) -> Result<()> {
         }
         for number in (1u64 << 32)..(1 << 32) + 200 {
             loop {
+                let leads = || log.is_leader().then_some(());
+                endpoint.block_on(endpoint.wait_until(endpoint.deadline(), leads))?;
+                // Its own reader may have filled the log.
+                read(&mut reader, &mut seen)?;
                 match endpoint.block_on(proposer.propose(endpoint, &number.to_le_bytes())) {
                     Ok(_) => break,
-                    Err(error) if error.custom_ref::<NotLeader>().is_some() => {
-                        let leads = || log.is_leader().then_some(());
-                        endpoint.block_on(endpoint.wait_until(endpoint.deadline(), leads))?;
-                    }
+                    Err(error) if error.custom_ref::<NotLeader>().is_some() => {}
                     Err(error) => {
                         assert!(error.custom_ref::<OutcomeUnknown>().is_none(), "no other node leads: {error}");
                         return Err(error);
@@ -287,7 +288,6 @@ fn log(node: &Node, endpoint: &Endpoint) -> Result<()> {
             if number == 1 << 32 {
                 took("the first entry of the next leader was decided", known, endpoint);
             }
-            read(&mut reader, &mut seen)?;
         }
         Ok(())
     })?;

@@ -86,12 +86,14 @@ impl EntriesLoad {
 
 impl Load for EntriesLoad {
     fn step(&mut self, log: &mut Recorder) {
-        if self.entries.is_leader() || self.rng.random_bool(TRIES) {
+        let leads = self.entries.is_leader();
+        // A leader knows all earlier entries: unless it reads them, it may wait for itself when the log is full.
+        self.read(log);
+        if leads || self.rng.random_bool(TRIES) {
             self.propose(log);
         } else if self.rng.random_bool(ASKS) {
             self.entries.ask_to_lead();
         }
-        self.read(log);
     }
 
     fn look(&mut self, log: &mut Recorder) {
