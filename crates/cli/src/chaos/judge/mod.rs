@@ -257,6 +257,7 @@ mod tests {
             ("deaths found out", 1),
             ("deaths of waiters", 0),
             ("entries decided", 0),
+            ("entries that reach all", 2),
             ("errors of those cut off", 1),
             ("histories of keys", 1),
             ("histories of queues", 1),
