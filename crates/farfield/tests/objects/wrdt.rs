@@ -17,14 +17,11 @@ fn options() -> ReplicatedOptions {
 
 /// Makes calls on all nodes. One thread of each node writes, and the others look. `call` makes a call from a state; `made` is
 /// told of each that was permissible.
-fn converge<T: DataType + Sync>(
+fn converge<T: DataType + Default + Sync>(
     scene: &Scene,
     call: impl Fn(&T, &mut Rng, u16) -> Option<T::Update> + Sync,
     made: impl Fn(&T::Update) + Sync,
-) -> T
-where
-    T: Default,
-{
+) -> T {
     let name = std::any::type_name::<T>();
     let objects = scene.open(|node| Replicated::open(node, name, T::default(), options()));
     let ended = scene.open(|node| Barrier::open(node, &format!("{name}/ended"), 1));
