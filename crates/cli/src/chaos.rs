@@ -43,9 +43,10 @@ use crate::parts;
 
 const HELP: &str = "\
 Each node is a process. Its threads use key-value stores, one of them replicated, queues, locks (of another kind in each
-generation), rings, barriers and variables, which all nodes share, and log every call. Some threads have several calls in
-flight. The seed determines the plan: which nodes are killed, stopped and restarted, and when. The interleaving of the
-processes is up to the machine, so the same plan may end differently.
+generation), rings, barriers, variables, a replicated data type, and a replicated log, lock or election (another one in
+each generation), which all nodes share, and log every call. Some threads have several calls in flight. The seed
+determines the plan: which nodes are killed, stopped and restarted, and when. The interleaving of the processes is up to
+the machine, so the same plan may end differently.
 
 A plan consists of generations of a few seconds. In each one the live nodes open new objects and use them while the
 plan's faults are injected. A killed node may be restarted at once: it joins the session as a new member, and all nodes
@@ -59,6 +60,9 @@ the logs are judged:
                told of the death. Messages arrive whole, once and in order; a dead writer's messages arrive up to its
                last whole one. No thread passes a barrier alone. Variables are never torn and never go back, and all
                nodes have the last value in the end. Every addition counts once.
+  replicas     Replicas of a data type converge, and have all calls that returned and no others. A query finds all calls of
+               its node, and the stable ones of others. All nodes read the same log, with each entry that was decided. One
+               node has the replicated lock, one is elected, and tokens grow. None of it needs more than most nodes.
   errors       An error names the object, and a node that was killed before. A timeout has a cause: a node was stopped,
                or died at most a second before. It does not come early, and no call takes more than ten times its limit,
                not counting the time in which its own node was stopped.

@@ -187,7 +187,9 @@ impl<T: DataType> Writer<T> {
                 let of_turn = order.is_busy.load() != is_busy || order.log.is_leader() != leads;
                 (of_log || of_others || of_turn).then_some(Ok(()))
             };
-            let fails = || shared.ends(object).map(Err);
+            // Without most nodes nothing is ordered any more, whichever leads.
+            let too_few = || order.log.check_majority().err().map(Error::custom);
+            let fails = || shared.ends(object).or_else(too_few).map(Err);
             // A request is put again: the first may not have been accepted.
             let until = deadline.min(endpoint.now() + pause);
             pause = LOOKS_AGAIN_MAX.min(2 * pause);

@@ -342,6 +342,23 @@ impl ReplicatedLog {
         }
     }
 
+    /// Whether a majority of the replicas may still take part, as far as this node knows. Otherwise nothing is decided any more:
+    /// the others are dead, or have left.
+    ///
+    /// ```
+    /// # use farfield_mu::{LogOptions, ReplicatedLog};
+    /// # let node = farfield::Node::builder().start()?;
+    /// # let log = ReplicatedLog::open(&node, "log", LogOptions::default())?;
+    /// assert_eq!(log.check_majority(), Ok(())); // while the nodes live
+    /// # Ok::<(), farfield::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`NoMajority`], with the number of those that are left.
+    pub fn check_majority(&self) -> std::result::Result<(), NoMajority> {
+        self.0.core.check_majority()
+    }
+
     /// How many entries are known here to be decided.
     ///
     /// ```

@@ -12,6 +12,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use farfield::swarm::NoMajority;
 use farfield::{Endpoint, ErrorKind};
+use farfield::{hamband, mu};
 use rustix::time::{ClockId, clock_gettime};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -26,6 +27,37 @@ pub(super) enum KvOp {
     Delete,
     /// A conditional update. It finds the value that it replaces.
     UpdateIf(u64),
+}
+
+/// A call of the replicated ledger.
+#[derive(Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum LedgerOp {
+    Deposit(u64),
+    Withdraw(u64),
+    Book(u64),
+    Strike(u64),
+    /// A query: the balance, how many numbers are struck, and how many were booked by each member.
+    Look,
+    /// Waits until all replicas have the calls of this node.
+    Stable,
+    /// Waits until this replica has the calls of the dead that any has.
+    Settled,
+    /// The final state.
+    Final,
+}
+
+impl LedgerOp {
+    /// Whether the leader of a group orders it.
+    pub(super) fn is_ordered(self) -> bool {
+        matches!(self, LedgerOp::Withdraw(_) | LedgerOp::Strike(_))
+    }
+}
+
+/// An object of which one thread of all nodes has the turn.
+#[derive(Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Turns {
+    Mutex,
+    Election,
 }
 
 /// A call. Objects that have a home are distinguished by it.
@@ -106,6 +138,33 @@ pub(super) enum Op {
     Copy {
         of: u16,
     },
+    /// Of the replicated ledger.
+    Ledger {
+        op: LedgerOp,
+    },
+    /// Takes the replicated lock, or is elected. It finds the token.
+    Grab {
+        of: Turns,
+    },
+    /// Under the replicated lock: stores the token on a node where the last holder has stored its own, and finds that.
+    Mark {
+        home: u16,
+        token: u64,
+    },
+    /// Whether the elected node leads, just before the end of the call.
+    Leads {
+        term: u64,
+    },
+    GiveBack {
+        of: Turns,
+        token: u64,
+    },
+    /// Proposes an entry of the replicated log. It finds the index.
+    Propose {
+        value: u64,
+    },
+    /// Reads the next entry of the replicated log: an index and a value.
+    ReadEntry,
     /// A call of another crate's load.
     Custom {
         load: String,
@@ -120,8 +179,13 @@ pub(super) enum Answer {
     Found(Option<u64>),
     Changed(bool),
     Value(u64),
-    Held { is_poisoned: bool },
+    Held {
+        is_poisoned: bool,
+    },
     Words([u64; 2]),
+    Numbers(Vec<u64>),
+    /// It has been proposed, and is decided at this index or never.
+    Unknown(u64),
     Custom(Value),
 }
 
@@ -151,6 +215,11 @@ impl Failure {
         let (debug, nodes) = match error.kind() {
             _ if let Some(missing) = error.custom_ref::<NoMajority>() => {
                 (format!("{missing:?}"), missing.failed.iter().map(|(node, _)| *node).collect())
+            }
+            _ if let Some(missing) = error.custom_ref::<mu::NoMajority>() => (format!("{missing:?}"), Vec::new()),
+            _ if let Some(full) = error.custom_ref::<mu::LogFull>() => (format!("{full:?}"), vec![full.behind]),
+            _ if let Some(wrong) = error.custom_ref::<hamband::WrongCoordination>() => {
+                (format!("{wrong:?}"), vec![wrong.from])
             }
             ErrorKind::Fabric(cause) => (format!("{:?}", cause.kind()), cause.node().into_iter().collect()),
             kind @ ErrorKind::Timeout { missing, .. } => (format!("{kind:?}"), missing.clone()),

@@ -12,6 +12,8 @@ use farfield::{Endpoint, Node, NodeId, Result};
 
 const ROLE: &str = "FARFIELD_TEST_ROLE";
 const BEGUN: &str = "has begun";
+/// What a process has measured is passed on, if its line begins like this.
+pub(crate) const MEASURED: &str = "measured: ";
 /// Longer than any step takes, in an emulated machine on a busy one, too.
 pub(crate) const STEP_MAX: Duration = Duration::from_secs(60);
 
@@ -69,6 +71,7 @@ impl Session {
         while let Some(left) = STEP_MAX.checked_sub(start.elapsed()) {
             match self.processes[&node.0].1.recv_timeout(left) {
                 Ok(line) if line.ends_with(what) => return,
+                Ok(line) if line.starts_with(MEASURED) => println!("{node} has {line}"),
                 Ok(_) => {}
                 Err(_) => break,
             }

@@ -23,9 +23,14 @@ pub(super) fn judge_and_leave_out(story: &mut Story, findings: &mut Findings) {
                 || format!("node {}, cut off: {:?} took {} ms", call.node, call.op, took_ns / 1_000_000),
             );
             let Some((_, failure)) = call.failure() else { continue };
-            // From there no majority of the memory nodes may be within reach.
+            // From there no majority of the memory nodes may be within reach, nor one of all nodes.
+            let is_replicated = matches!(
+                call.op,
+                Op::Swarm { .. } | Op::Ledger { .. } | Op::Grab { .. } | Op::GiveBack { .. } | Op::Propose { .. }
+            );
             let is_right = ["Unreachable", "Timeout", "Fenced"].contains(&failure.variant.as_str())
-                || failure.variant == "NoMajority" && matches!(call.op, Op::Swarm { .. });
+                || failure.variant == "NoMajority" && is_replicated
+                || failure.variant == "LogFull" && matches!(call.op, Op::Propose { .. });
             findings.verify("errors of those cut off", is_right, || {
                 format!("node {}, cut off: {:?} failed with `{}`", call.node, call.op, failure.text)
             });

@@ -7,7 +7,7 @@
 //! round trips longer.
 
 use super::{DECIDED_NS, Death, Findings, Story};
-use crate::chaos::log::{Call, Failure, Op};
+use crate::chaos::log::{Call, Failure, LedgerOp, Op, Turns};
 
 /// Round trips of one node's turn at a lock: it takes the lock, reads, changes two words, and releases the lock.
 const TURN_ROUND_TRIPS: u64 = 8;
@@ -91,6 +91,27 @@ pub(super) fn judge(story: &Story, findings: &mut Findings) {
     }
 }
 
+/// Whether the leader of a replicated log does its part for the call.
+fn is_of_log(op: &Op) -> bool {
+    match op {
+        Op::Ledger { op } => op.is_ordered(),
+        Op::Grab { .. } | Op::GiveBack { .. } | Op::Propose { .. } => true,
+        _ => false,
+    }
+}
+
+/// Whether the call goes on without a node, or says which of them are missing.
+fn depends_on_no_node(op: &Op) -> bool {
+    match op {
+        // It waits for all that live.
+        Op::Ledger { op: LedgerOp::Stable } => false,
+        // The holder's puts are visible before the next one holds.
+        Op::GiveBack { of: Turns::Mutex, .. } => false,
+        Op::Swarm { .. } | Op::Ledger { .. } => true,
+        op => is_of_log(op),
+    }
+}
+
 fn ms(ns: u64) -> u64 {
     ns / 1_000_000
 }
@@ -109,7 +130,7 @@ fn judge_failure(story: &Story, call: &Call, at_ns: u64, failure: &Failure) -> O
     let was_killed = |node: &u16| story.death_of(*node).is_some_and(|killed_ns| killed_ns <= at_ns);
     match failure.variant.as_str() {
         // It goes on without a node, or says which of them are missing.
-        "PeerDead" | "Unreachable" if matches!(call.op, Op::Swarm { .. }) => Some("no call depends on one node".into()),
+        "PeerDead" | "Unreachable" if depends_on_no_node(&call.op) => Some("no call depends on one node".into()),
         "PeerDead" | "ValueLost" => match failure.nodes[..] {
             _ if failure.variant == "ValueLost" && !matches!(call.op, Op::Kv { .. }) => {
                 Some("nothing can be lost".into())
@@ -118,6 +139,16 @@ fn judge_failure(story: &Story, call: &Call, at_ns: u64, failure: &Failure) -> O
             ref nodes if !nodes.is_empty() && nodes.iter().all(was_killed) => None,
             _ => Some("that node has not been killed".into()),
         },
+        // A replicated log goes on without a minority of its nodes, and replicas of a data type in any case.
+        "NoMajority" if is_of_log(&call.op) => {
+            let is_missing = |it: &&u16| was_killed(it) || story.was_harmed(**it, call.begin_ns, at_ns);
+            let missing: Vec<u16> = story.members.iter().filter(is_missing).copied().collect();
+            (!story.are_too_many(&missing)).then(|| format!("only nodes {missing:?} were killed or stopped"))
+        }
+        "LogFull" if matches!(call.op, Op::Propose { .. }) => {
+            let is_harmed = failure.nodes.iter().any(|it| story.was_harmed(*it, call.begin_ns, at_ns));
+            (!is_harmed).then(|| "that node reads".into())
+        }
         // The replicated store goes on without a minority of its memory nodes.
         "NoMajority" => {
             let is_missing =
@@ -146,10 +177,11 @@ fn judge_failure(story: &Story, call: &Call, at_ns: u64, failure: &Failure) -> O
             let find_out = story.detection_ns > 0 && story.members.iter().any(was_harmed);
             let is_slow = story.is_too_slow(call.begin_ns, at_ns, call.limit_ns);
             let may_be_missing = |node: &u16| find_out || is_slow || was_harmed(node) || was_killed(node);
-            // An empty queue needs no reason. The holder of a lock may itself wait for a harmed node.
+            // An empty queue needs no reason. The holder of a lock, or the leader of a log, may itself wait for a harmed node.
             let is_dequeue = matches!(call.op, Op::Dequeue { .. });
-            let is_of_lock =
-                matches!(call.op, Op::Lock { .. }) || failure.object.as_ref().is_some_and(|it| it.ends_with("/locks"));
+            let is_of_lock = matches!(call.op, Op::Lock { .. })
+                || is_of_log(&call.op)
+                || failure.object.as_ref().is_some_and(|it| it.ends_with("/locks"));
             if let Some(named) = failure.nodes.iter().find(|node| !is_of_lock && !may_be_missing(node)) {
                 return Some(format!("node {named} was not stopped"));
             }

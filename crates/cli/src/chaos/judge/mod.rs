@@ -3,6 +3,7 @@
 
 mod barrier;
 mod cut;
+mod entries;
 mod errors;
 mod kv;
 mod locks;
@@ -10,7 +11,9 @@ pub(super) mod pace;
 mod queue;
 mod ring;
 mod swarm;
+mod turns;
 mod vars;
+mod wrdt;
 
 use std::collections::BTreeMap;
 
@@ -152,7 +155,8 @@ pub(super) fn judge(story: &mut Story) -> Findings {
         findings.count(what, nodes as u64);
     }
     let of_objects = [kv::judge, queue::judge, locks::judge, ring::judge, barrier::judge, vars::judge, swarm::judge];
-    for judge in of_objects.into_iter().chain([errors::judge, custom::judge]) {
+    let of_replicas = [wrdt::judge, turns::judge, entries::judge];
+    for judge in of_objects.into_iter().chain(of_replicas).chain([errors::judge, custom::judge]) {
         judge(story, &mut findings);
     }
     findings
@@ -162,7 +166,7 @@ pub(super) fn judge(story: &mut Story) -> Findings {
 mod tests {
     use serde_json::Value;
 
-    use super::super::log::{Answer, Failure, KvOp, Op};
+    use super::super::log::{Answer, Failure, KvOp, LedgerOp, Op, Turns};
     use super::*;
     use crate::{Load, Parts, parts};
 
@@ -236,6 +240,9 @@ mod tests {
             done(0, Op::Meet { path: "chaos/0/barrier-0".into(), round: 1, again: false }, Answer::Done),
             done(0, Op::Add { counter: 0 }, Answer::Value(0)),
             done(0, Op::Swarm { key: 1, op: KvOp::Get }, Answer::Found(None)),
+            done(0, Op::Ledger { op: LedgerOp::Deposit(1) }, Answer::Changed(true)),
+            done(0, Op::Grab { of: Turns::Mutex }, Answer::Value(1)),
+            done(0, Op::Propose { value: 1 }, Answer::Changed(false)),
             of_guest(30),
             // On the losing side of the cut: judged as such, and by nobody else.
             call(2, 1100, Op::Flush, Some((1110, Err(failure("PeerDead", &[0]))))),
@@ -245,9 +252,12 @@ mod tests {
             ("additions", 1),
             ("calls cut off within their time", 1),
             ("calls of guest", 1),
-            ("calls within their time", 8),
+            ("calls of replicated types", 1),
+            ("calls within their time", 11),
             ("deaths found out", 1),
             ("deaths of waiters", 0),
+            ("entries decided", 0),
+            ("entries that reach all", 2),
             ("errors of those cut off", 1),
             ("histories of keys", 1),
             ("histories of queues", 1),
@@ -264,6 +274,8 @@ mod tests {
             ("queues opened with newcomers", 0),
             ("streams of messages", 1),
             ("tickets of the dead", 0),
+            ("tokens", 1),
+            ("turns at the replicated lock", 1),
             ("values dequeued", 0),
         ];
         assert_eq!(counts(&findings), expected);

@@ -115,10 +115,16 @@ fn recovery(story: &Story, death: &Death) -> Recovery {
         count(done, end_ns - SECOND_NS, end_ns) * 100 / before.max(1)
     };
     let is_left = story.homes.iter().any(|home| survives(*home));
-    // Without most of its memory nodes, the replicated store stands still.
+    // Without most of its memory nodes, the replicated store stands still, and so does without most nodes what is ordered by a
+    // log. The calls of the replicated ledger that are not go on.
     let dead: Vec<u16> = story.members.iter().copied().filter(|node| !survives(*node)).collect();
     if story.are_most_memory(&dead) {
         done.remove("swarm");
+    }
+    if story.are_too_many(&dead) {
+        for load in ["mutex", "election", "entries"] {
+            done.remove(load);
+        }
     }
     let all: Vec<u64> = done.values().flatten().copied().collect();
     let before_per_s = count(&all, from_ns, until_ns) * SECOND_NS / (until_ns - from_ns).max(1);
@@ -143,6 +149,8 @@ fn progress_ns(call: &Call) -> Option<u64> {
     match (&call.op, call.success(), call.failure()) {
         // Finding a ring full is no progress.
         (Op::Send { .. }, Some((_, Answer::Changed(false))), _) => None,
+        // Another node leads, or none.
+        (Op::Propose { .. }, Some((_, Answer::Changed(false) | Answer::Unknown(_))), _) => None,
         (_, Some((at_ns, _)), _) => Some(at_ns),
         // It has reached the live nodes.
         (Op::Announce { .. } | Op::Push { .. }, _, Some((at_ns, failure))) => failure.is_death().then_some(at_ns),

@@ -2,12 +2,15 @@
 //! A load itself checks only properties that it sees at once, and cannot log.
 
 mod barrier;
+mod entries;
 mod kv;
 mod locks;
 mod queue;
 mod ring;
 mod swarm;
+mod turns;
 mod vars;
+mod wrdt;
 
 use std::time::Duration;
 
@@ -17,6 +20,9 @@ use rand::rngs::SmallRng;
 
 pub(super) use self::queue::CAPACITY as QUEUE_CAPACITY;
 pub(super) use self::swarm::memory_of;
+#[cfg(test)]
+pub(super) use self::wrdt::LedgerUpdate;
+pub(super) use self::wrdt::{Ledger, numbers_of};
 use super::custom;
 use super::log::{Answer, Failure, Op, Recorder};
 use super::processes::{Opening, Said};
@@ -31,6 +37,9 @@ const KV_THREADS: usize = 2;
 const HOMES_MAX: usize = 5;
 const HOMES_MIN: usize = 2;
 const OPENINGS: usize = 32;
+/// A replicated log takes one of the 250 permission groups that a node has for its life, and a generation opens three: so
+/// many generations have any.
+const LOGS_GENERATIONS: u64 = 80;
 
 /// The nodes that store the objects with a single home: others in each generation, unless these are all nodes.
 pub(super) fn homes_of(generation: u64, members: &[u16]) -> impl Iterator<Item = u16> {
@@ -69,6 +78,7 @@ pub(super) struct Place<'a> {
     pub(super) members: Vec<NodeId>,
     /// The nodes that store the objects with a single home.
     pub(super) homes: Vec<NodeId>,
+    generation: u64,
     seed: u64,
     is_placed_by_hash: bool,
     locks: LockKind,
@@ -84,6 +94,7 @@ impl Place<'_> {
             path: format!("chaos/{}/", opening.generation),
             members,
             homes,
+            generation: opening.generation,
             seed: opening.seed,
             is_placed_by_hash: opening.is_placed_by_hash,
             locks: opening.locks,
@@ -150,6 +161,14 @@ pub(super) fn open_all(place: &mut Place<'_>) -> Result<Loads, Failure> {
     loads.push(("barrier".into(), thread(barrier::BarrierLoad::open(place)?)));
     loads.push(("vars".into(), thread(vars::VarsLoad::open(place)?)));
     loads.push(("swarm".into(), swarm::open(place)?));
+    if place.generation < LOGS_GENERATIONS {
+        loads.push(("wrdt".into(), thread(wrdt::WrdtLoad::open(place)?)));
+        loads.push(match place.seed % 3 {
+            0 => ("entries".into(), thread(entries::EntriesLoad::open(place)?)),
+            1 => ("mutex".into(), thread(turns::MutexLoad::open(place)?)),
+            _ => ("election".into(), thread(turns::ElectionLoad::open(place)?)),
+        });
+    }
     custom::open_all(place, &mut loads)?;
     Ok(loads)
 }

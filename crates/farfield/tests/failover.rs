@@ -1,0 +1,383 @@
+//! `kill -9` of a leader under load, in sessions of real processes: nothing that was acknowledged is lost, the survivors agree, and
+//! go on. Each test prints how long the next leader took from the moment at which its node knew of the death.
+
+mod session;
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use farfield::hamband::types::Account;
+use farfield::mu::{LogReader, NoMajority, NotLeader, OutcomeUnknown};
+use farfield::{
+    AtomicVar, Barrier, Election, Endpoint, Error, LogOptions, MemberStatus, Node, NodeId, Replicated, ReplicatedLog,
+    ReplicatedMutex, ReplicatedOptions, Result,
+};
+
+use session::{MEASURED, STEP_MAX, Session, begun};
+
+/// How long a call of the next leader may take. The aim is 10 ms, which a busy machine may miss: the tests print what it was.
+const SOON: Duration = Duration::from_secs(5);
+
+// ---- the parent -----------------------------------------------------------------------------------------------------
+
+/// Plays a role in so many processes, and kills the first ones, each in turn when it has said that it is at work as the leader.
+fn without_leaders(role: &str, nodes: u16, leaders: u16) {
+    let mut session = Session::start(role, nodes);
+    session.all_begun();
+    for leader in 0..leaders {
+        session.hear(NodeId(leader), "leads");
+        session.kill(NodeId(leader));
+    }
+    session.end(leaders..nodes);
+}
+
+#[test]
+fn an_account_outlives_two_leaders() {
+    without_leaders("account", 5, 2);
+}
+
+#[test]
+fn a_log_outlives_its_leader() {
+    without_leaders("log", 3, 1);
+}
+
+#[test]
+fn a_replicated_lock_outlives_its_holder_and_leader() {
+    without_leaders("mutex", 3, 1);
+}
+
+#[test]
+fn an_election_outlives_its_leader() {
+    without_leaders("election", 3, 1);
+}
+
+#[test]
+fn what_is_not_ordered_goes_on_without_most_nodes() {
+    if session::is_on_verbs() {
+        return; // no majority is left that could decide about the others
+    }
+    without_leaders("minority", 3, 2);
+}
+
+// ---- the children ---------------------------------------------------------------------------------------------------
+
+/// Not a test: the role of a child process.
+#[test]
+fn node_process() {
+    session::play(Duration::from_secs(20), |role, node, endpoint| match role {
+        "account" => account(node, endpoint),
+        "minority" => minority(node, endpoint),
+        "log" => log(node, endpoint),
+        "mutex" => mutex(node, endpoint),
+        "election" => election(node, endpoint),
+        role => panic!("no role {role}"),
+    });
+}
+
+fn is_dead(node: &Node, other: NodeId) -> bool {
+    !matches!(node.status_of(other), MemberStatus::Member | MemberStatus::Suspected)
+}
+
+/// Runs `body` beside a thread that notes when this node knows of a death: then `body` can say how long it has taken since.
+fn watching<T>(node: &Node, victim: NodeId, body: impl FnOnce(&AtomicU64) -> T) -> T {
+    let known = AtomicU64::new(0);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let endpoint = node.endpoint().expect("an endpoint");
+            let dies = || is_dead(node, victim).then_some(());
+            let deadline = endpoint.now() + STEP_MAX;
+            if endpoint.block_on(endpoint.wait_until(deadline, dies)).is_ok() {
+                known.store(endpoint.now().ns, Ordering::Release);
+            }
+        });
+        body(&known)
+    })
+}
+
+/// Prints how long it is since the death was known, and checks that it is not long.
+fn took(what: &str, known: &AtomicU64, endpoint: &Endpoint) {
+    let since = Duration::from_nanos(endpoint.now().ns.saturating_sub(known.load(Ordering::Acquire)));
+    println!("{MEASURED}{what} {since:.1?} after the death was known");
+    assert!(since < SOON, "{what}: {since:?}");
+}
+
+/// Leaves the machine to others for a moment.
+fn rest(endpoint: &Endpoint) {
+    let _ = endpoint.block_on(endpoint.wait_until(endpoint.now() + Duration::from_millis(1), || None::<()>));
+}
+
+/// Waits for all survivors.
+fn meet(node: &Node, endpoint: &Endpoint, path: &str, survivors: &[NodeId]) -> Result<()> {
+    let mut part = Barrier::open_among(node, path, 1, survivors)?.thread()?;
+    endpoint.block_on(part.wait(endpoint))
+}
+
+/// What has been called with a kind of call, on a node that survives: before each call, and after it.
+struct Tally {
+    begun: AtomicVar,
+    ended: AtomicVar,
+}
+
+impl Tally {
+    fn open(node: &Node, kind: &str, home: NodeId) -> Result<Tally> {
+        let open = |part: &str| AtomicVar::open(node, &format!("{kind}/{part}"), home);
+        Ok(Tally { begun: open("begun")?, ended: open("ended")? })
+    }
+
+    fn count(&self, endpoint: &Endpoint, call: impl FnOnce() -> Result<bool>) -> Result<bool> {
+        endpoint.block_on(self.begun.fetch_add(endpoint, 1))?;
+        let made = call()?;
+        if made {
+            endpoint.block_on(self.ended.fetch_add(endpoint, 1))?;
+        } else {
+            endpoint.block_on(self.begun.fetch_add(endpoint, u64::MAX))?;
+        }
+        Ok(made)
+    }
+
+    /// How many calls there were: between these numbers.
+    fn between(&self, endpoint: &Endpoint) -> Result<[u128; 2]> {
+        let ended = endpoint.block_on(self.ended.load(endpoint))?;
+        Ok([ended.into(), endpoint.block_on(self.begun.load(endpoint))?.into()])
+    }
+}
+
+/// All nodes pay in and withdraw. The leader of withdrawals dies, and then the next one.
+fn account(node: &Node, endpoint: &Endpoint) -> Result<()> {
+    let account = Replicated::open(node, "account", Account::default(), ReplicatedOptions::default())?;
+    let mut writer = account.writer()?;
+    let (deposits, withdrawals) =
+        (Tally::open(node, "deposits", NodeId(2))?, Tally::open(node, "withdrawals", NodeId(2))?);
+    let balances = AtomicVar::open(node, "balances", NodeId(2))?;
+    begun();
+    let mut round = 0;
+    let mut go = |until: &dyn Fn() -> bool| -> Result<()> {
+        while !until() {
+            round += 1;
+            deposits.count(endpoint, || {
+                let done = endpoint.block_on(writer.update(endpoint, &Account::deposit_of(1)))?;
+                Ok(done.is_ok())
+            })?;
+            // At times more than there may be.
+            for _ in 0..1 + round % 2 {
+                withdrawals.count(endpoint, || {
+                    let done = endpoint.block_on(writer.update(endpoint, &Account::withdrawal_of(1)))?;
+                    Ok(done.is_ok())
+                })?;
+            }
+            rest(endpoint);
+        }
+        Ok(())
+    };
+    for leader in [NodeId(0), NodeId(1)] {
+        if node.id() == leader {
+            let calls = AtomicU64::new(0);
+            go(&|| calls.fetch_add(1, Ordering::Relaxed) == 50)?;
+            println!("leads");
+            go(&|| false)?;
+        }
+        let is_next = node.id().0 == leader.0 + 1;
+        watching(node, leader, |known| {
+            go(&|| known.load(Ordering::Acquire) != 0)?;
+            if is_next {
+                took("a withdrawal of the next leader returned", known, endpoint);
+            }
+            Ok::<_, Error>(())
+        })?;
+        // It is one of those who know last, perhaps, but all know of it now.
+        let calls = AtomicU64::new(0);
+        go(&|| calls.fetch_add(1, Ordering::Relaxed) == 50)?;
+    }
+    let survivors = [NodeId(2), NodeId(3), NodeId(4)];
+    endpoint.block_on(writer.stable(endpoint))?;
+    let settled = || [NodeId(0), NodeId(1)].iter().all(|dead| account.is_settled(*dead)).then_some(());
+    endpoint.block_on(endpoint.wait_until(endpoint.deadline(), settled))?;
+    meet(node, endpoint, "stable", &survivors)?;
+    let balance = account.query(Account::balance)?;
+    let sum = endpoint.block_on(balances.fetch_add(endpoint, balance as u64))?;
+    assert_eq!(u128::from(sum) % balance.max(1), 0, "the replicas differ");
+    let ([paid, paid_at_most], [taken, taken_at_most]) = (deposits.between(endpoint)?, withdrawals.between(endpoint)?);
+    // Each of the dead has been in the middle of one call.
+    assert!(paid_at_most - paid + taken_at_most - taken <= 2, "{paid} to {paid_at_most}, {taken} to {taken_at_most}");
+    let between = paid.saturating_sub(taken_at_most)..=paid_at_most - taken;
+    assert!(between.contains(&balance), "{balance} of {between:?}");
+    assert!(taken > 100 && paid > 100, "{paid} deposits, {taken} withdrawals");
+    meet(node, endpoint, "end", &survivors)
+}
+
+/// Two of three nodes die. A withdrawal on the third fails at once, and a deposit does not.
+fn minority(node: &Node, endpoint: &Endpoint) -> Result<()> {
+    let account = Replicated::open(node, "account", Account::default(), ReplicatedOptions::default())?;
+    let mut writer = account.writer()?;
+    begun();
+    if node.id() != NodeId(2) {
+        assert!(endpoint.block_on(writer.update(endpoint, &Account::deposit_of(5)))?.is_ok());
+        endpoint.block_on(writer.stable(endpoint))?;
+        println!("leads");
+        std::thread::park();
+    }
+    let error = loop {
+        match endpoint.block_on(writer.update(endpoint, &Account::withdrawal_of(1))) {
+            Ok(_) => rest(endpoint),
+            Err(error) => break error,
+        }
+    };
+    let missing = error.custom_ref::<NoMajority>().unwrap_or_else(|| panic!("{error}"));
+    assert_eq!((missing.of, missing.needed, missing.present), (3, 2, 1));
+    let before = account.query(Account::balance)?;
+    assert!(endpoint.block_on(writer.update(endpoint, &Account::deposit_of(7)))?.is_ok());
+    endpoint.block_on(writer.stable(endpoint))?;
+    assert_eq!(account.query(Account::balance)?, before + 7);
+    Ok(())
+}
+
+/// Reads what there is, and checks that the entries of each node are in order.
+fn read(reader: &mut LogReader, seen: &mut Vec<u64>) -> Result<()> {
+    let mut entry = Vec::new();
+    while reader.try_next(&mut entry)?.is_some() {
+        seen.push(entry.first_chunk().map_or(0, |word| u64::from_le_bytes(*word)));
+    }
+    reader.acknowledge();
+    Ok(())
+}
+
+/// The leader proposes numbers, dies, and the next one goes on.
+fn log(node: &Node, endpoint: &Endpoint) -> Result<()> {
+    let log = ReplicatedLog::open(node, "log", LogOptions { entry_bytes_max: 8, entries: 64 })?;
+    let (mut proposer, mut reader, mut seen) = (log.proposer()?, log.reader()?, Vec::new());
+    // The highest number that is decided, and that may be.
+    let (decided, proposed) =
+        (AtomicVar::open(node, "decided", NodeId(1))?, AtomicVar::open(node, "begun", NodeId(1))?);
+    begun();
+    if node.id() == NodeId(0) {
+        endpoint.block_on(endpoint.wait_until(endpoint.deadline(), || log.is_leader().then_some(())))?;
+        for number in 1u64.. {
+            endpoint.block_on(proposed.store(endpoint, number))?;
+            endpoint.block_on(proposer.propose(endpoint, &number.to_le_bytes()))?;
+            endpoint.block_on(decided.store(endpoint, number))?;
+            read(&mut reader, &mut seen)?;
+            if number == 200 {
+                println!("leads");
+            }
+        }
+    }
+    let next = NodeId(1);
+    watching(node, NodeId(0), |known| {
+        while known.load(Ordering::Acquire) == 0 {
+            read(&mut reader, &mut seen)?;
+            rest(endpoint);
+        }
+        if node.id() != next {
+            return Ok(());
+        }
+        for number in (1u64 << 32)..(1 << 32) + 200 {
+            loop {
+                let leads = || log.is_leader().then_some(());
+                endpoint.block_on(endpoint.wait_until(endpoint.deadline(), leads))?;
+                // Its own reader may have filled the log.
+                read(&mut reader, &mut seen)?;
+                match endpoint.block_on(proposer.propose(endpoint, &number.to_le_bytes())) {
+                    Ok(_) => break,
+                    Err(error) if error.custom_ref::<NotLeader>().is_some() => {}
+                    Err(error) => {
+                        assert!(error.custom_ref::<OutcomeUnknown>().is_none(), "no other node leads: {error}");
+                        return Err(error);
+                    }
+                }
+            }
+            if number == 1 << 32 {
+                took("the first entry of the next leader was decided", known, endpoint);
+            }
+        }
+        Ok(())
+    })?;
+    let last = (1u64 << 32) + 199;
+    while seen.last() != Some(&last) {
+        let is_there = || reader.has_next().then_some(());
+        endpoint.block_on(endpoint.wait_until(endpoint.deadline(), is_there))?;
+        read(&mut reader, &mut seen)?;
+    }
+    let (decided, proposed) = (endpoint.block_on(decided.load(endpoint))?, endpoint.block_on(proposed.load(endpoint))?);
+    let of_dead = seen.iter().filter(|number| **number < 1 << 32).count() as u64;
+    assert!((decided..=proposed).contains(&of_dead), "{of_dead}, and {decided} were decided of {proposed}");
+    let all: Vec<u64> = (1..=of_dead).chain(1 << 32..=last).collect();
+    assert_eq!(seen, all);
+    meet(node, endpoint, "end", &[NodeId(1), NodeId(2)])
+}
+
+/// The holder dies, which leads the log of the lock. A counter under the lock has all increments.
+fn mutex(node: &Node, endpoint: &Endpoint) -> Result<()> {
+    let lock = ReplicatedMutex::open(node, "lock")?;
+    let (token, counter) = (AtomicVar::open(node, "token", NodeId(1))?, AtomicVar::open(node, "counter", NodeId(1))?);
+    let in_all = AtomicVar::open(node, "turns", NodeId(1))?;
+    // Under the lock, with the token that the last holder has left.
+    let turn = |is_last: bool| -> Result<u64> {
+        let guard = endpoint.block_on(lock.lock(endpoint))?;
+        let before = endpoint.block_on(token.load(endpoint))?;
+        assert!(before < guard.token(), "the token {} comes after {before}", guard.token());
+        endpoint.block_on(token.store(endpoint, guard.token()))?;
+        let count = endpoint.block_on(counter.load(endpoint))?;
+        endpoint.block_on(counter.store(endpoint, count + 1))?;
+        if is_last {
+            println!("leads");
+            std::thread::park();
+        }
+        let token = guard.token();
+        endpoint.block_on(guard.unlock(endpoint))?;
+        Ok(token)
+    };
+    begun();
+    if node.id() == NodeId(0) {
+        for round in 1.. {
+            turn(round == 50)?;
+        }
+    }
+    let mut turns = 0;
+    watching(node, NodeId(0), |known| {
+        while known.load(Ordering::Acquire) == 0 {
+            turn(false)?;
+            turns += 1;
+        }
+        if node.id() == NodeId(1) {
+            took("the lock was held again", known, endpoint);
+        }
+        Ok::<_, Error>(())
+    })?;
+    for _ in 0..50 {
+        turn(false)?;
+        turns += 1;
+    }
+    endpoint.block_on(in_all.fetch_add(endpoint, turns))?;
+    meet(node, endpoint, "counted", &[NodeId(1), NodeId(2)])?;
+    let (count, turns) = (endpoint.block_on(counter.load(endpoint))?, endpoint.block_on(in_all.load(endpoint))?);
+    assert_eq!(count, turns + 50);
+    meet(node, endpoint, "end", &[NodeId(1), NodeId(2)])
+}
+
+/// The elected leader dies, which leads the log of the election, too.
+fn election(node: &Node, endpoint: &Endpoint) -> Result<()> {
+    let election = Election::open(node, "election", Duration::from_millis(300))?;
+    begun();
+    if node.id() == NodeId(0) {
+        let leadership = endpoint.block_on(election.campaign(endpoint))?;
+        println!("leads");
+        std::thread::park();
+        drop(leadership);
+    }
+    let (first, term) = endpoint.block_on(election.wait_until_leader(endpoint))?;
+    watching(node, NodeId(0), |known| {
+        while node.id() == NodeId(2) && election.leader() == Some((first, term)) {
+            rest(endpoint);
+        }
+        let leadership = endpoint.block_on(election.campaign(endpoint))?;
+        assert!(leadership.term() > term, "term {} after {term}", leadership.term());
+        if node.id() == NodeId(1) {
+            // The lease has ended, or the thread beside this one has not run yet.
+            let is_known = || (known.load(Ordering::Acquire) != 0).then_some(());
+            endpoint.block_on(endpoint.wait_until(endpoint.deadline(), is_known))?;
+            took("another node was elected", known, endpoint);
+        }
+        endpoint.block_on(leadership.resign(endpoint))
+    })?;
+    meet(node, endpoint, "end", &[NodeId(1), NodeId(2)])
+}
