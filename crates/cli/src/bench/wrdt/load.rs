@@ -348,6 +348,8 @@ impl Load for Account {
 const STAYS: u32 = 100;
 /// Elements that come and go.
 const COMES: u32 = 1_000;
+/// Elements that are added in sets, of which the summary fits into its slot.
+const FITS: u32 = 50;
 
 impl Load for BankMap<u32> {
     fn initial() -> Self {
@@ -402,7 +404,7 @@ impl Load for ProjectManagement<u32, u32> {
             ProjectMethod::AddProject => ProjectUpdate::AddProject(comes),
             ProjectMethod::DeleteProject => ProjectUpdate::DeleteProject(comes),
             ProjectMethod::WorksOn => ProjectUpdate::WorksOn { employee, project },
-            ProjectMethod::AddEmployee => ProjectUpdate::AddEmployee([comes].into()),
+            ProjectMethod::AddEmployee => ProjectUpdate::AddEmployee([STAYS + draws.element(FITS)].into()),
         }
     }
 
@@ -444,7 +446,7 @@ impl Load for Auction<u32> {
 
     fn call(&self, method: AuctionMethod, draws: &mut Draws) -> AuctionUpdate<u32> {
         match method {
-            AuctionMethod::Register => AuctionUpdate::Register([draws.element(ELEMENTS)].into()),
+            AuctionMethod::Register => AuctionUpdate::Register([STAYS + draws.element(FITS)].into()),
             AuctionMethod::Bid => AuctionUpdate::Bid { buyer: draws.element(STAYS), amount: draws.below(1_000) },
             AuctionMethod::Close => AuctionUpdate::Close { buyer: 0, amount: 0 },
         }

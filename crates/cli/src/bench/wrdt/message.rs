@@ -287,12 +287,12 @@ impl<T: Load> Client<T> for Messages<T> {
 
 impl<T: Load> Shared<T> {
     fn send_to_all(&self, frame: &[u8]) -> Result<()> {
-        let others = self.outs.iter().enumerate().filter(|(rank, _)| *rank != self.me);
-        Ok(others.map(|(_, out)| lock(out).send(frame)).collect::<io::Result<()>>()?)
+        let mut others = self.outs.iter().enumerate().filter(|(rank, _)| *rank != self.me);
+        Ok(others.try_for_each(|(_, out)| lock(out).send(frame))?)
     }
 
     fn flush(&self) -> Result<()> {
-        Ok(self.outs.iter().map(|out| lock(out).flush()).collect::<io::Result<()>>()?)
+        Ok(self.outs.iter().try_for_each(|out| lock(out).flush())?)
     }
 
     /// Applies a conflicting call as its leader, and sends it to all. Under the lock, so that all receive them in the order in which they are applied.

@@ -20,7 +20,7 @@ pub(super) struct Sample {
     updates: u16,
     system: Kind,
     calls_per_s: f64,
-    /// The mean time of an update.
+    /// An update's mean time.
     update_ns: f64,
 }
 
@@ -53,7 +53,7 @@ pub(super) fn write(all: &[Sample], out: &mut dyn Write) -> io::Result<()> {
         for (system, of) in others {
             let Some((of_other, other_ns)) = of else { continue };
             let (times, faster) = (calls / of_other, other_ns / update_ns);
-            write!(out, "; {times:.1} x {system}, an update takes 1/{faster:.1} of its time")?;
+            write!(out, "; {times:.1} x {system} (updates {faster:.1} x as fast)")?;
             let name = format!("{kind}, {nodes} nodes, {updates} %");
             let paper = papers(system);
             if times < 1.0 {

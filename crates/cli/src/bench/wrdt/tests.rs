@@ -72,9 +72,8 @@ fn converge<T: Load + Sync>(batch: usize) -> Vec<(T, usize)> {
         worker::meet(&endpoint, &mut phases)?;
         Ok((state, refused))
     };
-    let failed = |error: anyhow::Error| {
-        farfield::Error::from(farfield::ErrorKind::Config { why: format!("{error:#}") })
-    };
+    let failed =
+        |error: anyhow::Error| farfield::Error::from(farfield::ErrorKind::Config { why: format!("{error:#}") });
     farfield::on_each(&nodes, |node| run(node).map_err(failed)).expect("no node fails")
 }
 
@@ -103,9 +102,8 @@ fn a_leader_refuses_what_is_not_permissible() {
         worker::meet(&endpoint, &mut phases)?;
         Ok(is_permitted)
     };
-    let failed = |error: anyhow::Error| {
-        farfield::Error::from(farfield::ErrorKind::Config { why: format!("{error:#}") })
-    };
+    let failed =
+        |error: anyhow::Error| farfield::Error::from(farfield::ErrorKind::Config { why: format!("{error:#}") });
     let ends = farfield::on_each(&nodes, |node| run(node).map_err(failed)).expect("no node fails");
     assert_eq!(ends.into_iter().filter(|is_permitted| *is_permitted).count(), 1);
 }
@@ -170,7 +168,10 @@ fn a_death_is_told_by_what_was_before_and_after() {
     let text = String::from_utf8(out).expect("text");
     assert!(text.starts_with("counter hamband: a leader was killed after 1.00 s."), "{text}");
     assert!(text.contains("updates: 10,000 before, 10,000 in the 1.00 s after (100 %)"), "{text}");
-    assert!(text.contains("conflicting ones: 10,000 before, 9,600 in the 1.00 s after (96 %); none ended for 40 ms"), "{text}");
+    assert!(
+        text.contains("conflicting ones: 10,000 before, 9,600 in the 1.00 s after (96 %); none ended for 40 ms"),
+        "{text}"
+    );
     assert!(text.contains("took 100 ns before, 40.0 ms after"), "{text}");
     assert_eq!(death.lines()[1].points.len(), 200);
 }
