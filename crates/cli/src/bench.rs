@@ -20,6 +20,7 @@ mod threads;
 mod transfers;
 mod worker;
 mod workload;
+mod wrdt;
 
 use anyhow::Result;
 use clap::{Args, Subcommand};
@@ -48,6 +49,8 @@ enum Command {
     Queue(queue::QueueArgs),
     /// Compare the replicated store with other ways to keep values on memory nodes, and kill one of these
     Swarm(swarm::SwarmArgs),
+    /// Compare replicated data types with state machine replication and message passing, and kill a node
+    Wrdt(wrdt::WrdtArgs),
     /// Wait for long for an object of another process
     Idle(idle::IdleArgs),
     /// Time waited-for 8-byte put, get, cas and faa to another process
@@ -64,6 +67,7 @@ pub(crate) fn main(args: BenchArgs) -> Result<()> {
         Command::Collectives(args) => collectives::main(&args),
         Command::Queue(args) => queue::main(&args),
         Command::Swarm(args) => swarm::main(&args),
+        Command::Wrdt(args) => wrdt::main(&args),
         Command::Idle(args) => idle::main(&args),
         Command::Fabric(args) => fabric::main(&args),
     }

@@ -1,4 +1,4 @@
-//! `farfield bench barrier`, `broadcast`, `collectives`, `queue`, `swarm` and `idle`, end to end: real processes, small runs.
+//! `farfield bench barrier`, `broadcast`, `collectives`, `queue`, `swarm`, `wrdt` and `idle`, end to end: real processes, small runs.
 
 use std::collections::BTreeMap;
 use std::process::{Command, Output, Stdio};
@@ -153,6 +153,48 @@ fn a_memory_node_is_killed_and_no_call_fails() {
     assert!(picture.contains("workload a") && picture.contains("seconds"), "{picture}");
 }
 
+#[test]
+fn replicated_types_take_as_many_operations_as_their_categories() {
+    let options = ["--system", "hamband,smr,msg,msg-batch", "--type", "counter,gset-buffered,account"];
+    let sizes = ["--nodes", "3", "--calls", "2000"];
+    let (lines, table) = measured(&[&["wrdt"][..], &options, &sizes].concat());
+    each_is_whole(&lines, "wrdt");
+    let of = |case: &str| {
+        let found = lines.iter().find(|line| line["case"] == case);
+        found.unwrap_or_else(|| panic!("there is no {case}: {table}"))
+    };
+    assert_eq!(lines.len(), 4 * (4 + 4 + 5), "{table}");
+    let made = |what: &str| number(&of(what)["operations"]);
+    assert_eq!((made("counter hamband calls"), made("counter hamband updates")), (2000.0, 500.0));
+    assert_eq!((made("counter smr queries"), made("account msg Withdraw, conflicting")), (1500.0, 250.0));
+    let puts = |case: &str| number(&of(case)["figures"]["puts"]);
+    for case in ["counter hamband Add, reducible", "gset-buffered hamband Add, conflict-free"] {
+        // The service thread may acknowledge something meanwhile.
+        assert!((2.0..2.5).contains(&puts(case)), "{case}: {table}");
+        assert!(number(&of(case)["round_trips_per_op"]) < 0.2, "{case}: {table}");
+    }
+    for case in ["counter msg Add, conflict-free", "account msg Withdraw, conflicting"] {
+        assert!((2.0..2.1).contains(&puts(case)), "{case}: {table}");
+    }
+    let trips = number(&of("counter smr Add, conflicting")["round_trips_per_op"]);
+    assert!((1.0..1.5).contains(&trips), "{trips}: {table}");
+    assert!(lines.iter().all(|line| line["setup"]["update_percent"] == 25), "{table}");
+    assert!(table.contains("account, 3 nodes, 25 % updates: hamband"), "{table}");
+}
+
+#[test]
+fn a_leader_is_killed_and_another_one_goes_on() {
+    let picture = tempfile::NamedTempFile::new().expect("a file");
+    let file = picture.path().to_str().expect("text");
+    let options = ["--type", "courseware", "--nodes", "3", "--kill", "leader", "--seconds", "2", "--svg", file];
+    let (lines, table) = measured(&[&["wrdt"][..], &options].concat());
+    assert_eq!(lines.len(), 3 + 4);
+    assert!(lines[0]["case"] == "courseware hamband calls, leader killed", "{table}");
+    assert!(table.contains("a leader was killed after") && table.contains("conflicting ones:"), "{table}");
+    let picture = std::fs::read_to_string(file).expect("the picture");
+    assert!(picture.contains("courseware hamband updates") && picture.contains("seconds"), "{picture}");
+}
+
 /// The nodes that a benchmark has started, in their order.
 fn nodes(id: u32) -> Vec<String> {
     let list = std::fs::read_to_string(format!("/proc/{id}/task/{id}/children")).unwrap_or_default();
@@ -184,6 +226,8 @@ fn a_node_that_dies_ends_the_run_and_is_named() {
         "queue",
         "swarm --clients 1 --keys 100",
         "transfers",
+        "wrdt --calls 1000000000 --nodes 2",
+        "wrdt --system msg --calls 1000000000 --nodes 2",
     ] {
         let mut command = Command::new(env!("CARGO_BIN_EXE_farfield"));
         command
@@ -229,6 +273,11 @@ fn values_that_make_no_sense_are_refused() {
         (&["swarm", "--peer", "mpi"], "--system"),
         (&["swarm", "--system", "fusee", "--window", "2"], "--window"),
         (&["swarm", "--clients", "128"], "--clients"),
+        (&["wrdt", "--nodes", "1"], "--nodes"),
+        (&["wrdt", "--updates", "0"], "--updates"),
+        (&["wrdt", "--peer", "mpi"], "--system"),
+        (&["wrdt", "--system", "msg", "--kill", "leader"], "--kill"),
+        (&["wrdt", "--nodes", "2", "--kill", "follower"], "--kill"),
         (&["queue", "--capacity", "0"], "--capacity"),
         (&["queue", "--seconds", "0"], "between 0 and a day"),
         (&["queue", "--pin", "often"], "--pin"),

@@ -82,6 +82,7 @@ mod replicated;
 // The unit tests run none of them, and are built sooner without.
 #[cfg(all(feature = "scenarios", not(test)))]
 pub mod scenarios;
+mod serialised;
 #[cfg(any(not(seeded), clippy, doc, rust_analyzer))]
 mod summaries;
 pub mod types;
@@ -98,4 +99,5 @@ pub use self::data_type::{DataType, Method, Update};
 pub use self::errors::{NoSummary, RefusedAtLength, WrongCoordination};
 pub use self::options::ReplicatedOptions;
 pub use self::replicated::Replicated;
+pub use self::serialised::Serialised;
 pub use self::writer::Writer;

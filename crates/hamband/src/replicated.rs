@@ -9,7 +9,7 @@ use farfield_mu::{LogOptions, ReplicatedLog};
 
 use crate::chores::Chores;
 use crate::conflicting::{Desk, Order, slot_bytes as slip_bytes};
-use crate::data_type::DataType;
+use crate::data_type::{DataType, Method, Update};
 use crate::feed::{Incoming, Outgoing};
 use crate::local::{Group, Local, Parts};
 use crate::options::{MESSAGE_OVERHEAD, ReplicatedOptions};
@@ -80,6 +80,8 @@ pub(crate) struct Shared<T: DataType> {
     pub(crate) counts: Vec<(usize, NodeId, RemotePtr<u64>)>,
     /// By synchronisation group.
     pub(crate) orders: Vec<Order>,
+    /// The synchronisation group of each conflicting method.
+    group_of: Vec<Option<usize>>,
     pub(crate) desk: Desk,
     pub(crate) is_closed: Word,
     /// Changes whenever the state does, and when this process has sent all that it owes to others. Threads wait for it without the lock.
@@ -252,6 +254,7 @@ impl<T: DataType> Replicated<T> {
         let group = |log: &ReplicatedLog| Ok(Group::new(log.reader()?, processes.len(), groups));
         let of_groups = logs.iter().map(group).collect::<Result<_>>()?;
         let orders = logs.into_iter().map(|log| Order::new(node, log, processes.len())).collect::<Result<_>>()?;
+        let group_of = tables.group_of.clone();
         let replica = Replica::new(tables, processes.len(), me, initial);
         let parts =
             Parts { replica, processes, outgoing, incoming, summaries, groups: of_groups, applied, call_bytes_max };
@@ -262,6 +265,7 @@ impl<T: DataType> Replicated<T> {
             me,
             counts,
             orders,
+            group_of,
             desk,
             is_closed: Word::new(0),
             changes: Word::new(0),
@@ -372,6 +376,23 @@ impl<T: DataType> Replicated<T> {
     pub fn is_settled(&self, node: NodeId) -> bool {
         let rank = self.nodes().iter().position(|other| *other == node);
         rank.is_some_and(|rank| self.0.shared.settled.load() & 1 << rank != 0)
+    }
+
+    /// The node that orders the calls of a conflicting method now, as far as this one knows. None if the method does not conflict, or while there is
+    /// no leader. A call made there takes one round trip; elsewhere it is forwarded.
+    ///
+    /// ```
+    /// # use farfield_hamband::{Replicated, ReplicatedOptions, types::{Account, AccountMethod}};
+    /// # let node = farfield::Node::builder().start()?;
+    /// # let ep = node.endpoint()?;
+    /// let account = Replicated::open(&node, "account", Account::default(), ReplicatedOptions::default())?;
+    /// ep.block_on(ep.wait_until(ep.deadline(), || account.leader_of(AccountMethod::Withdraw)))?; // elected
+    /// assert_eq!(account.leader_of(AccountMethod::Deposit), None); // each node makes its own
+    /// # Ok::<(), farfield::Error>(())
+    /// ```
+    pub fn leader_of(&self, method: <T::Update as Update>::Method) -> Option<NodeId> {
+        let shared = &self.0.shared;
+        shared.orders[shared.group_of[method.number()]?].log.leader()
     }
 
     /// The nodes with replicas, in the order of their numbers.

@@ -19,8 +19,8 @@ pub(crate) const FORMAT: u32 = 1;
 pub(crate) struct Measurement {
     /// [`FORMAT`].
     pub(crate) format: u32,
-    /// The benchmark: `kv`, `locks`, `transfers`, `fabric`, `barrier`, `broadcast`, `collectives`, `queue` or
-    /// `swarm`.
+    /// The benchmark: `kv`, `locks`, `transfers`, `fabric`, `barrier`, `broadcast`, `collectives`, `queue`,
+    /// `swarm` or `wrdt`.
     pub(crate) bench: String,
     /// The measured case: the workload of `kv`, the kind of `locks`, the operation of `fabric`, and so on.
     pub(crate) case: String,
@@ -114,6 +114,9 @@ pub(crate) struct Setup {
     /// Metadata words of a replicated register, if there is not one for each client.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) metadata_words: Option<u32>,
+    /// Updates among the calls on a replicated type.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) update_percent: Option<u32>,
     /// Time in a critical section.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) work_ns: Option<u64>,

@@ -26,6 +26,7 @@ pub(super) fn bench(name: &str) -> String {
         "collectives" => "Collectives".into(),
         "queue" => "Queue".into(),
         "swarm" => "Replicated store".into(),
+        "wrdt" => "Replicated data types".into(),
         "idle" => "Long waits".into(),
         other => other.into(),
     }
@@ -39,7 +40,7 @@ pub(super) fn operation(bench: &str) -> &'static str {
         "transfers" => "transfers",
         "barrier" => "waits",
         "broadcast" => "messages",
-        "collectives" | "swarm" => "calls",
+        "collectives" | "swarm" | "wrdt" => "calls",
         "queue" => "pairs of enqueue and dequeue",
         "idle" => "waits",
         _ => "operations",
@@ -53,6 +54,7 @@ pub(super) fn field(name: &str) -> String {
         "window" => "window (operations in flight)".into(),
         "size" => "bytes of a message or value".into(),
         "local_percent" => "% local".into(),
+        "update_percent" => "% updates".into(),
         "work_ns" => "work, ns".into(),
         other => other.replace(['_', '.'], " "),
     }
