@@ -222,7 +222,9 @@ impl ReplicatedLog {
     /// Memory or permission groups are exhausted, or the options are invalid.
     pub fn announce(node: &Node, path: &str, participants: &[NodeId], options: LogOptions) -> Result<ReplicatedLog> {
         options.check(node).of(path)?;
-        let participants = Participants::new(participants);
+        // Of several nodes of one place all but the last have gone, though this one may not know it yet.
+        let is_last = |of: &&NodeId| !participants.iter().any(|it| it > *of && node.rank_of(*it) == node.rank_of(**of));
+        let participants = Participants::new(&participants.iter().filter(is_last).copied().collect::<Vec<_>>());
         participants.require(node.id()).of(path)?;
         let (ranks, replicas) = (ranks_of(node, &participants), participants.count());
         if replicas > layout::REPLICAS_MAX {
@@ -237,9 +239,15 @@ impl ReplicatedLog {
         let log = regions.alloc("log", group, log_bytes).of(path)?;
         let control = regions.alloc("control", GroupKey::SERVICE, control_bytes).of(path)?;
         let echoes = regions.alloc_own(GroupKey::DATA, layout::echo_bytes(ranks)).of(path)?;
-        let expect = move |_| vec![("log".into(), log_bytes as u64), ("control".into(), control_bytes as u64)];
+        let has_come_late = node.id().index() >= node.nodes();
+        let expect = move |_| {
+            // A node that comes back needs no part of one that goes meanwhile. The others are founders, and check its own.
+            let needs = [("log", log_bytes), ("control", control_bytes)];
+            let needs = needs.iter().filter(|_| !has_come_late).map(|(name, bytes)| ((*name).into(), *bytes as u64));
+            needs.collect()
+        };
         let core = Core::new(node, path, &participants, options, group, log, control, echoes);
-        let arrivals = Arc::new(Arrivals::default());
+        let arrivals = Arc::new(Arrivals::new(&participants));
         let connects = Arc::clone(&arrivals);
         let object = ObjectBuilder::new(node, path, "ReplicatedLog")
             .layout(&format!("{options:?}"))
@@ -270,6 +278,9 @@ impl ReplicatedLog {
         let Handle { object, core, begun, participants, arrivals, .. } = &*self.0;
         let (node, endpoint) = (object.node(), object.node().endpoint()?);
         object.wait_with(&endpoint, node.timeout())?;
+        let are_all = || arrivals.are_all(node).then_some(());
+        let waited = endpoint.block_on(endpoint.wait_until(endpoint.deadline(), are_all));
+        waited.waiting_for("all replicas to open the log").of(object.path())?;
         if begun.compare_exchange(0, 1).is_ok() {
             self.begin(&endpoint, participants, arrivals).of(object.path())?;
         }
@@ -289,10 +300,12 @@ impl ReplicatedLog {
         }
         let mut state = core.state.lock();
         for (of, theirs) in &connected {
-            if participants.rank_of(*of).is_some() {
-                state.peers[rank_in(node, participants, *of)] = poller::peer_of(theirs).unwrap_or(Peer::NONE);
-            } else {
+            let rank = rank_in(node, participants, *of);
+            if participants.rank_of(*of).is_none() {
                 arrivals.push(*of, theirs); // it has come back since
+            } else if core.node_at(rank) == Some(*of) {
+                // Not the one before this node, which may have been live still when this one came.
+                state.peers[rank] = poller::peer_of(theirs).unwrap_or(Peer::NONE);
             }
         }
         state.peers[core.me] = Peer { log: core.log.remote(0), control: core.control.remote(0) };

@@ -231,9 +231,17 @@ impl Core {
     /// Whether a replica may still read or write: its node is no longer a member, or has closed the log.
     pub(crate) fn is_gone(&self, rank: usize) -> bool {
         let Some(node) = self.node_at(rank) else { return true };
+        if !self.is_known(node) {
+            return true;
+        }
         let is_removed =
             matches!(self.node.status_of(node), MemberStatus::Departed | MemberStatus::Dead | MemberStatus::Evicted);
         is_removed || self.has_closed(rank)
+    }
+
+    /// Whether this node knows another: not one that was gone before it came.
+    pub(crate) fn is_known(&self, node: NodeId) -> bool {
+        node.index() < self.node.nodes() || self.node.members().any(|member| member == node)
     }
 
     pub(crate) fn has_closed(&self, rank: usize) -> bool {

@@ -19,7 +19,7 @@ const PATIENCE: Duration = Duration::from_millis(2);
 /// How long a candidate waits for a grant before it asks again. The time doubles.
 const GRANT_MIN: Duration = Duration::from_millis(5);
 const GRANT_MAX: Duration = Duration::from_secs(1);
-/// Attempts of one ballot at a replica that does not answer: more would make it revoke and give the right once more.
+/// Attempts of one ballot at a replica that does not answer.
 const UNANSWERED_MAX: u64 = 200;
 /// A leader that was replaced waits for the request of its successor. If there is none, it asks again.
 const REST: Duration = Duration::from_millis(1);
@@ -495,6 +495,9 @@ impl Other {
         if has_returned && ballot.is_some() {
             let applied = wait_for(endpoint, endpoint.get(peer.control.byte_add(applied_at(core.ranks()) as u64)))?;
             let from = begins_at(core, rank, first, tail, applied);
+            if from > tail {
+                return Some((first, told)); // the proposer has got on meanwhile: once more, with its next entry
+            }
             if from > first {
                 // The entries before are recycled here. `BASE` before `COMMIT` (`NRW → NRW`): its reader skips them.
                 puts.push(endpoint.put_value(peer.log.byte_add(BASE as u64), from));

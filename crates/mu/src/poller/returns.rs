@@ -38,17 +38,31 @@ use crate::layout::{
 use crate::replica::{Core, FEW, Follower, Peer, ranks_of};
 
 /// The nodes that have connected to this one, and have not been looked at.
-#[derive(Default)]
 pub(crate) struct Arrivals {
     nodes: LocalMutex<Vec<(NodeId, ObjectDescriptor)>>,
     count: Word,
+    /// By node, for waits: whether it has connected.
+    connected: Vec<(NodeId, Word)>,
 }
 
 impl Arrivals {
+    pub(crate) fn new(participants: &Participants) -> Arrivals {
+        let connected = participants.iter().map(|node| (node, Word::new(0))).collect();
+        Arrivals { nodes: LocalMutex::default(), count: Word::new(0), connected }
+    }
+
     pub(crate) fn push(&self, node: NodeId, theirs: &ObjectDescriptor) {
         let mut nodes = self.nodes.lock();
         nodes.push((node, theirs.clone()));
+        if let Some((_, connected)) = self.connected.iter().find(|(of, _)| *of == node) {
+            connected.store(1);
+        }
         self.count.store(nodes.len() as u64);
+    }
+
+    /// Whether all other participants have connected, or have gone.
+    pub(crate) fn are_all(&self, node: &Node) -> bool {
+        self.connected.iter().all(|(of, connected)| *of == node.id() || connected.load() != 0 || node.has_gone(*of))
     }
 
     /// Takes them all.
@@ -140,8 +154,9 @@ fn is_out(core: &Core, endpoint: &Endpoint, rank: usize) -> bool {
     let Some(node) = core.node_at(rank) else { return false };
     core.is_gone(rank)
         && (core.has_closed(rank)
-            || core.node.fenced_error(endpoint, node).is_some()
             // It was gone before this node has started.
+            || !core.is_known(node)
+            || core.node.fenced_error(endpoint, node).is_some()
             || !core.state.lock().peers[rank].is_some() && core.node.has_gone(node))
 }
 
@@ -190,7 +205,8 @@ impl LogPoller {
 
     fn take_in(&mut self, endpoint: &Endpoint) {
         let core = Arc::clone(&self.core);
-        let is_ready = |(rank, ..): &(usize, NodeId, Peer)| is_out(&core, endpoint, *rank);
+        // Its messages may be here before the news that it is a member.
+        let is_ready = |(rank, node, _): &(usize, NodeId, Peer)| core.is_known(*node) && is_out(&core, endpoint, *rank);
         let (ready, waiting) = self.returns.waiting.drain(..).partition(is_ready);
         self.returns.waiting = waiting;
         let ready: Vec<(usize, NodeId, Peer)> = ready;
