@@ -1,6 +1,7 @@
 //! Scenarios for the model checker.
 
 mod faults;
+mod groups;
 mod ordered;
 mod till;
 
@@ -22,7 +23,10 @@ use crate::{Replicated, ReplicatedOptions, Writer};
 /// ```
 pub fn all() -> Vec<Scenario> {
     let own = [reduce(), reduce_often(), free(), dependency(), dependency_on_summary(), room(), fold()];
-    with_at_once(with_slow(own.into_iter().chain(faults::scenarios()).chain(ordered::scenarios())), AT_ONCE)
+    with_at_once(
+        with_slow(own.into_iter().chain(faults::scenarios()).chain(ordered::scenarios()).chain(groups::scenarios())),
+        AT_ONCE,
+    )
 }
 
 /// Those that are also searched with operations that complete at once.

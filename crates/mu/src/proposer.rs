@@ -255,7 +255,7 @@ impl Proposer {
             let mut least = (core.applied().load(), core.me);
             let mut heard: SmallVec<[(usize, u64); FEW]> = SmallVec::new();
             let mut ops: SmallVec<[(usize, Op<'_, u64>); FEW]> = SmallVec::new();
-            let peers = core.state.lock().peers.clone();
+            let (peers, mut is_cut_short) = (core.state.lock().peers.clone(), false);
             // The dead are left out: their memory is out of reach, and they never read again.
             for rank in (0..core.ranks()).filter(|rank| *rank != core.me && !core.is_gone(*rank)) {
                 let at = peers[rank].control.byte_add(applied_at(core.ranks()) as u64);
@@ -281,6 +281,7 @@ impl Proposer {
                     None => {
                         // In this round it has not answered. An earlier one knows the slowest.
                         least = last.unwrap_or((0, rank));
+                        is_cut_short = true;
                         break;
                     }
                 }
@@ -293,7 +294,7 @@ impl Proposer {
             // Under the lock, as it gets its first entry. Its word may not say so yet.
             for (rank, base) in bases.iter().enumerate().filter_map(|(rank, base)| Some((rank, (*base)?))) {
                 let is_heard = heard.iter().any(|(of, applied)| *of == rank && *applied >= base);
-                if !is_heard && !core.is_gone(rank) {
+                if !is_heard && !is_cut_short && !core.is_gone(rank) {
                     least = least.min((base, rank));
                 }
             }

@@ -23,6 +23,7 @@ pub(super) fn scenarios() -> Vec<Scenario> {
             .faults(Faults::new().crashes(1).of([0]))
             .kills(&["hamband-ordered-twice"]),
         deaths("hamband/caller-dies", 3, &[2]).faults(Faults::new().crashes(1).of([2])),
+        deaths("hamband/two-of-five", 5, &[0, 1]).faults(Faults::new().crashes(2).of([0, 1])),
         deaths("hamband/leader-decided", 3, &[0])
             .rule(DeathRule::Majority)
             .faults(Faults::new().crashes(1).cuts(1).pauses(1).of([0]).side([0])),

@@ -6,7 +6,7 @@ use std::rc::Rc;
 use farfield_check::parts::{Excuse, goes_on};
 use farfield_check::{Faults, Scenario, Starter, crashed};
 use farfield_core::{Endpoint, Node, Result};
-use farfield_fabric::{DeathRule, Word};
+use farfield_fabric::{DeathRule, NodeId, Word};
 
 use super::{History, Member, WORDS, propose};
 use crate::{EntriesMissing, LogOptions, ReplicatedLog};
@@ -118,9 +118,14 @@ fn read(me: usize, member: &Member, course: &Course) -> Result<u64> {
 /// Proposes while it leads, and reads, until all is decided that the scenario has, or this node's turn to go comes.
 fn take_part(me: usize, node: &Node, member: &Member, course: &Course, ep: &Endpoint) -> Result<()> {
     let turn = course.goes_at(me);
-    let mut timeouts = 0;
+    let (mut timeouts, excuse) = (0, Excuse::now());
+    let is_lost = || course.is_away() && (0..course.history.read.borrow().len()).any(crashed);
     loop {
         let position = read(me, member, course)?;
+        if is_lost() && course.places < 5 {
+            course.history.has_given_up.set(true); // too few have votes
+            return Ok(());
+        }
         let came = course.came();
         if course.is_over() || turn.is_some_and(|turn| came == turn && course.decided() >= course.due(turn)) {
             return Ok(());
@@ -137,15 +142,13 @@ fn take_part(me: usize, node: &Node, member: &Member, course: &Course, ep: &Endp
         if is_done() {
             return Ok(());
         }
-        let excuse = Excuse::now();
         let goes = || turn.is_some_and(|turn| course.came() == turn && course.decided() >= course.due(turn));
         let has_changed = || {
             let news = member.reader.borrow().has_next() || course.came() != came || course.is_over();
             (news || leads() || goes() || is_done()).then_some(())
         };
         if let Err(error) = ep.block_on(ep.wait_until(ep.deadline(), has_changed)) {
-            let is_lost = course.is_away() && (0..course.history.read.borrow().len()).any(crashed);
-            if !goes_on(node) || is_lost {
+            if !goes_on(node) || is_lost() {
                 // This one is evicted, or too few have votes.
                 course.history.has_given_up.set(true);
                 return Ok(());
@@ -154,20 +157,23 @@ fn take_part(me: usize, node: &Node, member: &Member, course: &Course, ep: &Endp
             if course.came() == came && course.is_away() && position == limit {
                 continue; // the node that comes says if it takes too long
             }
+            timeouts += 1;
+            if timeouts < 3 {
+                continue; // a leader may wait for its own reader in the middle of a call
+            }
             let (leader, leads) = (member.log.leader(), member.log.is_leader());
             let at = format!("at {position} of {}, {came} came, leader {leader:?}, leads: {leads}", course.decided());
+            let is_excused = excuse.is_given() || course.history.has_given_up.get();
             assert!(is_excused, "node {me}: no leader, or entries that do not come: {at}: {error}");
-            timeouts += 1;
-            if timeouts == 3 {
-                course.history.has_given_up.set(true);
-                return Ok(());
-            }
+            course.history.has_given_up.set(true);
+            return Ok(());
         }
+        timeouts = 0;
     }
 }
 
-fn open(node: &Node, entries: usize) -> Result<Rc<Member>> {
-    let log = ReplicatedLog::open(node, "log", LogOptions { entry_bytes_max: 8 * WORDS, entries })?;
+fn open(node: &Node, among: &[NodeId], entries: usize) -> Result<Rc<Member>> {
+    let log = ReplicatedLog::open_among(node, "log", among, LogOptions { entry_bytes_max: 8 * WORDS, entries })?;
     let (proposer, reader) = (RefCell::new(log.proposer()?), RefCell::new(log.reader()?));
     Ok(Rc::new(Member { log, proposer, reader }))
 }
@@ -189,29 +195,39 @@ fn stays_or_goes(me: usize, node: Node, member: Rc<Member>, course: &Course, kep
     Ok(())
 }
 
-/// Starts when the one before it has gone, and takes its seat. None if a fault prevents that.
-fn comes(me: usize, starter: &Starter, course: &Course, entries: usize) -> Result<Option<(Node, Rc<Member>)>> {
-    let goes_before = course.goes_at(me - course.places);
-    loop {
+/// Takes the seat of the one before it, when its turn comes. None if a fault prevents that.
+fn comes(
+    me: usize,
+    at: usize,
+    starter: &Starter,
+    course: &Course,
+    entries: usize,
+) -> Result<Option<(Node, Rc<Member>)>> {
+    let node = starter.start(me)?;
+    let ep = node.endpoint()?;
+    while course.came() < at {
+        let is_turn = || (course.came() >= at || course.is_over()).then_some(());
+        let _ = ep.block_on(ep.wait_until(ep.deadline(), is_turn));
         if course.is_over() || course.history.has_given_up.get() {
             return Ok(None);
         }
-        let (excuse, came) = (Excuse::now(), course.came());
-        let error = match starter.start(me) {
-            Ok(node) => match open(&node, entries) {
-                Ok(member) => return Ok(Some((node, member))),
-                Err(error) => error,
-            },
-            // Its turn comes later.
-            Err(error) if error.is_timeout() && (course.came() > came || goes_before > Some(came)) => continue,
-            Err(error) => error,
-        };
-        if excuse.is_given() || crashed(me) {
-            // The majority is lost, or it has died itself.
-            course.is_over.store(1);
-            return Ok(None);
+    }
+    let excuse = Excuse::now();
+    // In a simulated session the nodes that come later may run already.
+    let among: Vec<NodeId> = (0..course.places).map(|rank| NodeId(course.node_of(rank, at + 1) as u16)).collect();
+    let are_known = || among.iter().all(|of| node.members().any(|member| member == *of)).then_some(());
+    ep.block_on(ep.wait_until(ep.deadline(), are_known))?;
+    match open(&node, &among, entries) {
+        Ok(member) => Ok(Some((node, member))),
+        Err(error) => {
+            let has_crashed = (0..course.history.read.borrow().len()).any(crashed);
+            if excuse.is_given() || has_crashed || course.history.has_given_up.get() {
+                // The majority is lost, or it has died itself.
+                course.is_over.store(1);
+                return Ok(None);
+            }
+            Err(error)
         }
-        return Err(error);
     }
 }
 
@@ -231,7 +247,8 @@ fn returns(name: &str, about: &str, places: usize, entries: usize, goes: &'stati
         course.history.read.borrow_mut().resize_with(nodes, Vec::new);
         let kept = Kept::default();
         let (seen, keeps) = (Rc::clone(&course), Rc::clone(&kept));
-        let members = cluster.on_each(move |node| open(node, entries))?;
+        let founders: Vec<NodeId> = (0..places as u16).map(NodeId).collect();
+        let members = cluster.on_each(move |node| open(node, &founders, entries))?;
         cluster.at_end(move || {
             seen.history.check();
             check_end(&seen);
@@ -246,7 +263,7 @@ fn returns(name: &str, about: &str, places: usize, entries: usize, goes: &'stati
             let (course, kept, starter) = (Rc::clone(&course), Rc::clone(&kept), cluster.starter());
             let me = course.node_of(*rank, at + 1);
             cluster.thread_without_endpoint(me, "comes", move || {
-                let Some((node, member)) = comes(me, &starter, &course, entries)? else { return Ok(()) };
+                let Some((node, member)) = comes(me, at, &starter, &course, entries)? else { return Ok(()) };
                 course.came.store(at as u64 + 1);
                 stays_or_goes(me, node, member, &course, &kept)
             });
