@@ -13,10 +13,11 @@
 //!          origin: the node that has proposed it (16 bits), and its count of proposals (48)
 //!          check: a checksum of all but itself and `raised`
 //!          raised: the highest ballot with which the replica has accepted the entry
-//! region `control` of a replica, in the service group: all may write
-//!   +0   ┌─ n words ─┬─ n words ──┬─ n words ─┬─────────┐
-//!        │ requests  │ grants     │ closed    │ applied │  the first three: a word for each replica's node
-//!        └───────────┴────────────┴───────────┴─────────┘
+//! region `control` of a replica, in the service group: all may write; n ranks, which are the places of the session
+//!   +0   ┌─ n words ─┬─ n words ──┬─ n words ─┬─ n words ─┬─ n words ─┬─────────┬─ n + 1 ──┐
+//!        │ requests  │ grants     │ closed    │ standings │ promises  │ applied │ founders │
+//!        └───────────┴────────────┴───────────┴───────────┴───────────┴─────────┴──────────┘
+//!          standings, promises: for a replica that has come back
 //!          request, grant: round (48), rank (8), attempt (8); the first two are the ballot, which is the term
 //! ```
 //!
@@ -95,7 +96,10 @@
 //! decided about the dead. Decided entries can be read. [`Node::reopen`](farfield_core::Node::reopen) begins an empty
 //! log among the survivors.
 //!
-//! *A node that closes the log* counts as one that has left. A restarted node cannot take part before the log is reopened.
+//! *A node that closes the log* counts as one that has left.
+//!
+//! *A node that comes back* at the place of one that is gone opens the log again, takes its seat, and has a vote when a leader has brought it
+//! all entries. [`EntriesMissing`] says which are recycled. `docs/mu.md` has the argument why no decided entry is lost.
 //!
 //! # Limits
 //!

@@ -2,6 +2,7 @@
 
 mod lead;
 mod returns;
+mod trips;
 
 use std::sync::Arc;
 use std::time::Duration;

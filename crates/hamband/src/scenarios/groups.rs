@@ -22,7 +22,8 @@ pub(super) fn scenarios() -> Vec<Scenario> {
         dies("hamband/second-leader-dies", &[1]),
         two_groups("hamband/second-leader-decided", &[1])
             .rule(DeathRule::Majority)
-            .faults(Faults::new().crashes(1).cuts(1).of([1]).side([1])),
+            .faults(Faults::new().crashes(1).cuts(1).of([1]).side([1]))
+            .steps_max(1_000_000),
     ]
 }
 

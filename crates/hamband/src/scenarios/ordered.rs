@@ -10,7 +10,7 @@ use farfield_fabric::DeathRule;
 
 use super::OPTIONS;
 use super::till::{Purse, PurseUpdate};
-use crate::{Replicated, Writer};
+use crate::{Replicated, ReplicatedOptions, Writer};
 
 pub(super) fn scenarios() -> Vec<Scenario> {
     vec![
@@ -45,7 +45,10 @@ struct Calls {
 
 fn open(cluster: &Cluster) -> Result<Vec<Member>> {
     let members = cluster.on_each(|node| {
-        let purse = Replicated::open(node, "purse", Purse::default(), OPTIONS.clone())?;
+        // Dependencies have a number for each node.
+        let feed_bytes = if node.nodes() > 4 { 1024 } else { OPTIONS.feed_bytes };
+        let purse =
+            Replicated::open(node, "purse", Purse::default(), ReplicatedOptions { feed_bytes, ..OPTIONS.clone() })?;
         let writer = Rc::new(RefCell::new(purse.writer()?));
         Ok((purse, writer))
     })?;

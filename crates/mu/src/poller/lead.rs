@@ -1,21 +1,16 @@
 //! Becoming the leader, and bringing followers up to date.
 
-use core::future::{Future, poll_fn};
-use core::pin::{Pin, pin};
-use core::task::Poll;
 use std::time::Duration;
 
 use farfield_core::toolkit::Progress;
-use farfield_fabric::{self as fabric, Buf, Endpoint, Instant, Op};
+use farfield_fabric::{Buf, Endpoint, Instant, Op};
 use smallvec::SmallVec;
 
 use super::returns::begins_at;
+use super::trips::{wait_for, wait_for_all};
 use crate::layout::{BASE, BROUGHT, CHECK, COMMIT, Image, RAISED, Stamp, applied_at, grant_at, request_at};
 use crate::replica::{Core, FEW, Follower, Leading, Peer};
 
-/// The longest time for one round trip: the service thread has other work, too. A replica that takes longer is asked for
-/// the right again, so that puts under way cannot land later.
-const PATIENCE: Duration = Duration::from_millis(2);
 /// How long a candidate waits for a grant before it asks again. The time doubles.
 const GRANT_MIN: Duration = Duration::from_millis(5);
 const GRANT_MAX: Duration = Duration::from_secs(1);
@@ -572,34 +567,4 @@ fn get_slots(core: &Core, peer: &Peer, endpoint: &Endpoint, first: u64, until: u
     let buf = endpoint.buf::<u64>(count * slots.words).ok()?;
     let got = wait_for_all(endpoint, vec![endpoint.get_into(slots.remote(peer.log, first), buf)]);
     got.into_iter().next()?.map(|buf| buf.to_vec())
-}
-
-/// Waits for one round trip, and not for long.
-fn wait_for<T>(endpoint: &Endpoint, op: impl Future<Output = fabric::Result<T>> + Unpin) -> Option<T> {
-    wait_for_all(endpoint, vec![op]).pop()?
-}
-
-/// Waits for operations for one round trip, and not for long: the results of those that have ended well.
-fn wait_for_all<T, F>(endpoint: &Endpoint, ops: Vec<F>) -> Vec<Option<T>>
-where
-    F: Future<Output = fabric::Result<T>> + Unpin,
-{
-    let until = endpoint.now() + PATIENCE;
-    let mut ops: Vec<Option<F>> = ops.into_iter().map(Some).collect();
-    let mut results: Vec<Option<T>> = ops.iter().map(|_| None).collect();
-    endpoint.block_on(async {
-        let mut timer = pin!(endpoint.wait_until::<()>(until, || None));
-        poll_fn(|cx| {
-            for (op, result) in ops.iter_mut().zip(&mut results) {
-                if let Some(running) = op
-                    && let Poll::Ready(ended) = Pin::new(running).poll(cx)
-                {
-                    (*result, *op) = (ended.ok(), None);
-                }
-            }
-            if ops.iter().all(Option::is_none) { Poll::Ready(()) } else { timer.as_mut().poll(cx).map(|_| ()) }
-        })
-        .await;
-    });
-    results
 }

@@ -44,6 +44,8 @@ struct Course {
     goes: Vec<usize>,
     /// How many have come back.
     came: Word,
+    /// How many have gone.
+    went: Word,
     /// A node that goes or comes cannot, since a fault has taken the majority.
     is_over: Word,
 }
@@ -153,7 +155,6 @@ fn take_part(me: usize, node: &Node, member: &Member, course: &Course, ep: &Endp
                 course.history.has_given_up.set(true);
                 return Ok(());
             }
-            let is_excused = excuse.is_given() || course.history.has_given_up.get();
             if course.came() == came && course.is_away() && position == limit {
                 continue; // the node that comes says if it takes too long
             }
@@ -189,6 +190,7 @@ fn stays_or_goes(me: usize, node: Node, member: Rc<Member>, course: &Course, kep
     if goes && goes_on(&node) {
         drop(member);
         node.leave();
+        course.went.fetch_add(1);
     } else {
         kept.borrow_mut().push((node, member));
     }
@@ -205,8 +207,9 @@ fn comes(
 ) -> Result<Option<(Node, Rc<Member>)>> {
     let node = starter.start(me)?;
     let ep = node.endpoint()?;
-    while course.came() < at {
-        let is_turn = || (course.came() >= at || course.is_over()).then_some(());
+    // The simulator lets it start before the one whose place it takes has gone.
+    while course.went.load() <= at as u64 {
+        let is_turn = || (course.went.load() > at as u64 || course.is_over()).then_some(());
         let _ = ep.block_on(ep.wait_until(ep.deadline(), is_turn));
         if course.is_over() || course.history.has_given_up.get() {
             return Ok(None);
@@ -216,7 +219,11 @@ fn comes(
     // In a simulated session the nodes that come later may run already.
     let among: Vec<NodeId> = (0..course.places).map(|rank| NodeId(course.node_of(rank, at + 1) as u16)).collect();
     let are_known = || among.iter().all(|of| node.members().any(|member| member == *of)).then_some(());
-    ep.block_on(ep.wait_until(ep.deadline(), are_known))?;
+    while ep.block_on(ep.wait_until(ep.deadline(), are_known)).is_err() {
+        if course.is_over() || course.history.has_given_up.get() {
+            return Ok(None);
+        }
+    }
     match open(&node, &among, entries) {
         Ok(member) => Ok(Some((node, member))),
         Err(error) => {
@@ -239,6 +246,7 @@ fn returns(name: &str, about: &str, places: usize, entries: usize, goes: &'stati
             places,
             goes: goes.to_vec(),
             came: Word::new(0),
+            went: Word::new(0),
             is_over: Word::new(0),
         });
         let nodes = nodes_of(places, goes);
