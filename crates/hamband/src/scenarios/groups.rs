@@ -6,7 +6,6 @@ use std::rc::Rc;
 use farfield_check::parts::{Excuse, goes_on, patiently};
 use farfield_check::{Faults, Scenario};
 use farfield_core::Result;
-use farfield_fabric::DeathRule;
 
 use super::OPTIONS;
 use super::till::{Ledgers, LedgersUpdate};
@@ -20,10 +19,6 @@ pub(super) fn scenarios() -> Vec<Scenario> {
         two_groups("hamband/two-groups", &[]),
         dies("hamband/first-leader-dies", &[0]),
         dies("hamband/second-leader-dies", &[1]),
-        two_groups("hamband/second-leader-decided", &[1])
-            .rule(DeathRule::Majority)
-            .faults(Faults::new().crashes(1).cuts(1).of([1]).side([1]))
-            .steps_max(1_000_000),
     ]
 }
 
