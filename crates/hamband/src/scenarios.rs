@@ -1,6 +1,7 @@
 //! Scenarios for the model checker.
 
 mod faults;
+mod groups;
 mod ordered;
 mod refined;
 mod till;
@@ -23,8 +24,8 @@ use crate::{Replicated, ReplicatedOptions, Writer};
 /// ```
 pub fn all() -> Vec<Scenario> {
     let own = [reduce(), reduce_often(), free(), dependency(), dependency_on_summary(), room(), fold()];
-    let all = own.into_iter().chain(faults::scenarios()).chain(ordered::scenarios()).chain(refined::scenarios());
-    with_at_once(with_slow(all), AT_ONCE)
+    let parts = [faults::scenarios(), ordered::scenarios(), groups::scenarios(), refined::scenarios()];
+    with_at_once(with_slow(own.into_iter().chain(parts.concat())), AT_ONCE)
 }
 
 /// Those that are also searched with operations that complete at once.

@@ -104,3 +104,21 @@ pub struct NotNext {
     /// The index that the next entry has.
     pub next: u64,
 }
+
+/// This node has come back to the log, and the entries before `next` are not here any more ([`Error::custom_ref`]): the others have
+/// applied them and recycled their slots. Take the state of another node's application that has applied them, and then read on.
+///
+/// ```
+/// use farfield_mu::EntriesMissing;
+/// fn state_is_needed(error: &farfield::Error) -> Option<u64> {
+///     error.custom_ref::<EntriesMissing>().map(|missing| missing.next) // of a node that has applied as many entries
+/// }
+/// ```
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[error(
+    "this node has come back, and the entries before entry {next} of the log are recycled: take the state from another node"
+)]
+pub struct EntriesMissing {
+    /// The first entry that is here.
+    pub next: u64,
+}

@@ -12,6 +12,10 @@ pub(crate) const HEADER: usize = 6;
 pub(crate) const PROOF: usize = 5;
 /// In a log: how many entries are decided, as far as this replica was told.
 pub(crate) const COMMIT: usize = 0;
+/// In a log: the entries before this one are not there, since the others have recycled them before this replica has come.
+pub(crate) const BASE: usize = 8;
+/// In a log of a replica that has come back: the ballot of a leader that has brought it to all of its entries.
+pub(crate) const BROUGHT: usize = 16;
 /// In a log: where the slots begin.
 pub(crate) const SLOTS_AT: usize = 64;
 
@@ -26,18 +30,19 @@ pub(crate) const RAISED: usize = 5;
 /// behind.
 pub(crate) const ECHOES: usize = 16;
 
-pub(crate) fn echo_bytes(replicas: usize) -> usize {
-    replicas * ECHOES * PROOF * 8
+pub(crate) fn echo_bytes(ranks: usize) -> usize {
+    ranks * ECHOES * PROOF * 8
 }
 
 pub(crate) fn echo_at(rank: usize, index: u64) -> usize {
     (rank * ECHOES + (index % ECHOES as u64) as usize) * PROOF * 8
 }
 
-/// The words of a replica for the change of leaders, in memory that all may write: the n requests, the n grants, the n
-/// marks of those that have closed the log, and the position that its own reader has acknowledged.
-pub(crate) fn control_bytes(replicas: usize) -> usize {
-    (3 * replicas + 1) * 8
+/// The words of a replica for the change of leaders, in memory that all may write: the requests, the grants, the
+/// marks of those that have closed the log, the standings and the promises, one for each rank; the position that its own reader has
+/// acknowledged; and the nodes with which the log was opened, one for each rank, behind their count.
+pub(crate) fn control_bytes(ranks: usize) -> usize {
+    (6 * ranks + 2) * 8
 }
 
 /// In `control`: the stamp with which the replica of this rank asks to lead.
@@ -47,18 +52,67 @@ pub(crate) fn request_at(rank: usize) -> usize {
 
 /// In `control`: the answer of the replica of this rank: the stamp that this one asked with, or a higher one that it
 /// has promised.
-pub(crate) fn grant_at(replicas: usize, rank: usize) -> usize {
-    (replicas + rank) * 8
+pub(crate) fn grant_at(ranks: usize, rank: usize) -> usize {
+    (ranks + rank) * 8
 }
 
 /// In `control`: 1 if the replica of this rank has closed the log.
-pub(crate) fn closed_at(replicas: usize, rank: usize) -> usize {
-    (2 * replicas + rank) * 8
+pub(crate) fn closed_at(ranks: usize, rank: usize) -> usize {
+    (2 * ranks + rank) * 8
+}
+
+/// In `control`: what the replica of this rank says of itself and of the others ([`Standing`]).
+pub(crate) fn standing_at(ranks: usize, rank: usize) -> usize {
+    (3 * ranks + rank) * 8
+}
+
+/// In `control`: the stamp that the replica of this rank had promised when it put its standing.
+pub(crate) fn promise_at(ranks: usize, rank: usize) -> usize {
+    (4 * ranks + rank) * 8
 }
 
 /// In `control`: the entries before this one may be overwritten here.
-pub(crate) fn applied_at(replicas: usize) -> usize {
-    3 * replicas * 8
+pub(crate) fn applied_at(ranks: usize) -> usize {
+    5 * ranks * 8
+}
+
+/// In `control`: how many nodes the log was opened with, and then, for each rank, its first node + 1.
+pub(crate) fn founders_at(ranks: usize) -> usize {
+    (5 * ranks + 1) * 8
+}
+
+/// What a replica says about itself and the others, once a replica has come back.
+///
+/// ```text
+/// 63 62             0
+/// ┌─┬───────────────┐  63: it has said something
+/// │1│ by rank       │  by rank: the replica is gone for it. Its own bit: it has no vote yet.
+/// └─┴───────────────┘
+/// ```
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub(crate) struct Standing(pub(crate) u64);
+
+impl Standing {
+    const SAID: u64 = 1 << 63;
+
+    /// Of the replica of rank `me`, for which those in `gone` are gone.
+    pub(crate) fn new(me: usize, votes: bool, gone: u64) -> Standing {
+        Standing(Standing::SAID | gone | u64::from(!votes) << me)
+    }
+
+    pub(crate) fn is_said(self) -> bool {
+        self.0 & Standing::SAID != 0
+    }
+
+    /// Whether it is that of a replica of this rank with a vote.
+    pub(crate) fn votes(self, rank: usize) -> bool {
+        self.is_said() && self.0 >> rank & 1 == 0
+    }
+
+    /// Whether all these are gone for it.
+    pub(crate) fn knows(self, gone: u64) -> bool {
+        self.is_said() && self.0 & gone == gone
+    }
 }
 
 /// A request to lead: a ballot, and how often the candidate has asked this replica with it.
@@ -94,6 +148,11 @@ impl Stamp {
 
     pub(crate) fn rank(self) -> usize {
         (self.0 >> 8 & 0xff) as usize
+    }
+
+    /// The last one that a replica may promise that grants no lower ballot than this one's.
+    pub(crate) fn below(self) -> Stamp {
+        Stamp((self.0 & !Stamp::ATTEMPT_MAX).saturating_sub(1))
     }
 
     /// The next attempt with the same ballot, if there is one.

@@ -13,10 +13,11 @@
 //!          origin: the node that has proposed it (16 bits), and its count of proposals (48)
 //!          check: a checksum of all but itself and `raised`
 //!          raised: the highest ballot with which the replica has accepted the entry
-//! region `control` of a replica, in the service group: all may write
-//!   +0   ┌─ n words ─┬─ n words ──┬─ n words ─┬─────────┐
-//!        │ requests  │ grants     │ closed    │ applied │  the first three: a word for each replica's node
-//!        └───────────┴────────────┴───────────┴─────────┘
+//! region `control` of a replica, in the service group: all may write; n ranks, which are the places of the session
+//!   +0   ┌─ n words ─┬─ n words ──┬─ n words ─┬─ n words ─┬─ n words ─┬─────────┬─ n + 1 ──┐
+//!        │ requests  │ grants     │ closed    │ standings │ promises  │ applied │ founders │
+//!        └───────────┴────────────┴───────────┴───────────┴───────────┴─────────┴──────────┘
+//!          standings, promises: for a replica that has come back
 //!          request, grant: round (48), rank (8), attempt (8); the first two are the ballot, which is the term
 //! ```
 //!
@@ -95,7 +96,10 @@
 //! decided about the dead. Decided entries can be read. [`Node::reopen`](farfield_core::Node::reopen) begins an empty
 //! log among the survivors.
 //!
-//! *A node that closes the log* counts as one that has left. A restarted node cannot take part before the log is reopened.
+//! *A node that closes the log* counts as one that has left.
+//!
+//! *A node that comes back* at the place of one that is gone opens the log again, takes its seat, and has a vote when a leader has brought it
+//! all entries. [`EntriesMissing`] says which are recycled. `docs/mu.md` has the argument why no decided entry is lost.
 //!
 //! # Limits
 //!
@@ -138,16 +142,16 @@ use std::sync::Arc;
 
 use farfield_core::toolkit::{ErrorContext, ObjectBuilder, Participants, Regions};
 use farfield_core::{Error, ErrorKind, Node, Result};
-use farfield_fabric::{Bell, GroupKey, NodeId};
+use farfield_fabric::{Bell, Endpoint, GroupKey, NodeId};
 
 pub use self::election::{Election, Leadership};
-pub use self::errors::{LogFull, NoMajority, NotLeader, NotNext, OutcomeUnknown};
+pub use self::errors::{EntriesMissing, LogFull, NoMajority, NotLeader, NotNext, OutcomeUnknown};
 pub use self::mutex::{ReplicatedGuard, ReplicatedMutex};
 pub use self::options::LogOptions;
-use self::poller::LogPoller;
+use self::poller::{Arrivals, LogPoller};
 pub use self::proposer::Proposer;
 pub use self::reader::LogReader;
-use self::replica::{Core, Handle, Peer};
+use self::replica::{Core, Handle, Peer, rank_in, ranks_of};
 
 /// A node's part in a replicated log.
 ///
@@ -222,9 +226,11 @@ impl ReplicatedLog {
     /// Memory or permission groups are exhausted, or the options are invalid.
     pub fn announce(node: &Node, path: &str, participants: &[NodeId], options: LogOptions) -> Result<ReplicatedLog> {
         options.check(node).of(path)?;
-        let participants = Participants::new(participants);
-        let me = participants.require(node.id()).of(path)?;
-        let replicas = participants.count();
+        // Of several nodes of one place all but the last have gone, though this one may not know it yet.
+        let is_last = |of: &&NodeId| !participants.iter().any(|it| it > *of && node.rank_of(*it) == node.rank_of(**of));
+        let participants = Participants::new(&participants.iter().filter(is_last).copied().collect::<Vec<_>>());
+        participants.require(node.id()).of(path)?;
+        let (ranks, replicas) = (ranks_of(node, &participants), participants.count());
         if replicas > layout::REPLICAS_MAX {
             let why = format!("a log has at most {} replicas, and {replicas} were named", layout::REPLICAS_MAX);
             return Err(Error::from(ErrorKind::Config { why }).of(path));
@@ -233,19 +239,29 @@ impl ReplicatedLog {
         let group = node.fabric().create_group(Bell::Service).map_err(Error::from).of(path)?;
         let mut regions = Regions::new(node);
         let log_bytes = options.log_bytes().of(path)?;
-        let control_bytes = layout::control_bytes(replicas);
+        let control_bytes = layout::control_bytes(ranks);
         let log = regions.alloc("log", group, log_bytes).of(path)?;
         let control = regions.alloc("control", GroupKey::SERVICE, control_bytes).of(path)?;
-        let echoes = regions.alloc_own(GroupKey::DATA, layout::echo_bytes(replicas)).of(path)?;
-        let expect = move |_| vec![("log".into(), log_bytes as u64), ("control".into(), control_bytes as u64)];
+        let echoes = regions.alloc_own(GroupKey::DATA, layout::echo_bytes(ranks)).of(path)?;
+        let has_come_late = node.id().index() >= node.nodes();
+        let expect = move |_| {
+            // A node that comes back needs no part of one that goes meanwhile. The others are founders, and check its own.
+            let needs = [("log", log_bytes), ("control", control_bytes)];
+            let needs = needs.iter().filter(|_| !has_come_late).map(|(name, bytes)| ((*name).into(), *bytes as u64));
+            needs.collect()
+        };
+        let core = Core::new(node, path, &participants, options, group, log, control, echoes);
+        let arrivals = Arc::new(Arrivals::new(&participants));
+        let connects = Arc::clone(&arrivals);
         let object = ObjectBuilder::new(node, path, "ReplicatedLog")
             .layout(&format!("{options:?}"))
             .participants(participants.iter())
             .regions(regions)
             .require_regions(expect)
+            .takes_in_returned()
+            .on_connect(move |node, theirs| connects.push(node, theirs))
             .announce()?;
-        let core = Core::new(node, path, participants, me, options, group, log, control, echoes);
-        Ok(ReplicatedLog(Arc::new(Handle::new(object, Arc::new(core)))))
+        Ok(ReplicatedLog(Arc::new(Handle::new(object, Arc::new(core), participants, arrivals))))
     }
 
     /// Waits until all replicas have opened the log. From then on the service threads choose a leader.
@@ -258,18 +274,49 @@ impl ReplicatedLog {
     /// # Ok::<(), farfield::Error>(())
     /// ```
     ///
+    /// On a node that has come back it also waits until a leader has brought it up to date, and it counts again.
+    ///
     /// # Errors
     /// A node that is missing, dead or departed, or that opens it differently.
     pub fn wait(&self) -> Result<()> {
-        let Handle { object, core, begun, .. } = &*self.0;
-        let node = object.node();
-        object.wait_with(&node.endpoint()?, node.timeout())?;
+        let Handle { object, core, begun, participants, arrivals, .. } = &*self.0;
+        let (node, endpoint) = (object.node(), object.node().endpoint()?);
+        object.wait_with(&endpoint, node.timeout())?;
+        let are_all = || arrivals.are_all(node).then_some(());
+        let waited = endpoint.block_on(endpoint.wait_until(endpoint.deadline(), are_all));
+        waited.waiting_for("all replicas to open the log").of(object.path())?;
         if begun.compare_exchange(0, 1).is_ok() {
-            let peer = |node| Ok(Peer { log: object.remote(node, "log")?, control: object.remote(node, "control")? });
-            let peers = core.participants.iter().map(peer).collect::<Result<Vec<Peer>>>()?;
-            node.add_poller(Box::new(LogPoller::new(Arc::clone(core), peers.clone(), object.hold())));
-            *core.peers.lock() = peers.into();
+            self.begin(&endpoint, participants, arrivals).of(object.path())?;
         }
+        let is_up_to_date = || (core.votes.load() != 0).then_some(());
+        let waited = endpoint.block_on(endpoint.wait_until(endpoint.deadline(), is_up_to_date));
+        waited.waiting_for("a leader of the log to bring this node up to date").of(object.path())
+    }
+
+    /// Begins to take part.
+    fn begin(&self, endpoint: &Endpoint, participants: &Participants, arrivals: &Arc<Arrivals>) -> Result<()> {
+        let Handle { object, core, .. } = &*self.0;
+        let node = object.node();
+        let connected = arrivals.take();
+        let founders = poller::founders(node, endpoint, participants, &connected)?;
+        if let Some(founders) = &founders {
+            core.comes_back(founders);
+        }
+        let mut state = core.state.lock();
+        for (of, theirs) in &connected {
+            let rank = rank_in(node, participants, *of);
+            if participants.rank_of(*of).is_none() {
+                arrivals.push(*of, theirs); // it has come back since
+            } else if core.node_at(rank) == Some(*of) {
+                // Not the one before this node, which may have been live still when this one came.
+                state.peers[rank] = poller::peer_of(theirs).unwrap_or(Peer::NONE);
+            }
+        }
+        state.peers[core.me] = Peer { log: core.log.remote(0), control: core.control.remote(0) };
+        drop(state);
+        let own = || (0..core.ranks()).map(|rank| core.node_at(rank)).collect();
+        poller::write_founders(core, &founders.unwrap_or_else(own));
+        node.add_poller(Box::new(LogPoller::new(Arc::clone(core), Arc::clone(arrivals), object.hold())));
         Ok(())
     }
 
@@ -372,7 +419,7 @@ impl ReplicatedLog {
         self.0.core.decided()
     }
 
-    /// The replicas, in the order of their ranks.
+    /// The nodes with a replica. In place of one that has died it is the one that has come back for it.
     ///
     /// ```
     /// # use farfield_mu::{LogOptions, ReplicatedLog};
@@ -381,8 +428,8 @@ impl ReplicatedLog {
     /// assert_eq!(log.participants().count(), 1);
     /// # Ok::<(), farfield::Error>(())
     /// ```
-    pub fn participants(&self) -> &Participants {
-        &self.0.core.participants
+    pub fn participants(&self) -> Participants {
+        Participants::new(&self.0.core.nodes().collect::<Vec<_>>())
     }
 
     /// The part that proposes entries, once on a node. It may exist on all nodes; on the leader it succeeds.

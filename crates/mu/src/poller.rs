@@ -1,6 +1,8 @@
 //! The service thread's part of a replica: it grants the right to write its log, and changes the leader.
 
 mod lead;
+mod returns;
+mod trips;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,6 +13,8 @@ use farfield_fabric::{Endpoint, ErrorKind, Instant, NodeId};
 use smallvec::SmallVec;
 
 use self::lead::Lead;
+use self::returns::Returns;
+pub(crate) use self::returns::{Arrivals, founders, peer_of, write_founders};
 use crate::layout::{COMMIT, Stamp, closed_at, grant_at, request_at};
 use crate::replica::{Core, FEW, Peer};
 
@@ -35,6 +39,8 @@ pub(crate) struct LogPoller {
     granting: Option<Granting>,
     /// The last request of each replica that was answered with a higher promise.
     refused: SmallVec<[u64; FEW]>,
+    /// Replicas that come back, this one among them.
+    returns: Returns,
     lead: Lead,
     pause: Duration,
     retry_at: Option<Instant>,
@@ -50,14 +56,15 @@ struct Granting {
 }
 
 impl LogPoller {
-    pub(crate) fn new(core: Arc<Core>, peers: impl IntoIterator<Item = Peer>, hold: Hold) -> LogPoller {
-        let replicas = core.replicas();
+    pub(crate) fn new(core: Arc<Core>, arrivals: Arc<Arrivals>, hold: Hold) -> LogPoller {
+        let (ranks, peers) = (core.ranks(), core.state.lock().peers.clone());
         LogPoller {
-            peers: peers.into_iter().collect(),
-            may_write: (0..replicas).map(|rank| rank != core.me).collect(),
+            may_write: peers.iter().enumerate().map(|(rank, peer)| rank != core.me && peer.is_some()).collect(),
+            returns: Returns::new(&core, arrivals),
+            peers,
             promised: Stamp::default(),
             granting: None,
-            refused: (0..replicas).map(|_| 0).collect(),
+            refused: (0..ranks).map(|_| 0).collect(),
             lead: Lead::new(),
             pause: RETRY_MIN,
             retry_at: None,
@@ -71,7 +78,7 @@ impl LogPoller {
     fn serve_requests(&mut self, endpoint: &Endpoint) -> bool {
         let core = Arc::clone(&self.core);
         let asks = |rank: usize| Stamp(core.control.word(request_at(rank)).load());
-        let of_live = (0..core.replicas()).filter(|rank| *rank == core.me || !core.is_gone(*rank));
+        let of_live = (0..core.ranks()).filter(|rank| *rank == core.me || !core.is_gone(*rank));
         // A word that its writer has not written is no request; neither is one of another's rank.
         let highest = of_live.map(|rank| (rank, asks(rank))).filter(|(rank, stamp)| stamp.rank() == *rank);
         if let Some((rank, stamp)) = highest.max_by_key(|(_, stamp)| *stamp)
@@ -98,10 +105,10 @@ impl LogPoller {
         let core = &*self.core;
         let promised = self.promised;
         let mut is_retried = false;
-        for rank in (0..core.replicas()).filter(|rank| *rank != core.me && !core.is_gone(*rank)) {
+        for rank in (0..core.ranks()).filter(|rank| *rank != core.me && !core.is_gone(*rank)) {
             let asks = Stamp(core.control.word(request_at(rank)).load());
             if asks != Stamp::default() && asks.ballot() < promised.ballot() && self.refused[rank] != asks.0 {
-                let at = self.peers[rank].control.byte_add(grant_at(core.replicas(), core.me) as u64);
+                let at = self.peers[rank].control.byte_add(grant_at(core.ranks(), core.me) as u64);
                 match endpoint.put_untracked(at, promised.0).detach() {
                     Ok(()) => self.refused[rank] = asks.0,
                     Err(_) => is_retried = true,
@@ -117,16 +124,18 @@ impl LogPoller {
         let fabric = core.node.fabric();
         let Some(granting) = &mut self.granting else { return false };
         let (stamp, candidate) = (granting.stamp, granting.stamp.rank());
+        let Some(node) = core.node_at(candidate) else { return false };
         if !granting.has_begun {
             // *One writer.* No put of an earlier leader lands after its right is revoked, and the candidate reads this log
             // only when it has the grant. The candidate's own right is revoked, too: puts of an earlier term of its may
             // be on their way, and those that it posts from now on go through queue pairs of their own.
             let mut is_undecided = false;
-            for rank in (0..core.replicas()).filter(|rank| *rank != core.me) {
+            for rank in (0..core.ranks()).filter(|rank| *rank != core.me) {
+                let Some(node) = core.node_at(rank) else { continue };
                 if self.may_write[rank] {
-                    match fabric.revoke(core.participants.at(rank), core.group, REVOKE_MAX) {
+                    match fabric.revoke(node, core.group, REVOKE_MAX) {
                         Ok(()) => self.may_write[rank] = false,
-                        Err(_) if core.node.status_of(core.participants.at(rank)) == MemberStatus::Evicted => {
+                        Err(_) if core.node.status_of(node) == MemberStatus::Evicted => {
                             self.may_write[rank] = false;
                         }
                         Err(_) => is_undecided = true,
@@ -137,7 +146,7 @@ impl LogPoller {
                 return true;
             }
             if candidate != core.me {
-                match fabric.start_permit(core.participants.at(candidate), core.group) {
+                match fabric.start_permit(node, core.group) {
                     Ok(()) => self.may_write[candidate] = true,
                     Err(_) => {
                         // It has died or left. Another one asks.
@@ -149,7 +158,7 @@ impl LogPoller {
             granting.has_begun = true;
         }
         if candidate != core.me {
-            match fabric.is_permitted(core.participants.at(candidate), core.group) {
+            match fabric.is_permitted(node, core.group) {
                 Ok(true) => {}
                 Ok(false) => return true,
                 Err(error) => {
@@ -161,9 +170,9 @@ impl LogPoller {
                 }
             }
         }
-        let at = self.peers[candidate].control.byte_add(grant_at(core.replicas(), core.me) as u64);
+        let at = self.peers[candidate].control.byte_add(grant_at(core.ranks(), core.me) as u64);
         if candidate == core.me {
-            core.control.word(grant_at(core.replicas(), core.me)).store(stamp.0);
+            core.control.word(grant_at(core.ranks(), core.me)).store(stamp.0);
         } else if endpoint.put_untracked(at, stamp.0).detach().is_err() {
             return true;
         }
@@ -191,9 +200,11 @@ impl LogPoller {
         core.ends_leading(&mut state);
         drop(state);
         let mut is_told = true;
-        for rank in (0..core.replicas()).filter(|rank| *rank != core.me && !core.is_gone(*rank)) {
-            let at = self.peers[rank].control.byte_add(closed_at(core.replicas(), core.me) as u64);
-            is_told &= endpoint.put_value(at, 1).detach().is_ok();
+        for rank in (0..core.ranks()).filter(|rank| *rank != core.me && !core.is_gone(*rank)) {
+            // One that does not know yet that this node has come back would forget it.
+            let knows = core.returned.load() >> rank & 1 == 0 || core.standing(rank).is_said();
+            let at = self.peers[rank].control.byte_add(closed_at(core.ranks(), core.me) as u64);
+            is_told &= knows && endpoint.put_value(at, 1).detach().is_ok();
         }
         is_told
     }
@@ -211,7 +222,9 @@ impl Poller for LogPoller {
             // Application threads that wait for an entry: a put to this group wakes the service thread alone.
             core.node.fabric().wake_local();
         }
-        let is_retried = self.serve_requests(endpoint);
+        // Before it grants: a leader that has brought this replica to all entries can still say so now, and not afterwards.
+        let is_retried = self.serve_returns(endpoint);
+        let is_retried = is_retried | (self.returns.may_promise() && self.serve_requests(endpoint));
         let progress = if self.granting.is_some() {
             Progress::Idle
         } else {

@@ -13,7 +13,7 @@ use smallvec::SmallVec;
 
 use crate::errors::{LogFull, NoMajority, NotLeader, NotNext, OutcomeUnknown};
 use crate::layout::{COMMIT, ECHOES, Image, PROOF, applied_at, echo_at, header_of, used_words};
-use crate::replica::{FEW, Follower, Handle, Leading, Peer};
+use crate::replica::{FEW, Follower, Handle, Leading, State};
 
 /// A leader that needs a free slot asks the replicas again after such a pause, which doubles.
 const PAUSE_MIN: Duration = Duration::from_micros(20);
@@ -35,7 +35,6 @@ const PAUSE_MAX: Duration = Duration::from_millis(100);
 /// ```
 pub struct Proposer {
     handle: Arc<Handle>,
-    peers: SmallVec<[Peer; FEW]>,
 }
 
 /// The operations of one entry on one follower: the put of the slot, and a get of its header behind it.
@@ -59,8 +58,7 @@ impl Proposer {
         if handle.proposer_taken.compare_exchange(0, 1).is_err() {
             return Err(Error::from(ErrorKind::InUse { what: "proposers of the log", max: 1 }).of(handle.object.path()));
         }
-        let peers = handle.core.peers.lock().clone();
-        Ok(Proposer { handle: Arc::clone(handle), peers })
+        Ok(Proposer { handle: Arc::clone(handle) })
     }
 
     /// Proposes an entry, and waits until it is decided. The result is its index.
@@ -159,7 +157,8 @@ impl Proposer {
         let origin = u64::from(core.node.id().0) << 48 | core.proposed.fetch_add(1);
         let mut sent: SmallVec<[Sent<'_>; FEW]> = SmallVec::new();
         let mut state = core.state.lock();
-        let Some(leading) = state.leading.as_mut().filter(|leading| leading.ballot == ballot) else {
+        let State { leading, peers, .. } = &mut *state;
+        let Some(leading) = leading.as_mut().filter(|leading| leading.ballot == ballot) else {
             drop(state);
             return Err(self.not_leader());
         };
@@ -183,7 +182,7 @@ impl Proposer {
             // another node has led, and this one has got the right again for a later term: its put would land there.
             // Under the lock it is posted before this node's service thread asks for the right again, so by a queue pair
             // that the follower's revocation ends.
-            let at = core.slots.remote(self.peers[rank].log, index);
+            let at = core.slots.remote(peers[rank].log, index);
             let put = endpoint.put(at, &buf);
             // *Durable.* A put that is complete may not have landed, and the follower drops puts that have not landed when it
             // revokes the right. The get comes after it in the follower's memory (`NRW → NRR`) and by the same queue pair:
@@ -256,9 +255,10 @@ impl Proposer {
             let mut least = (core.applied().load(), core.me);
             let mut heard: SmallVec<[(usize, u64); FEW]> = SmallVec::new();
             let mut ops: SmallVec<[(usize, Op<'_, u64>); FEW]> = SmallVec::new();
+            let (peers, mut is_cut_short) = (core.state.lock().peers.clone(), false);
             // The dead are left out: their memory is out of reach, and they never read again.
-            for rank in (0..core.replicas()).filter(|rank| *rank != core.me && !core.is_gone(*rank)) {
-                let at = self.peers[rank].control.byte_add(applied_at(core.replicas()) as u64);
+            for rank in (0..core.ranks()).filter(|rank| *rank != core.me && !core.is_gone(*rank)) {
+                let at = peers[rank].control.byte_add(applied_at(core.ranks()) as u64);
                 ops.push((rank, endpoint.get(at)));
             }
             for (rank, op) in ops {
@@ -269,6 +269,8 @@ impl Proposer {
                     Poll::Pending => waiter.as_mut().poll(cx).map(|_| None),
                 });
                 match applied.await {
+                    // One that has come back holds nothing up before a leader brings it its first entry. From then on it does: see below.
+                    Some(Ok(0)) if !core.has_vote(rank) => {}
                     Some(Ok(applied)) => {
                         least = least.min((applied, rank));
                         heard.push((rank, applied));
@@ -279,6 +281,7 @@ impl Proposer {
                     None => {
                         // In this round it has not answered. An earlier one knows the slowest.
                         least = last.unwrap_or((0, rank));
+                        is_cut_short = true;
                         break;
                     }
                 }
@@ -286,9 +289,18 @@ impl Proposer {
             if core.leading.load() != ballot {
                 return Err(self.not_leader());
             }
+            let mut state = core.state.lock();
+            let State { leading, bases, .. } = &mut *state;
+            // Under the lock, as it gets its first entry. Its word may not say so yet.
+            for (rank, base) in bases.iter().enumerate().filter_map(|(rank, base)| Some((rank, (*base)?))) {
+                let is_heard = heard.iter().any(|(of, applied)| *of == rank && *applied >= base);
+                if !is_heard && !is_cut_short && !core.is_gone(rank) {
+                    least = least.min((base, rank));
+                }
+            }
             let room = least.0 + core.slots.count;
             if tail < room {
-                if let Some(leading) = core.state.lock().leading.as_mut().filter(|it| it.ballot == ballot) {
+                if let Some(leading) = leading.as_mut().filter(|it| it.ballot == ballot) {
                     leading.room = leading.room.max(room);
                     // An entry that a follower has read is in its memory. Its header may not have come back, and this log's copy of
                     // it, with which it would be compared, is overwritten soon.
@@ -299,9 +311,10 @@ impl Proposer {
                 }
                 return Ok(());
             }
+            drop(state);
             if endpoint.now() >= deadline {
                 let (acknowledged, rank) = least;
-                let behind = core.participants.at(rank);
+                let behind = core.node_at(rank).unwrap_or_else(|| core.node.id());
                 return Err(Error::custom(LogFull { behind, acknowledged }).about(behind));
             }
             last = Some(least);
@@ -462,7 +475,7 @@ impl Proposer {
                 continue;
             }
             // Under the lock, as the entry: the word must not come to a follower that has another leader's entries.
-            let put = endpoint.put_value(self.peers[rank].log.byte_add(COMMIT as u64), decided);
+            let put = endpoint.put_value(state.peers[rank].log.byte_add(COMMIT as u64), decided);
             if put.detach().is_err() {
                 refused.push(rank);
             }
@@ -518,10 +531,7 @@ impl Proposer {
     fn missing(&self, ballot: u64, index: u64) -> Vec<farfield_fabric::NodeId> {
         let (core, followers) = (&*self.handle.core, self.followers(ballot));
         let lacks = |rank: &usize| !followers.get(*rank).is_some_and(|it| it.is_confirmed && it.has > index);
-        (0..core.replicas())
-            .filter(|rank| *rank != core.me && lacks(rank))
-            .map(|rank| core.participants.at(rank))
-            .collect()
+        (0..core.ranks()).filter(|rank| *rank != core.me && lacks(rank)).filter_map(|rank| core.node_at(rank)).collect()
     }
 }
 

@@ -6,7 +6,8 @@ use farfield_core::toolkit::ErrorContext;
 use farfield_core::{Error, ErrorKind, Result};
 use farfield_fabric::Endpoint;
 
-use crate::layout::{header_of, read_entry, used_words};
+use crate::errors::EntriesMissing;
+use crate::layout::{BASE, header_of, read_entry, used_words};
 use crate::replica::Handle;
 
 /// Reads the decided entries on one node, in order: see [`ReplicatedLog::reader`](crate::ReplicatedLog::reader).
@@ -33,6 +34,8 @@ pub struct LogReader {
     next: u64,
     /// The value of `decided` at the last look.
     decided: u64,
+    /// The application knows that entries before this one are missing.
+    skipped: u64,
 }
 
 impl LogReader {
@@ -42,7 +45,7 @@ impl LogReader {
         }
         // The one before has acknowledged all before this one.
         let next = handle.core.applied().load();
-        Ok(LogReader { handle: Arc::clone(handle), next, decided: next })
+        Ok(LogReader { handle: Arc::clone(handle), next, decided: next, skipped: 0 })
     }
 
     /// The next decided entry and its index, if there is one. It does not wait, so a
@@ -60,8 +63,12 @@ impl LogReader {
     /// ```
     ///
     /// # Errors
-    /// [`ErrorKind::Reopened`]: the log was reopened, and all entries that were decided before are read.
+    /// [`ErrorKind::Reopened`]: the log was reopened, and all entries that were decided before are read. [`EntriesMissing`], once, on a node that has
+    /// come back.
     pub fn try_next(&mut self, into: &mut Vec<u8>) -> Result<Option<u64>> {
+        if self.skips() {
+            return Err(Error::custom(EntriesMissing { next: self.next })).of(self.handle.object.path());
+        }
         let core = &*self.handle.core;
         // `decided` shares a cache line that the leader writes: it is read again only when all is read that it covers.
         if self.next >= self.decided {
@@ -84,6 +91,20 @@ impl LogReader {
         Ok(Some(self.next - 1))
     }
 
+    /// On a node that has come back: whether the next entries are not here, since the others have recycled them. Then it goes on after them.
+    fn skips(&mut self) -> bool {
+        let core = &*self.handle.core;
+        if core.returned.load() == 0 {
+            return false;
+        }
+        let base = core.log.word(BASE).load();
+        let skips = base > self.next || base > self.skipped;
+        if skips {
+            (self.next, self.skipped) = (self.next.max(base), base);
+        }
+        skips
+    }
+
     /// Whether [`LogReader::try_next`] returns an entry now: to wait for one together with other conditions.
     ///
     /// ```
@@ -96,7 +117,8 @@ impl LogReader {
     pub fn has_next(&self) -> bool {
         let core = &*self.handle.core;
         // Word before slot (`CR → CR`), as in `try_next`.
-        core.decided() > self.next && core.slots.words_of(&core.log, self.next, 1)[0].load() == self.next + 1
+        let skips = core.returned.load() != 0 && core.log.word(BASE).load() > self.skipped;
+        skips || core.decided() > self.next && core.slots.words_of(&core.log, self.next, 1)[0].load() == self.next + 1
     }
 
     /// [`LogReader::try_next`], which waits until there is one.

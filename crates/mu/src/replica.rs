@@ -8,14 +8,35 @@ use farfield_fabric::{GroupKey, LocalMutex, NodeId, Region, RemotePtr, Word};
 use smallvec::SmallVec;
 
 use crate::errors::NoMajority;
-use crate::layout::{COMMIT, Slots, applied_at, closed_at};
+use crate::layout::{COMMIT, REPLICAS_MAX, Slots, Standing, applied_at, closed_at, standing_at};
 use crate::options::LogOptions;
+use crate::poller::Arrivals;
 
 /// A replica, as the others reach it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Peer {
     pub(crate) log: RemotePtr<u64>,
     pub(crate) control: RemotePtr<u64>,
+}
+
+impl Peer {
+    /// In place of the replica of a rank that has none, or that is not connected.
+    pub(crate) const NONE: Peer = Peer { log: RemotePtr::from_packed(0), control: RemotePtr::from_packed(0) };
+
+    pub(crate) fn is_some(&self) -> bool {
+        self.control.packed() != 0
+    }
+}
+
+/// How many ranks a log has. A rank is the place of a node in the session, so that the node that comes back after one has its rank. Where there are more
+/// places than ranks can be, it is the number among the participants, and none comes back.
+pub(crate) fn ranks_of(node: &Node, participants: &Participants) -> usize {
+    if node.nodes() <= REPLICAS_MAX { node.nodes() } else { participants.count() }
+}
+
+/// The rank of a participant.
+pub(crate) fn rank_in(node: &Node, participants: &Participants, of: NodeId) -> usize {
+    if node.nodes() <= REPLICAS_MAX { node.rank_of(of) } else { participants.rank_of(of).unwrap_or(0) }
 }
 
 /// The state of more followers than these needs an allocation.
@@ -29,9 +50,16 @@ pub(crate) struct Core {
     /// The service thread holds this: it must not keep the node in its session.
     pub(crate) node: Node,
     pub(crate) path: String,
-    pub(crate) participants: Participants,
     /// The rank of this node.
     pub(crate) me: usize,
+    /// By rank: the node + 1, or 0. A node that comes back takes the seat of the one that was there.
+    seats: Box<[Word]>,
+    /// How many seats are taken, since the log was opened first.
+    count: Word,
+    /// A bit for each rank: its vote is not known before it says so, since its node has come back.
+    pub(crate) returned: Word,
+    /// Whether this replica has a vote: it has all that was decided with the help of the one before it.
+    pub(crate) votes: Word,
     pub(crate) slots: Slots,
     /// Slots that are copied at a time.
     pub(crate) chunk: u64,
@@ -41,7 +69,6 @@ pub(crate) struct Core {
     pub(crate) control: Region,
     /// Headers that were got back from followers.
     pub(crate) echoes: Region,
-    pub(crate) peers: LocalMutex<SmallVec<[Peer; FEW]>>,
     pub(crate) state: LocalMutex<State>,
     /// The ballot with which this node leads, or 0: as in `state`, to be read without its lock.
     pub(crate) leading: Word,
@@ -65,6 +92,10 @@ pub(crate) struct Core {
 #[derive(Default)]
 pub(crate) struct State {
     pub(crate) leading: Option<Leading>,
+    /// By rank.
+    pub(crate) peers: SmallVec<[Peer; FEW]>,
+    /// By rank: from this entry on a replica that has come back gets them from this node as a leader, so their slots are not used again.
+    pub(crate) bases: SmallVec<[Option<u64>; FEW]>,
 }
 
 /// The state of a leader.
@@ -96,27 +127,35 @@ impl Core {
     pub(crate) fn new(
         node: &Node,
         path: &str,
-        participants: Participants,
-        me: usize,
+        participants: &Participants,
         options: LogOptions,
         group: GroupKey,
         log: Region,
         control: Region,
         echoes: Region,
     ) -> Core {
+        let ranks = ranks_of(node, participants);
+        let seats: Box<[Word]> = (0..ranks).map(|_| Word::new(0)).collect();
+        for of in participants.iter() {
+            seats[rank_in(node, participants, of)].store(u64::from(of.0) + 1);
+        }
+        let peers = (0..ranks).map(|_| Peer::NONE).collect();
+        let bases = (0..ranks).map(|_| None).collect();
         Core {
             node: node.for_service(),
             path: path.into(),
-            participants,
-            me,
+            me: rank_in(node, participants, node.id()),
+            seats,
+            count: Word::new(participants.count() as u64),
+            returned: Word::new(0),
+            votes: Word::new(1),
             chunk: (CHUNK_BYTES.min(buf_bytes_max(node)) / (8 * options.slot_words())).max(1) as u64,
             slots: Slots { count: options.entries as u64, words: options.slot_words() },
             group,
             log,
             control,
             echoes,
-            peers: LocalMutex::default(),
-            state: LocalMutex::default(),
+            state: LocalMutex::new(State { leading: None, peers, bases }),
             leading: Word::new(0),
             confirmed: Word::new(0),
             term: Word::new(0),
@@ -128,8 +167,51 @@ impl Core {
         }
     }
 
+    /// How many ranks there are. Some may have no replica.
+    pub(crate) fn ranks(&self) -> usize {
+        self.seats.len()
+    }
+
     pub(crate) fn replicas(&self) -> usize {
-        self.participants.count()
+        self.count.load() as usize
+    }
+
+    /// The node of a rank, if there is one.
+    pub(crate) fn node_at(&self, rank: usize) -> Option<NodeId> {
+        self.seats[rank].load().checked_sub(1).map(|node| NodeId(node as u16))
+    }
+
+    pub(crate) fn nodes(&self) -> impl Iterator<Item = NodeId> + '_ {
+        (0..self.ranks()).filter_map(|rank| self.node_at(rank))
+    }
+
+    /// A node takes a seat.
+    pub(crate) fn seat(&self, rank: usize, node: NodeId) {
+        self.seats[rank].store(u64::from(node.0) + 1);
+    }
+
+    /// This node has come back to a log that was opened with these, by rank.
+    pub(crate) fn comes_back(&self, founders: &[Option<NodeId>]) {
+        self.count.store(founders.iter().flatten().count() as u64);
+        for (rank, founder) in founders.iter().enumerate() {
+            if let (Some(founder), None) = (founder, self.node_at(rank)) {
+                self.seat(rank, *founder);
+            }
+        }
+        self.votes.store(0);
+        self.returned.store(u64::MAX >> 1);
+    }
+
+    /// Whether a replica counts for majorities.
+    pub(crate) fn has_vote(&self, rank: usize) -> bool {
+        if rank == self.me {
+            return self.votes.load() != 0;
+        }
+        self.returned.load() >> rank & 1 == 0 || self.standing(rank).votes(rank)
+    }
+
+    pub(crate) fn standing(&self, rank: usize) -> Standing {
+        Standing(self.control.word(standing_at(self.ranks(), rank)).load())
     }
 
     pub(crate) fn majority(&self) -> usize {
@@ -143,35 +225,46 @@ impl Core {
 
     /// Entries that this node's reader has acknowledged.
     pub(crate) fn applied(&self) -> &Word {
-        self.control.word(applied_at(self.replicas()))
+        self.control.word(applied_at(self.ranks()))
     }
 
     /// Whether a replica may still read or write: its node is no longer a member, or has closed the log.
     pub(crate) fn is_gone(&self, rank: usize) -> bool {
-        let is_removed = matches!(
-            self.node.status_of(self.participants.at(rank)),
-            MemberStatus::Departed | MemberStatus::Dead | MemberStatus::Evicted
-        );
-        is_removed || self.control.word(closed_at(self.replicas(), rank)).load() != 0
+        let Some(node) = self.node_at(rank) else { return true };
+        if !self.is_known(node) {
+            return true;
+        }
+        let is_removed =
+            matches!(self.node.status_of(node), MemberStatus::Departed | MemberStatus::Dead | MemberStatus::Evicted);
+        is_removed || self.has_closed(rank)
+    }
+
+    /// Whether this node knows another: not one that was gone before it came.
+    pub(crate) fn is_known(&self, node: NodeId) -> bool {
+        node.index() < self.node.nodes() || self.node.members().any(|member| member == node)
+    }
+
+    pub(crate) fn has_closed(&self, rank: usize) -> bool {
+        self.control.word(closed_at(self.ranks(), rank)).load() != 0
     }
 
     /// The error of a log that no majority can serve any more, whatever happens.
     pub(crate) fn check_majority(&self) -> Result<(), NoMajority> {
-        let present = (0..self.replicas()).filter(|rank| *rank == self.me || !self.is_gone(*rank)).count();
+        let present = (0..self.ranks()).filter(|rank| *rank == self.me || !self.is_gone(*rank)).count();
         let (of, needed) = (self.replicas(), self.majority());
         if present >= needed { Ok(()) } else { Err(NoMajority { of, needed, present }) }
     }
 
     /// Whether a replica may lead.
     pub(crate) fn is_trusted(&self, rank: usize) -> bool {
-        !self.is_gone(rank)
-            && (rank == self.me || self.node.status_of(self.participants.at(rank)) == MemberStatus::Member)
+        let is_member = |node| rank == self.me || self.node.status_of(node) == MemberStatus::Member;
+        !self.is_gone(rank) && self.has_vote(rank) && self.node_at(rank).is_some_and(is_member)
     }
 
     pub(crate) fn leader(&self) -> Option<NodeId> {
         let rank = self.promised_to.load().checked_sub(1)? as usize;
         let leads = if rank == self.me { self.leading.load() != 0 } else { self.is_trusted(rank) };
-        leads.then(|| self.participants.at(rank))
+        if leads { self.node_at(rank) } else { None }
     }
 
     /// Wakes the proposer and the readers of this node.
@@ -229,14 +322,18 @@ impl Leading {
 pub(crate) struct Handle {
     pub(crate) object: Object,
     pub(crate) core: Arc<Core>,
+    /// The nodes with which this one has opened it.
+    pub(crate) participants: Participants,
+    pub(crate) arrivals: Arc<Arrivals>,
     pub(crate) begun: Word,
     pub(crate) proposer_taken: Word,
     pub(crate) reader_taken: Word,
 }
 
 impl Handle {
-    pub(crate) fn new(object: Object, core: Arc<Core>) -> Handle {
-        Handle { object, core, begun: Word::new(0), proposer_taken: Word::new(0), reader_taken: Word::new(0) }
+    pub(crate) fn new(object: Object, core: Arc<Core>, participants: Participants, arrivals: Arc<Arrivals>) -> Handle {
+        let [begun, proposer_taken, reader_taken] = [0; 3].map(Word::new);
+        Handle { object, core, participants, arrivals, begun, proposer_taken, reader_taken }
     }
 }
 

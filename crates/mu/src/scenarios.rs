@@ -1,5 +1,6 @@
 //! Scenarios for the model checker.
 
+mod returns;
 mod turns;
 
 use core::future::{Future, poll_fn};
@@ -40,7 +41,7 @@ pub fn all() -> Vec<Scenario> {
         two_of_five(),
         asks_and_dies(),
     ];
-    with_slow(of_log.into_iter().chain(turns::scenarios()))
+    with_slow(of_log.into_iter().chain(returns::scenarios()).chain(turns::scenarios()))
 }
 
 /// Words of an entry: it may come in pieces.

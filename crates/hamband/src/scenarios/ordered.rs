@@ -10,7 +10,7 @@ use farfield_fabric::DeathRule;
 
 use super::OPTIONS;
 use super::till::{Purse, PurseUpdate};
-use crate::{Replicated, Writer};
+use crate::{Replicated, ReplicatedOptions, Writer};
 
 pub(super) fn scenarios() -> Vec<Scenario> {
     vec![
@@ -23,6 +23,7 @@ pub(super) fn scenarios() -> Vec<Scenario> {
             .faults(Faults::new().crashes(1).of([0]))
             .kills(&["hamband-ordered-twice"]),
         deaths("hamband/caller-dies", 3, &[2]).faults(Faults::new().crashes(1).of([2])),
+        deaths("hamband/two-of-five", 5, &[0, 1]).faults(Faults::new().crashes(2).of([0, 1])),
         deaths("hamband/leader-decided", 3, &[0])
             .rule(DeathRule::Majority)
             .faults(Faults::new().crashes(1).cuts(1).pauses(1).of([0]).side([0])),
@@ -44,7 +45,10 @@ struct Calls {
 
 fn open(cluster: &Cluster) -> Result<Vec<Member>> {
     let members = cluster.on_each(|node| {
-        let purse = Replicated::open(node, "purse", Purse::default(), OPTIONS.clone())?;
+        // Dependencies have a number for each node.
+        let feed_bytes = if node.nodes() > 4 { 1024 } else { OPTIONS.feed_bytes };
+        let purse =
+            Replicated::open(node, "purse", Purse::default(), ReplicatedOptions { feed_bytes, ..OPTIONS.clone() })?;
         let writer = Rc::new(RefCell::new(purse.writer()?));
         Ok((purse, writer))
     })?;

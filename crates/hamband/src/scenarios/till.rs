@@ -126,3 +126,42 @@ impl DataType for Purse {
         }
     }
 }
+
+/// Two ledgers, each of which has one order.
+#[derive(Clone, Default, PartialEq, Debug, Serialize, Deserialize)]
+pub(super) struct Ledgers {
+    pub(super) left: Vec<u8>,
+    pub(super) right: Vec<u8>,
+}
+
+methods! {
+    #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+    pub(super) enum LedgersUpdate: LedgersMethod {
+        /// Of the first group.
+        Left(u8),
+        /// Of the second one.
+        Right(u8),
+    }
+}
+
+impl DataType for Ledgers {
+    type Update = LedgersUpdate;
+    type Refusal = String;
+
+    fn apply(&mut self, update: &LedgersUpdate) -> Result<(), String> {
+        let (ledger, value) = match update {
+            LedgersUpdate::Left(value) => (&mut self.left, *value),
+            LedgersUpdate::Right(value) => (&mut self.right, *value),
+        };
+        if ledger.contains(&value) {
+            return Err("it is there".into());
+        }
+        ledger.push(value);
+        Ok(())
+    }
+
+    fn coordination() -> Coordination<LedgersMethod> {
+        use LedgersMethod::{Left, Right};
+        Coordination::none().conflict(Left, Left).conflict(Right, Right)
+    }
+}

@@ -1,24 +1,20 @@
 //! Becoming the leader, and bringing followers up to date.
 
-use core::future::{Future, poll_fn};
-use core::pin::{Pin, pin};
-use core::task::Poll;
 use std::time::Duration;
 
 use farfield_core::toolkit::Progress;
-use farfield_fabric::{self as fabric, Buf, Endpoint, Instant, Op};
+use farfield_fabric::{Buf, Endpoint, Instant, Op};
 use smallvec::SmallVec;
 
-use crate::layout::{CHECK, COMMIT, Image, RAISED, Stamp, grant_at, request_at};
+use super::returns::begins_at;
+use super::trips::{wait_for, wait_for_all};
+use crate::layout::{BASE, BROUGHT, CHECK, COMMIT, Image, RAISED, Stamp, applied_at, grant_at, request_at};
 use crate::replica::{Core, FEW, Follower, Leading, Peer};
 
-/// The longest time for one round trip: the service thread has other work, too. A replica that takes longer is asked for
-/// the right again, so that puts under way cannot land later.
-const PATIENCE: Duration = Duration::from_millis(2);
 /// How long a candidate waits for a grant before it asks again. The time doubles.
 const GRANT_MIN: Duration = Duration::from_millis(5);
 const GRANT_MAX: Duration = Duration::from_secs(1);
-/// Attempts of one ballot at a replica that does not answer: more would make it revoke and give the right once more.
+/// Attempts of one ballot at a replica that does not answer.
 const UNANSWERED_MAX: u64 = 200;
 /// A leader that was replaced waits for the request of its successor. If there is none, it asks again.
 const REST: Duration = Duration::from_millis(1);
@@ -87,6 +83,8 @@ enum Granted {
 }
 
 impl Other {
+    const NEW: Other = Other { stamp: Stamp(0), state: Granted::No, ask_at: None, pause: GRANT_MIN };
+
     fn fails(&mut self, now: Instant) {
         self.state = Granted::No;
         self.ask_at = Some(now + self.pause);
@@ -95,9 +93,15 @@ impl Other {
 }
 
 impl Candidacy {
-    fn granted(&self) -> impl Iterator<Item = usize> + '_ {
+    /// The others that have given the right, and have a vote.
+    fn granted(&self, core: &Core) -> SmallVec<[usize; FEW]> {
         let is_granted = |other: &Other| matches!(other.state, Granted::Yes { .. } | Granted::Confirmed);
-        self.others.iter().enumerate().filter(move |(_, other)| is_granted(other)).map(|(rank, _)| rank)
+        let granted = self.others.iter().enumerate().filter(move |(_, other)| is_granted(other));
+        granted.map(|(rank, _)| rank).filter(|rank| core.has_vote(*rank)).collect()
+    }
+
+    fn has_majority(&self, core: &Core) -> bool {
+        self.granted(core).len() + 1 >= core.majority()
     }
 }
 
@@ -106,14 +110,24 @@ impl Lead {
         Lead { candidacy: None, rests_until: None, round: 0 }
     }
 
+    /// Another node has come to a rank. What the one before it has granted is void.
+    pub(super) fn forget(&mut self, rank: usize) {
+        if let Some(candidacy) = &mut self.candidacy {
+            candidacy.others[rank] = Other::NEW;
+        }
+    }
+
     /// Whether this node should lead. A leader stays as long as it is trusted, also when a lower rank comes back: each
     /// change costs a pause.
     fn should_lead(core: &Core) -> bool {
+        if !core.has_vote(core.me) {
+            return false;
+        }
         let promised_to = core.promised_to.load();
         match promised_to.checked_sub(1).map(|rank| rank as usize) {
             Some(rank) if rank == core.me => true,
             Some(rank) if core.is_trusted(rank) => false,
-            _ => (0..core.replicas()).find(|rank| core.is_trusted(*rank)) == Some(core.me),
+            _ => (0..core.ranks()).find(|rank| core.is_trusted(*rank)) == Some(core.me),
         }
     }
 
@@ -121,7 +135,7 @@ impl Lead {
     pub(super) fn step(&mut self, core: &Core, peers: &[Peer], promised: Stamp, endpoint: &Endpoint) -> Progress {
         let now = endpoint.now();
         let Some(candidacy) = &mut self.candidacy else {
-            let is_wanted = core.is_wanted.load() != 0;
+            let is_wanted = core.is_wanted.load() != 0 && core.has_vote(core.me);
             if !is_wanted && !Lead::should_lead(core) {
                 return Progress::Idle;
             }
@@ -131,8 +145,7 @@ impl Lead {
             core.is_wanted.store(0);
             self.round = self.round.max(promised.round()) + 1;
             let stamp = Stamp::first(self.round, core.me);
-            let other = Other { stamp: Stamp::default(), state: Granted::No, ask_at: None, pause: GRANT_MIN };
-            let others = (0..core.replicas()).map(|_| other).collect();
+            let others = (0..core.ranks()).map(|_| Other::NEW).collect();
             self.candidacy = Some(Candidacy { stamp, phase: Phase::Asking, others });
             tracing::debug!(node = core.node.id().0, object = core.path, term = stamp.ballot(), "asks to lead");
             // The service thread treats it like any other request, in its next round.
@@ -149,7 +162,7 @@ impl Lead {
             self.rest(core, now);
             return Progress::Busy;
         }
-        if promised != candidacy.stamp || core.control.word(grant_at(core.replicas(), core.me)).load() != promised.0 {
+        if promised != candidacy.stamp || core.control.word(grant_at(core.ranks(), core.me)).load() != promised.0 {
             // Until the right of all others to this log is revoked: then the service thread goes on.
             return Progress::Idle;
         }
@@ -160,7 +173,7 @@ impl Lead {
             self.rest(core, now);
             return Progress::Busy;
         }
-        let is_enough = candidacy.granted().count() + 1 >= core.majority();
+        let is_enough = candidacy.has_majority(core);
         let has_worked = match candidacy.phase {
             Phase::Leading => bring_up(core, peers, endpoint, candidacy),
             _ if !is_enough => {
@@ -191,7 +204,7 @@ impl Lead {
     fn rest(&mut self, core: &Core, now: Instant) {
         self.candidacy = None;
         // Two candidates do not ask again at the same moment.
-        let turn = (core.me as u64 + self.round) % core.replicas() as u64;
+        let turn = (core.me as u64 + self.round) % core.ranks() as u64;
         self.rests_until = Some(now + REST * (1 + turn as u32));
     }
 }
@@ -209,7 +222,7 @@ fn ask(core: &Core, peers: &[Peer], endpoint: &Endpoint, candidacy: &mut Candida
     let (now, ballot) = (endpoint.now(), candidacy.stamp.ballot());
     let mut asked = Asked { overtaken: None, again_at: None };
     let confirmed = core.confirmed.load();
-    for rank in (0..core.replicas()).filter(|rank| *rank != core.me) {
+    for rank in (0..core.ranks()).filter(|rank| *rank != core.me) {
         let other = &mut candidacy.others[rank];
         if core.is_gone(rank) {
             if other.state == Granted::Confirmed {
@@ -222,7 +235,7 @@ fn ask(core: &Core, peers: &[Peer], endpoint: &Endpoint, candidacy: &mut Candida
             // The proposer has dropped it.
             other.fails(now);
         }
-        let answer = Stamp(core.control.word(grant_at(core.replicas(), rank)).load());
+        let answer = Stamp(core.control.word(grant_at(core.ranks(), rank)).load());
         if answer.ballot() > ballot {
             asked.overtaken = asked.overtaken.max(Some(answer.round()));
             continue;
@@ -264,7 +277,7 @@ fn ask(core: &Core, peers: &[Peer], endpoint: &Endpoint, candidacy: &mut Candida
 impl Candidacy {
     /// Reads how much each replica knows to be decided. From here on no earlier leader can write to any of them.
     fn begin_recovery(&mut self, core: &Core, peers: &[Peer], endpoint: &Endpoint) {
-        let granted: SmallVec<[usize; FEW]> = self.granted().collect();
+        let granted = self.granted(core);
         let commit = |rank: &usize| endpoint.get(peers[*rank].log.byte_add(COMMIT as u64));
         let answers = wait_for_all(endpoint, granted.iter().map(commit).collect());
         let own = core.decided();
@@ -276,7 +289,7 @@ impl Candidacy {
                 None => self.others[rank].fails(endpoint.now()),
             }
         }
-        if self.granted().count() + 1 >= core.majority() {
+        if self.has_majority(core) {
             self.phase = if until > own { Phase::Copying { from, until } } else { Phase::Adopting { index: until } };
         }
     }
@@ -311,7 +324,7 @@ impl Candidacy {
     /// Takes over the entry of this index that a majority may have accepted: the one with the highest ballot. If there is
     /// none, none is decided there or later.
     fn adopt(&mut self, core: &Core, peers: &[Peer], endpoint: &Endpoint, index: u64) {
-        let granted: SmallVec<[usize; FEW]> = self.granted().collect();
+        let granted = self.granted(core);
         let words = core.slots.words;
         let gets = granted.iter().filter_map(|rank| {
             let buf = endpoint.buf::<u64>(words).ok()?;
@@ -338,7 +351,7 @@ impl Candidacy {
                 highest = Some((image.ballot(), slot.to_vec()));
             }
         }
-        if self.granted().count() + 1 < core.majority() {
+        if !self.has_majority(core) {
             self.phase = Phase::Asking;
             return;
         }
@@ -363,8 +376,11 @@ impl Candidacy {
         let mut ready = SmallVec::<[usize; FEW]>::new();
         for (rank, (other, peer)) in self.others.iter_mut().zip(peers).enumerate() {
             let Granted::Yes { has, .. } = other.state else { continue };
+            if !core.has_vote(rank) {
+                continue; // its turn comes when this node leads
+            }
             if has != Some(tail) {
-                other.bring_on(core, peer, endpoint, tail, decided);
+                other.bring_on(core, rank, peer, endpoint, Target { tail, decided, ballot: None });
                 has_worked = true;
             }
             if matches!(other.state, Granted::Yes { has: Some(has), .. } if has == tail) {
@@ -377,7 +393,7 @@ impl Candidacy {
         // A majority has accepted all of them with this ballot, or knows that they are decided.
         core.log.word(COMMIT).store(tail);
         let mut state = core.state.lock();
-        let followers = (0..core.replicas()).map(|_| Follower::default()).collect();
+        let followers = (0..core.ranks()).map(|_| Follower::default()).collect();
         let ballot = self.stamp.ballot();
         state.leading = Some(Leading { ballot, tail, decided: tail, room: 0, followers });
         core.leading.store(ballot);
@@ -404,7 +420,7 @@ fn bring_up(core: &Core, peers: &[Peer], endpoint: &Endpoint, candidacy: &mut Ca
             state.leading.as_ref().filter(|leading| leading.ballot == ballot).map(|it| (it.tail, it.decided))
         };
         let Some((tail, decided)) = target else { break };
-        other.bring_on(core, &peers[rank], endpoint, tail, decided);
+        other.bring_on(core, rank, &peers[rank], endpoint, Target { tail, decided, ballot: Some(ballot) });
         let Granted::Yes { has: Some(has), told } = other.state else { continue };
         let mut state = core.state.lock();
         let Some(leading) = state.leading.as_mut().filter(|leading| leading.ballot == ballot) else { break };
@@ -422,6 +438,15 @@ fn bring_up(core: &Core, peers: &[Peer], endpoint: &Endpoint, candidacy: &mut Ca
     has_worked
 }
 
+/// Where a replica is brought to.
+#[derive(Clone, Copy)]
+struct Target {
+    tail: u64,
+    decided: u64,
+    /// That of this node, if it leads.
+    ballot: Option<u64>,
+}
+
 /// The puts that an entry needs at a replica.
 enum Put<'e> {
     /// The ballot with which it accepts the entry that it has.
@@ -432,8 +457,8 @@ enum Put<'e> {
 impl Other {
     /// Brings a replica some entries further, towards `tail`, and tells it that those before `decided` are. When this has
     /// ended well, everything is in its memory.
-    fn bring_on(&mut self, core: &Core, peer: &Peer, endpoint: &Endpoint, tail: u64, decided: u64) {
-        let brought = self.try_bring_on(core, peer, endpoint, tail, decided);
+    fn bring_on(&mut self, core: &Core, rank: usize, peer: &Peer, endpoint: &Endpoint, target: Target) {
+        let brought = self.try_bring_on(core, rank, peer, endpoint, target);
         match brought {
             Some((has, told)) => self.state = Granted::Yes { has: Some(has), told },
             None => self.fails(endpoint.now()),
@@ -443,13 +468,14 @@ impl Other {
     fn try_bring_on(
         &mut self,
         core: &Core,
+        rank: usize,
         peer: &Peer,
         endpoint: &Endpoint,
-        tail: u64,
-        decided: u64,
+        target: Target,
     ) -> Option<(u64, u64)> {
+        let Target { tail, decided, ballot } = target;
         let commit = peer.log.byte_add(COMMIT as u64);
-        let (first, told) = match self.state {
+        let (mut first, mut told) = match self.state {
             Granted::Yes { has: Some(has), told } => (has, told),
             // The entries that it knows to be decided are right.
             _ => wait_for(endpoint, endpoint.get(commit)).map(|decided| (decided, decided))?,
@@ -458,12 +484,25 @@ impl Other {
             tracing::error!(node = core.node.id().0, object = core.path, first, tail, "a follower is ahead");
             return None;
         }
+        let mut images: SmallVec<[_; 4]> = SmallVec::new();
+        let mut puts: SmallVec<[Op<'_, ()>; 8]> = SmallVec::new();
+        let has_returned = core.returned.load() >> rank & 1 != 0;
+        if has_returned && ballot.is_some() {
+            let applied = wait_for(endpoint, endpoint.get(peer.control.byte_add(applied_at(core.ranks()) as u64)))?;
+            let from = begins_at(core, rank, first, tail, applied);
+            if from > tail {
+                return Some((first, told)); // the proposer has got on meanwhile: once more, with its next entry
+            }
+            if from > first {
+                // The entries before are recycled here. `BASE` before `COMMIT` (`NRW → NRW`): its reader skips them.
+                puts.push(endpoint.put_value(peer.log.byte_add(BASE as u64), from));
+                (first, told) = (from, from);
+            }
+        }
         let slots = core.slots;
         let mut there = get_slots(core, peer, endpoint, first, tail)?;
         let count = (there.len() / slots.words) as u64;
         let mut own = vec![0; slots.words];
-        let mut images: SmallVec<[_; 4]> = SmallVec::new();
-        let mut puts: SmallVec<[Op<'_, ()>; 8]> = SmallVec::new();
         for (index, words) in (first..).zip(there.chunks_mut(slots.words)) {
             let mut image = Image(&mut own);
             image.load(slots.words_of(&core.log, index, slots.words));
@@ -503,6 +542,10 @@ impl Other {
             }
         }
         let told = told.max(decided.min(has));
+        if let Some(ballot) = ballot.filter(|_| has_returned && has == tail) {
+            // It has all that was decided before it came, so it has a vote from now on. This lands before it is counted.
+            puts.push(endpoint.put_value(peer.log.byte_add(BROUGHT as u64), ballot));
+        }
         // The word after the entries (`NRW → NRW`), and the get after both (`NRW → NRR`): when it has ended, they are
         // there, and nothing of this endpoint can overtake the proposer's puts.
         puts.push(endpoint.put_value(commit, told));
@@ -524,34 +567,4 @@ fn get_slots(core: &Core, peer: &Peer, endpoint: &Endpoint, first: u64, until: u
     let buf = endpoint.buf::<u64>(count * slots.words).ok()?;
     let got = wait_for_all(endpoint, vec![endpoint.get_into(slots.remote(peer.log, first), buf)]);
     got.into_iter().next()?.map(|buf| buf.to_vec())
-}
-
-/// Waits for one round trip, and not for long.
-fn wait_for<T>(endpoint: &Endpoint, op: impl Future<Output = fabric::Result<T>> + Unpin) -> Option<T> {
-    wait_for_all(endpoint, vec![op]).pop()?
-}
-
-/// Waits for operations for one round trip, and not for long: the results of those that have ended well.
-fn wait_for_all<T, F>(endpoint: &Endpoint, ops: Vec<F>) -> Vec<Option<T>>
-where
-    F: Future<Output = fabric::Result<T>> + Unpin,
-{
-    let until = endpoint.now() + PATIENCE;
-    let mut ops: Vec<Option<F>> = ops.into_iter().map(Some).collect();
-    let mut results: Vec<Option<T>> = ops.iter().map(|_| None).collect();
-    endpoint.block_on(async {
-        let mut timer = pin!(endpoint.wait_until::<()>(until, || None));
-        poll_fn(|cx| {
-            for (op, result) in ops.iter_mut().zip(&mut results) {
-                if let Some(running) = op
-                    && let Poll::Ready(ended) = Pin::new(running).poll(cx)
-                {
-                    (*result, *op) = (ended.ok(), None);
-                }
-            }
-            if ops.iter().all(Option::is_none) { Poll::Ready(()) } else { timer.as_mut().poll(cx).map(|_| ()) }
-        })
-        .await;
-    });
-    results
 }

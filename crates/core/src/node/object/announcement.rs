@@ -46,8 +46,12 @@ impl ObjectDescriptor {
     /// Whether the participants differ at most by dead or departed nodes and by restarted ones.
     pub(super) fn differs_by_lives(&self, theirs: &ObjectDescriptor, gone: &[u16], places: u16) -> bool {
         let is_common = |node: &u16| self.participants.contains(node) && theirs.participants.contains(node);
-        let is_past = |node: &u16| *node >= places || gone.contains(node) || theirs.gone.contains(node);
-        self.participants.iter().chain(&theirs.participants).all(|node| is_common(node) || is_past(node))
+        let all = || self.participants.iter().chain(&theirs.participants);
+        // The one before another at its place has gone, also where the news of that is still on its way.
+        let is_replaced = |node: &u16| all().any(|it| it > node && it % places == node % places);
+        let is_gone = |node: &u16| gone.contains(node) || theirs.gone.contains(node) || is_replaced(node);
+        let is_past = |node: &u16| *node >= places || is_gone(node);
+        all().all(|node| is_common(node) || is_past(node))
     }
 
     /// The first difference from another node's announcement, if any. `expected` are the regions that this node needs

@@ -88,13 +88,12 @@ impl Object {
                 return missing().is_empty().then_some(Ok(()));
             }
             let gone_of = |nodes: Vec<NodeId>| nodes.into_iter().find_map(|node| endpoint.check_alive(node).err());
+            // A dead or departed node that stores no part of the object is not needed, if it admits others.
+            let is_needed = |node: &NodeId| {
+                !self.open.takes_in || endpoint.check_alive(*node).is_ok() || !(self.open.expect)(*node).is_empty()
+            };
             let mut missing = missing();
-            if self.open.takes_in {
-                // A dead or departed node that stores no part of the object is not needed.
-                let is_needed =
-                    |node: &NodeId| endpoint.check_alive(*node).is_ok() || !(self.open.expect)(*node).is_empty();
-                missing.retain(is_needed);
-            }
+            missing.retain(is_needed);
             if missing.is_empty() {
                 return Some(Ok(()));
             }
@@ -103,7 +102,7 @@ impl Object {
             }
             // A connected participant is dead or departed. The missing ones know it, or learn it before they come up.
             // Then they open the object without that node, unless their joins are in flight already.
-            let error = gone_of(self.others().collect())?;
+            let error = gone_of(self.others().filter(is_needed).collect())?;
             let since = *gone_since.get_or_insert_with(|| endpoint.now());
             (endpoint.now() - since >= ON_THE_WAY_MAX).then(|| Err(error.into()))
         };

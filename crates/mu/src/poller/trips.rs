@@ -1,0 +1,42 @@
+//! Round trips of the service thread, which has other work, too.
+
+use core::future::{Future, poll_fn};
+use core::pin::{Pin, pin};
+use core::task::Poll;
+use std::time::Duration;
+
+use farfield_fabric::{self as fabric, Endpoint};
+
+/// The longest time for one round trip: a replica that takes longer is asked for the right again, so that puts under way cannot land
+/// later.
+const PATIENCE: Duration = Duration::from_millis(2);
+
+/// Waits for one round trip, and not for long.
+pub(super) fn wait_for<T>(endpoint: &Endpoint, op: impl Future<Output = fabric::Result<T>> + Unpin) -> Option<T> {
+    wait_for_all(endpoint, vec![op]).pop()?
+}
+
+/// Waits for operations for one round trip, and not for long: the results of those that have ended well.
+pub(super) fn wait_for_all<T, F>(endpoint: &Endpoint, ops: Vec<F>) -> Vec<Option<T>>
+where
+    F: Future<Output = fabric::Result<T>> + Unpin,
+{
+    let until = endpoint.now() + PATIENCE;
+    let mut ops: Vec<Option<F>> = ops.into_iter().map(Some).collect();
+    let mut results: Vec<Option<T>> = ops.iter().map(|_| None).collect();
+    endpoint.block_on(async {
+        let mut timer = pin!(endpoint.wait_until::<()>(until, || None));
+        poll_fn(|cx| {
+            for (op, result) in ops.iter_mut().zip(&mut results) {
+                if let Some(running) = op
+                    && let Poll::Ready(ended) = Pin::new(running).poll(cx)
+                {
+                    (*result, *op) = (ended.ok(), None);
+                }
+            }
+            if ops.iter().all(Option::is_none) { Poll::Ready(()) } else { timer.as_mut().poll(cx).map(|_| ()) }
+        })
+        .await;
+    });
+    results
+}

@@ -1,0 +1,287 @@
+//! Replicas that go, and come back as other nodes at the same rank, while the log goes on.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+
+use farfield_check::parts::{Excuse, goes_on};
+use farfield_check::{Faults, Scenario, Starter, crashed};
+use farfield_core::{Endpoint, Node, Result};
+use farfield_fabric::{NodeId, Word};
+
+use super::{History, Member, WORDS, propose};
+use crate::{EntriesMissing, LogOptions, ReplicatedLog};
+
+pub(super) fn scenarios() -> Vec<Scenario> {
+    vec![
+        returns("mu/returns", "a replica that comes back has all entries, and counts", 3, 8, &[0])
+            .kills(&["mu-votes-empty", "mu-returns-early"]),
+        returns("mu/returns-recycled", "a replica comes back when entries are recycled", 3, 2, &[0])
+            .kills(&["mu-not-rebased"]),
+        returns("mu/returns-follower", "a follower comes back, and the leader stays", 3, 4, &[2]),
+        returns("mu/returns-leader-dies", "the leader dies while a replica comes back", 5, 2, &[4])
+            .faults(Faults::new().crashes(1).of([0])),
+    ]
+}
+
+/// Entries that are decided between two goings.
+const EACH: u64 = 3;
+
+/// The course of a scenario.
+struct Course {
+    history: History,
+    places: usize,
+    /// The ranks whose nodes go, one after the other.
+    goes: Vec<usize>,
+    /// How many have come back.
+    came: Word,
+    /// How many have gone.
+    went: Word,
+    /// A node that goes or comes cannot, since a fault has taken the majority.
+    is_over: Word,
+}
+
+impl Course {
+    /// The node of a rank after so many have come back.
+    fn node_of(&self, rank: usize, came: usize) -> usize {
+        rank + self.places * self.goes[..came].iter().filter(|of| **of == rank).count()
+    }
+
+    /// How often a node's rank has come back before this one.
+    fn goes_at(&self, node: usize) -> Option<usize> {
+        let rank = node % self.places;
+        (0..self.goes.len()).find(|at| self.goes[*at] == rank && self.node_of(rank, *at) == node)
+    }
+
+    /// Whether the node that is to come back next is on its way.
+    fn is_away(&self) -> bool {
+        self.came() < self.goes.len()
+    }
+
+    fn came(&self) -> usize {
+        self.came.load() as usize
+    }
+
+    fn is_over(&self) -> bool {
+        self.is_over.load() != 0
+    }
+
+    fn decided(&self) -> u64 {
+        self.history.decided.borrow().iter().map(|decided| decided.0 + 1).max().unwrap_or(0)
+    }
+
+    /// So many entries are decided before the next one goes.
+    fn due(&self, goes: usize) -> u64 {
+        EACH * (1 + goes as u64)
+    }
+}
+
+/// Reads all that there is. A node that has come back takes what is recycled from another one that has read it.
+fn read(me: usize, member: &Member, course: &Course) -> Result<u64> {
+    let (mut reader, mut entry) = (member.reader.borrow_mut(), Vec::new());
+    loop {
+        match reader.try_next(&mut entry) {
+            Ok(None) => return Ok(reader.position()),
+            Ok(Some(index)) => {
+                let words: Vec<u64> =
+                    entry.chunks(8).map(|word| u64::from_le_bytes(word.try_into().unwrap())).collect();
+                assert_eq!(words, [words[0]; WORDS], "entry {index} is in pieces");
+                let mut read = course.history.read.borrow_mut();
+                assert_eq!(index, read[me].len() as u64, "node {me}");
+                read[me].push(words[0]);
+                drop(read);
+                reader.acknowledge();
+            }
+            Err(error) => {
+                let Some(EntriesMissing { next }) = error.custom_ref::<EntriesMissing>().copied() else {
+                    return Err(error);
+                };
+                let mut read = course.history.read.borrow_mut();
+                let of =
+                    read.iter().position(|read| read.len() as u64 >= next).expect("recycled, and not read anywhere");
+                read[me] = read[of][..next as usize].to_vec();
+                drop(read);
+                assert_eq!(reader.position(), next);
+                reader.acknowledge();
+            }
+        }
+    }
+}
+
+/// Proposes while it leads, and reads, until all is decided that the scenario has, or this node's turn to go comes.
+fn take_part(me: usize, node: &Node, member: &Member, course: &Course, ep: &Endpoint) -> Result<()> {
+    let turn = course.goes_at(me);
+    let (mut timeouts, excuse) = (0, Excuse::now());
+    let is_lost = || course.is_away() && (0..course.history.read.borrow().len()).any(crashed);
+    loop {
+        let position = read(me, member, course)?;
+        if is_lost() && course.places < 5 {
+            course.history.has_given_up.set(true); // too few have votes
+            return Ok(());
+        }
+        let came = course.came();
+        if course.is_over() || turn.is_some_and(|turn| came == turn && course.decided() >= course.due(turn)) {
+            return Ok(());
+        }
+        // Entries until the next one goes, and some without it.
+        let limit = course.due(came) + u64::from(course.is_away());
+        let leads = || member.log.is_leader() && course.decided() < limit && course.history.left.get() > 0;
+        if leads() {
+            propose(me, member, &course.history, ep, true)?;
+            continue;
+        }
+        let is_done =
+            || !course.is_away() && position >= course.decided() && course.decided() >= course.due(course.goes.len());
+        if is_done() {
+            return Ok(());
+        }
+        let goes = || turn.is_some_and(|turn| course.came() == turn && course.decided() >= course.due(turn));
+        let has_changed = || {
+            let news = member.reader.borrow().has_next() || course.came() != came || course.is_over();
+            (news || leads() || goes() || is_done()).then_some(())
+        };
+        if let Err(error) = ep.block_on(ep.wait_until(ep.deadline(), has_changed)) {
+            if !goes_on(node) || is_lost() {
+                // This one is evicted, or too few have votes.
+                course.history.has_given_up.set(true);
+                return Ok(());
+            }
+            if course.came() == came && course.is_away() && position == limit {
+                continue; // the node that comes says if it takes too long
+            }
+            timeouts += 1;
+            if timeouts < 3 {
+                continue; // a leader may wait for its own reader in the middle of a call
+            }
+            let (leader, leads) = (member.log.leader(), member.log.is_leader());
+            let at = format!("at {position} of {}, {came} came, leader {leader:?}, leads: {leads}", course.decided());
+            let is_excused = excuse.is_given() || course.history.has_given_up.get();
+            assert!(is_excused, "node {me}: no leader, or entries that do not come: {at}: {error}");
+            course.history.has_given_up.set(true);
+            return Ok(());
+        }
+        timeouts = 0;
+    }
+}
+
+fn open(node: &Node, among: &[NodeId], entries: usize) -> Result<Rc<Member>> {
+    let log = ReplicatedLog::open_among(node, "log", among, LogOptions { entry_bytes_max: 8 * WORDS, entries })?;
+    let (proposer, reader) = (RefCell::new(log.proposer()?), RefCell::new(log.reader()?));
+    Ok(Rc::new(Member { log, proposer, reader }))
+}
+
+type Kept = Rc<RefCell<Vec<(Node, Rc<Member>)>>>;
+
+/// Takes part, and leaves the session when its turn comes.
+fn stays_or_goes(me: usize, node: Node, member: Rc<Member>, course: &Course, kept: &Kept) -> Result<()> {
+    let ep = node.endpoint()?;
+    take_part(me, &node, &member, course, &ep)?;
+    drop(ep);
+    let goes = course.goes_at(me).is_some() && !course.is_over() && !course.history.has_given_up.get();
+    if goes && goes_on(&node) {
+        drop(member);
+        node.leave();
+        course.went.fetch_add(1);
+    } else {
+        kept.borrow_mut().push((node, member));
+    }
+    Ok(())
+}
+
+/// Takes the seat of the one before it, when its turn comes. None if a fault prevents that.
+fn comes(
+    me: usize,
+    at: usize,
+    starter: &Starter,
+    course: &Course,
+    entries: usize,
+) -> Result<Option<(Node, Rc<Member>)>> {
+    let node = starter.start(me)?;
+    let ep = node.endpoint()?;
+    // The simulator lets it start before the one whose place it takes has gone.
+    while course.went.load() <= at as u64 {
+        let is_turn = || (course.went.load() > at as u64 || course.is_over()).then_some(());
+        let _ = ep.block_on(ep.wait_until(ep.deadline(), is_turn));
+        if course.is_over() || course.history.has_given_up.get() {
+            return Ok(None);
+        }
+    }
+    let excuse = Excuse::now();
+    // In a simulated session the nodes that come later may run already.
+    let among: Vec<NodeId> = (0..course.places).map(|rank| NodeId(course.node_of(rank, at + 1) as u16)).collect();
+    let are_known = || among.iter().all(|of| node.members().any(|member| member == *of)).then_some(());
+    while ep.block_on(ep.wait_until(ep.deadline(), are_known)).is_err() {
+        if course.is_over() || course.history.has_given_up.get() {
+            return Ok(None);
+        }
+    }
+    match open(&node, &among, entries) {
+        Ok(member) => Ok(Some((node, member))),
+        Err(error) => {
+            let has_crashed = (0..course.history.read.borrow().len()).any(crashed);
+            if excuse.is_given() || has_crashed || course.history.has_given_up.get() {
+                // The majority is lost, or it has died itself.
+                course.is_over.store(1);
+                return Ok(None);
+            }
+            Err(error)
+        }
+    }
+}
+
+/// Nodes of these ranks go, one after the other. Each comes back before the next goes. Entries are decided before, between and after.
+fn returns(name: &str, about: &str, places: usize, entries: usize, goes: &'static [usize]) -> Scenario {
+    Scenario::new(name, about, nodes_of(places, goes), move |cluster| {
+        let course = Rc::new(Course {
+            history: History::default(),
+            places,
+            goes: goes.to_vec(),
+            came: Word::new(0),
+            went: Word::new(0),
+            is_over: Word::new(0),
+        });
+        let nodes = nodes_of(places, goes);
+        course.history.left.set(EACH * (1 + goes.len() as u64) + goes.len() as u64 + 3);
+        course.history.is_contested.set(true);
+        course.history.read.borrow_mut().resize_with(nodes, Vec::new);
+        let kept = Kept::default();
+        let (seen, keeps) = (Rc::clone(&course), Rc::clone(&kept));
+        let founders: Vec<NodeId> = (0..places as u16).map(NodeId).collect();
+        let members = cluster.on_each(move |node| open(node, &founders, entries))?;
+        cluster.at_end(move || {
+            seen.history.check();
+            check_end(&seen);
+            drop(keeps.take());
+            Ok(())
+        });
+        for (me, member) in members.into_iter().enumerate() {
+            let (course, kept, node) = (Rc::clone(&course), Rc::clone(&kept), cluster.node(me));
+            cluster.thread_without_endpoint(me, "part", move || stays_or_goes(me, node, member, &course, &kept));
+        }
+        for (at, rank) in goes.iter().enumerate() {
+            let (course, kept, starter) = (Rc::clone(&course), Rc::clone(&kept), cluster.starter());
+            let me = course.node_of(*rank, at + 1);
+            cluster.thread_without_endpoint(me, "comes", move || {
+                let Some((node, member)) = comes(me, at, &starter, &course, entries)? else { return Ok(()) };
+                course.came.store(at as u64 + 1);
+                stays_or_goes(me, node, member, &course, &kept)
+            });
+        }
+        Ok(())
+    })
+    .places(places)
+}
+
+/// All incarnations are numbered, also those that never come: the numbers of a rank are `places` apart.
+fn nodes_of(places: usize, goes: &[usize]) -> usize {
+    let last = |rank: usize| rank + places * goes.iter().filter(|of| **of == rank).count();
+    1 + (0..places).map(last).max().unwrap_or(0)
+}
+
+/// Where no fault has happened, all has been decided that the scenario has, and the last nodes have all of it.
+fn check_end(course: &Course) {
+    let (read, last) = (course.history.read.borrow(), course.goes.len());
+    let is_whole = !course.is_over() && !course.history.has_given_up.get();
+    for node in (0..course.places).map(|rank| course.node_of(rank, last)).filter(|node| is_whole && !crashed(*node)) {
+        assert!(read[node].len() as u64 >= course.due(last), "node {node} has read {:?}", read[node]);
+    }
+}
