@@ -50,9 +50,10 @@ pub(crate) fn framed_bytes(message_bytes: usize) -> usize {
     (HEADER * 8 + message_bytes).next_multiple_of(ALIGN)
 }
 
-/// The hash of the entry of this number, of which `words` are all but the hash.
+/// The hash of the entry of this number, of which `first` and `message` are all but the hash.
 fn hash(number: u64, first: u64, message: &[u64]) -> u64 {
-    xxh3_64_with_seed(message.as_bytes(), number ^ first.rotate_left(32))
+    // Multiplied: `first` contains the number, too, and the two would cancel each other out.
+    xxh3_64_with_seed(message.as_bytes(), number.wrapping_mul(0x9E37_79B9_7F4A_7C15) ^ first)
 }
 
 /// The feed of this process.
@@ -362,4 +363,25 @@ fn entry(words: &[u64], number: u64) -> Option<&[u8]> {
     let bytes = message.as_bytes().get(..header[0] as u32 as usize)?;
     let is_it = header[0] >> 32 == (number + 1) & u64::from(u32::MAX) && header[1] == hash(number, header[0], message);
     is_it.then_some(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A feed of equal entries has the same message at the same place one round later, and only the number tells them apart.
+    #[test]
+    fn an_entry_is_not_whole_with_the_rest_of_an_earlier_one() {
+        let image = |number: u64| {
+            let (first, message) = ((number + 1) << 32 | 16, [7, 8]);
+            [first, hash(number, first, &message), message[0], message[1]]
+        };
+        for (earlier, later) in [(0, 2), (5, 5 + 1024), (1023, 2047), (3, 3 + (1 << 20))] {
+            let (old, new) = (image(earlier), image(later));
+            assert!(entry(&new, later).is_some() && entry(&old, later).is_none());
+            // Its first word has landed, and the others have not.
+            let torn = [new[0], old[1], old[2], old[3]];
+            assert!(entry(&torn, later).is_none(), "entry {later} with the words of entry {earlier}");
+        }
+    }
 }
