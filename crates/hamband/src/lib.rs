@@ -84,7 +84,6 @@ pub mod scenarios;
 mod summaries;
 pub mod types;
 mod watch;
-#[cfg(any(not(seeded), clippy, doc, rust_analyzer))]
 mod writer;
 
 // Where the seeded bugs are on, copies of the modules that have a `cfg(any(not(seeded), …))` (`mutants`).

@@ -108,6 +108,8 @@
 
 #![forbid(unsafe_code)]
 
+#[cfg(any(not(seeded), clippy, doc, rust_analyzer))]
+mod commands;
 mod election;
 mod errors;
 #[cfg(any(not(seeded), clippy, doc, rust_analyzer))]
@@ -138,8 +140,12 @@ use std::sync::Arc;
 
 use farfield_core::toolkit::{ErrorContext, ObjectBuilder, Participants, Regions};
 use farfield_core::{Error, ErrorKind, Node, Result};
-use farfield_fabric::{Bell, GroupKey, NodeId};
+use farfield_fabric::{Bell, GroupKey, NodeId, Region};
 
+pub use self::commands::{
+    AnnouncedCommands, Command, CommandOptions, CommandProposer, Commands, Decision, Forward, NextEntry, Ordered,
+    ServeProgress, Served, View,
+};
 pub use self::election::{Election, Leadership};
 pub use self::errors::{LogFull, NoMajority, NotLeader, NotNext, OutcomeUnknown};
 pub use self::mutex::{ReplicatedGuard, ReplicatedMutex};
@@ -221,6 +227,17 @@ impl ReplicatedLog {
     /// # Errors
     /// Memory or permission groups are exhausted, or the options are invalid.
     pub fn announce(node: &Node, path: &str, participants: &[NodeId], options: LogOptions) -> Result<ReplicatedLog> {
+        ReplicatedLog::announce_with(node, path, participants, options, &[]).map(|(log, _)| log)
+    }
+
+    /// With these regions of each node beside: their names, groups and bytes.
+    pub(crate) fn announce_with(
+        node: &Node,
+        path: &str,
+        participants: &[NodeId],
+        options: LogOptions,
+        beside: &[(&'static str, GroupKey, usize)],
+    ) -> Result<(ReplicatedLog, Vec<Region>)> {
         options.check(node).of(path)?;
         let participants = Participants::new(participants);
         let me = participants.require(node.id()).of(path)?;
@@ -237,15 +254,21 @@ impl ReplicatedLog {
         let log = regions.alloc("log", group, log_bytes).of(path)?;
         let control = regions.alloc("control", GroupKey::SERVICE, control_bytes).of(path)?;
         let echoes = regions.alloc_own(GroupKey::DATA, layout::echo_bytes(replicas)).of(path)?;
-        let expect = move |_| vec![("log".into(), log_bytes as u64), ("control".into(), control_bytes as u64)];
+        let alloc = |&(name, group, bytes): &(_, _, usize)| regions.alloc(name, group, bytes);
+        let others = beside.iter().map(alloc).collect::<Result<Vec<_>>>().of(path)?;
+        let sizes = beside.iter().map(|(name, _, bytes)| (*name, *bytes));
+        let sizes: Vec<(&str, usize)> =
+            [("log", log_bytes), ("control", control_bytes)].into_iter().chain(sizes).collect();
+        let layout = format!("{options:?}, {sizes:?}");
+        let expect = move |_| sizes.iter().map(|(name, bytes)| (name.to_string(), *bytes as u64)).collect();
         let object = ObjectBuilder::new(node, path, "ReplicatedLog")
-            .layout(&format!("{options:?}"))
+            .layout(&layout)
             .participants(participants.iter())
             .regions(regions)
             .require_regions(expect)
             .announce()?;
         let core = Core::new(node, path, participants, me, options, group, log, control, echoes);
-        Ok(ReplicatedLog(Arc::new(Handle::new(object, Arc::new(core)))))
+        Ok((ReplicatedLog(Arc::new(Handle::new(object, Arc::new(core)))), others))
     }
 
     /// Waits until all replicas have opened the log. From then on the service threads choose a leader.

@@ -77,4 +77,9 @@ farfield_core::mutants! {
     /// *Scenario:* `mu/election-renewed`.
     MU_LEASE_CUT = "mu-lease-cut" in "Mu":
         "The log's leader ends a lease before its time.";
+    /// *Missing:* that an answer is one to this command. Needs no reordering.
+    ///
+    /// *Scenario:* `mu/commands`.
+    MU_OLD_ANSWER = "mu-old-answer" in "Mu":
+        "A caller takes the leader's answer to an earlier command for that to this one.";
 }

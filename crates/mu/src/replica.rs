@@ -168,10 +168,14 @@ impl Core {
             && (rank == self.me || self.node.status_of(self.participants.at(rank)) == MemberStatus::Member)
     }
 
-    pub(crate) fn leader(&self) -> Option<NodeId> {
+    pub(crate) fn leader_rank(&self) -> Option<usize> {
         let rank = self.promised_to.load().checked_sub(1)? as usize;
         let leads = if rank == self.me { self.leading.load() != 0 } else { self.is_trusted(rank) };
-        leads.then(|| self.participants.at(rank))
+        leads.then_some(rank)
+    }
+
+    pub(crate) fn leader(&self) -> Option<NodeId> {
+        self.leader_rank().map(|rank| self.participants.at(rank))
     }
 
     /// Wakes the proposer and the readers of this node.
