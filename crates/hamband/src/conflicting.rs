@@ -102,7 +102,7 @@ impl<T: DataType> Shared<T> {
         let (some, watch) = local.drain_and_watch()?;
         let changes = self.note(some);
         let of_group = &local.groups[group];
-        if of_group.applied.last[origin] >= number {
+        if of_group.applied.numbers.has(origin, number) {
             return Ok(Next::Decided(Decision::End(None)));
         }
         if of_group.entries() < index {

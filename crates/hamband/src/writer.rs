@@ -137,7 +137,7 @@ impl<T: DataType> Writer<T> {
                 let (some, watch) = local.drain_and_watch()?;
                 let changes = shared.note(some);
                 let applied = &local.groups[group].applied;
-                if applied.last[me] >= number {
+                if applied.numbers.has(me, number) {
                     return match &applied.refused {
                         Some((of, answer)) if *of == number => self.refusal(&local, me, answer).map(Err),
                         _ => Ok(Ok(())),

@@ -4,7 +4,7 @@
 //! replicated data types (`farfield_hamband`).
 //!
 //! *A command that is asked for twice.* When the leader dies, a node asks the next one, and the command may already be in the log. Commands
-//! have numbers, and the state machine keeps the number of each node's last one. A leader that has applied all entries before an index
+//! have numbers, and the state machine keeps the number of each node's last one ([`CommandNumbers`]). A leader that has applied all entries before an index
 //! sees by it whether the command is decided, and proposes for this index only. A leader that has lost its office may find an old
 //! request when it leads again: it serves a request only in the term that this names.
 
@@ -145,6 +145,61 @@ pub struct ServeProgress {
 /// ```
 #[derive(Clone, Default, Debug)]
 pub struct Served(Vec<(u64, u64)>);
+
+/// The last command of each node that is in the log: a part of the state, which is the same on all replicas after the same entries. With it no
+/// command is ordered twice.
+///
+/// ```
+/// use farfield_mu::CommandNumbers;
+/// let mut numbers = CommandNumbers::new(3);
+/// assert!(!numbers.has(2, 1)); // command 1 of the node of rank 2
+/// numbers.applied(2, 1);
+/// assert!(numbers.has(2, 1) && !numbers.has(2, 2));
+/// ```
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub struct CommandNumbers(Vec<u64>);
+
+impl CommandNumbers {
+    /// Of so many nodes, none of which has made a command.
+    ///
+    /// ```
+    /// assert_eq!(farfield_mu::CommandNumbers::new(3).last(1), 0);
+    /// ```
+    pub fn new(nodes: usize) -> CommandNumbers {
+        CommandNumbers(vec![0; nodes])
+    }
+
+    /// The number of a node's last command.
+    ///
+    /// ```
+    /// let mut numbers = farfield_mu::CommandNumbers::new(3);
+    /// numbers.applied(1, 4);
+    /// assert_eq!(numbers.last(1), 4);
+    /// ```
+    pub fn last(&self, origin: usize) -> u64 {
+        self.0[origin]
+    }
+
+    /// Whether a command is in the log: the leader looks before it proposes it.
+    ///
+    /// ```
+    /// assert!(!farfield_mu::CommandNumbers::new(3).has(1, 1));
+    /// ```
+    pub fn has(&self, origin: usize, number: u64) -> bool {
+        self.0[origin] >= number
+    }
+
+    /// An entry with this command is applied.
+    ///
+    /// ```
+    /// let mut numbers = farfield_mu::CommandNumbers::new(3);
+    /// numbers.applied(1, 1);
+    /// assert!(numbers.has(1, 1));
+    /// ```
+    pub fn applied(&mut self, origin: usize, number: u64) {
+        self.0[origin] = number;
+    }
+}
 
 /// A node's part in a replicated state machine: a [`ReplicatedLog`], and memory in which each node asks the leader to order commands.
 ///

@@ -143,8 +143,8 @@ use farfield_core::{Error, ErrorKind, Node, Result};
 use farfield_fabric::{Bell, GroupKey, NodeId, Region};
 
 pub use self::commands::{
-    AnnouncedCommands, Command, CommandOptions, CommandProposer, Commands, Decision, Forward, NextEntry, Ordered,
-    ServeProgress, Served, View,
+    AnnouncedCommands, Command, CommandNumbers, CommandOptions, CommandProposer, Commands, Decision, Forward,
+    NextEntry, Ordered, ServeProgress, Served, View,
 };
 pub use self::election::{Election, Leadership};
 pub use self::errors::{LogFull, NoMajority, NotLeader, NotNext, OutcomeUnknown};

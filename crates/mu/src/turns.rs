@@ -27,7 +27,7 @@ use farfield_core::toolkit::{ErrorContext, Hold, Object, ObjectBuilder, Particip
 use farfield_core::{Error, ErrorKind, MemberStatus, Node, Result};
 use farfield_fabric::{self as fabric, DeathRule, Endpoint, Instant, LocalMutex, NodeId, Word};
 
-use crate::commands::{CommandOptions, CommandProposer, Commands, Decision, Forward, Ordered, Served};
+use crate::commands::{CommandNumbers, CommandOptions, CommandProposer, Commands, Decision, Forward, Ordered, Served};
 use crate::{LogOptions, LogReader};
 
 /// Entries that the log has room for.
@@ -79,8 +79,7 @@ struct Queue {
     renewals: u64,
     /// By rank: it is dead, and claims no more.
     gone: Vec<bool>,
-    /// By rank: the number of its last command.
-    last: Vec<u64>,
+    numbers: CommandNumbers,
 }
 
 impl Queue {
@@ -91,11 +90,10 @@ impl Queue {
     /// Whether a command is still to be done.
     fn wants(&self, command: &Command) -> bool {
         let Command { kind, rank, number, args } = *command;
-        let is_next = number == self.last[rank] + 1 && !self.gone[rank];
         match kind {
             GONE => !self.gone[rank],
             EXPIRE => self.holder().is_some_and(|(holder, _)| holder == rank) && args == [self.token, self.renewals],
-            _ => is_next,
+            _ => !self.numbers.has(rank, number) && !self.gone[rank],
         }
     }
 
@@ -117,7 +115,7 @@ impl Queue {
             _ => {}
         }
         if number > 0 {
-            self.last[rank] = number;
+            self.numbers.applied(rank, number);
         }
         if self.holder() != before && self.holder().is_some() {
             (self.token, self.renewals) = (self.token + 1, 0);
@@ -194,8 +192,8 @@ impl Turns {
             .participants(nodes.iter().copied())
             .open()?;
         let commands = commands.wait()?;
-        let (gone, last) = (vec![false; nodes.len()], vec![0; nodes.len()]);
-        let queue = Queue { claims: VecDeque::new(), token: 0, renewals: 0, gone, last };
+        let (gone, numbers) = (vec![false; nodes.len()], CommandNumbers::new(nodes.len()));
+        let queue = Queue { claims: VecDeque::new(), token: 0, renewals: 0, gone, numbers };
         let local = Local {
             reader: commands.log().reader()?,
             queue,
@@ -351,7 +349,7 @@ impl Shared {
                 self.lease_of.store(0);
                 (local.renewing, local.renewed) = (None, None);
             }
-            if let Some((_, begun)) = local.renewing.filter(|(number, _)| local.queue.last[self.me] >= *number) {
+            if let Some((_, begun)) = local.renewing.filter(|(number, _)| local.queue.numbers.has(self.me, *number)) {
                 local.renewing = None;
                 // *Lease.* The clock was read before the renewal was queued, so no replica has learnt of it before that.
                 let length = self.lease.unwrap_or_default();
@@ -360,7 +358,7 @@ impl Shared {
                 let is_held = local.queue.holder().is_some_and(|(_, ticket)| !local.resigns(ticket));
                 self.lease_of.store(if is_held { local.queue.token } else { 0 });
             }
-            while local.waiting.front().is_some_and(|first| first.number <= local.queue.last[self.me]) {
+            while local.waiting.front().is_some_and(|first| local.queue.numbers.has(self.me, first.number)) {
                 local.waiting.pop_front();
             }
         }
@@ -368,7 +366,7 @@ impl Shared {
             local.reader.acknowledge();
             let holder = local.queue.holder();
             self.holder.store(holder.map_or(0, |(rank, _)| rank as u64 + 1));
-            self.applied.store(local.queue.last[self.me]);
+            self.applied.store(local.queue.numbers.last(self.me));
             self.held.store(holder.filter(|(rank, _)| *rank == self.me).map_or(0, |(_, ticket)| ticket));
             endpoint.wake_local();
         }
