@@ -162,6 +162,9 @@ impl<T: DataType> Writer<T> {
                         }
                         Ordered::NotLeader => {}
                     }
+                } else if !view.is_busy {
+                    // The other thread may have given it back already, and then nothing changes.
+                    continue;
                 }
             } else {
                 again = forward.step(commands, endpoint, &view, &bytes)?;

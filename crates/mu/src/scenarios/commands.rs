@@ -154,6 +154,9 @@ impl Purse {
                         Err(error) => assert!(error.is_timeout() || !goes_on_with(&error), "{error}"),
                     }
                     again = Some(ep.now() + Duration::from_millis(10));
+                } else if !view.is_busy {
+                    // The other thread may have given it back already, and then nothing changes.
+                    continue;
                 }
             } else {
                 again = forward.step(&self.commands, ep, &view, &bytes)?;
