@@ -44,7 +44,8 @@ impl<T: DataType> Writer<T> {
     /// | conflicting, at the leader of its group | it is in the log of a majority, and applied here | 1 round trip; 2 after new calls that it may depend on |
     /// | conflicting, elsewhere | the leader has ordered it, and it is applied here | 1 put more, and the log's entry back |
     ///
-    /// The inner result is the refusal of a call that is not permissible here. Then nothing has changed. If this node
+    /// The inner result is the refusal of a call that is not permissible here; of a conflicting one, at the leader. Then nothing has changed. A leader
+    /// that was replaced and does not know it refuses by an older state. If this node
     /// dies, the others have the call, all or none of them: see [`Writer::stable`].
     ///
     /// ```

@@ -212,6 +212,9 @@ impl CommandNumbers {
 /// *At the leader.* The service thread calls [`Commands::serve`]. The decision first reads all entries of the log that are decided, and
 /// looks whether the command's number is that of its node's last one: then it is decided already.
 ///
+/// *An answer without an entry* ([`Decision::End`]) takes no round trip. A leader that was replaced, and does not know it, answers by an older
+/// state. Where that is not enough, propose an entry, and answer when it is decided.
+///
 /// ```
 /// use farfield_mu::{CommandOptions, Commands, Decision, LogOptions, LogReader, Ordered};
 ///
