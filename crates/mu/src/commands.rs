@@ -235,7 +235,7 @@ impl CommandNumbers {
 /// let options = CommandOptions { log: LogOptions::default(), command_bytes_max: 8, answer_bytes_max: 0 };
 /// let commands = Commands::open(&node, "sum", options)?;
 /// ep.block_on(ep.wait_until(ep.deadline(), || commands.log().is_leader().then_some(())))?;
-/// let (mut reader, mut state, number) = (commands.log().reader()?, (0, 0), 1);
+/// let (mut reader, mut state, number) = (commands.log().reader()?, (0u64, 0u64), 1u64);
 /// for _ in 0..2 {
 ///     // Asked for twice, decided once.
 ///     let mut proposer = commands.proposer().expect("no other thread orders a command");

@@ -104,11 +104,6 @@ farfield_core::mutants! {
     /// *Scenario:* `mu/election-evicted`.
     MU_LEASE_EVICTED = "mu-lease-evicted" in "Mu":
         "The lease of an evicted node ends at once.";
-    /// *Missing:* that the others have learnt of a renewal before its node does.
-    ///
-    /// *Scenario:* `mu/election-stopped`.
-    MU_LEASE_FROM_NOW = "mu-lease-from-now" in "Mu":
-        "A leader counts its lease from when it learns that the renewal is decided.";
     /// *Missing:* the index for which a command was decided: it is in the log twice after two changes of the leader.
     ///
     /// *Scenario:* `mu/commands-contested`.
