@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use farfield_core::toolkit::{Hold, Poller, Progress};
 use farfield_fabric::{Endpoint, Instant};
+use farfield_mu::Served;
 
-use crate::conflicting::Request;
 use crate::data_type::DataType;
 use crate::feed::READS_NO_MORE;
 use crate::repair::{Repair, Repaired};
@@ -16,8 +16,8 @@ use crate::replicated::Shared;
 pub(crate) struct Chores<T: DataType> {
     shared: Arc<Shared<T>>,
     repair: Repair,
-    /// By process: its last request that was served.
-    served: Vec<Option<Request>>,
+    /// By synchronisation group: the last requests that were served.
+    served: Vec<Served>,
     /// How long the next pause lasts, if nothing gets on meanwhile.
     pause: Duration,
     again_at: Option<Instant>,
@@ -30,7 +30,7 @@ const PAUSES: [Duration; 2] = [Duration::from_micros(100), Duration::from_millis
 
 impl<T: DataType> Chores<T> {
     pub(crate) fn new(shared: Arc<Shared<T>>, repair: Repair, open: Hold) -> Chores<T> {
-        let served = vec![None; shared.counts.len()];
+        let served = vec![Served::default(); shared.orders.len()];
         Chores { shared, repair, served, pause: PAUSES[0], again_at: None, open: Some(open) }
     }
 
@@ -105,9 +105,9 @@ impl<T: DataType> Poller for Chores<T> {
             Ok(Repaired::Waits) | Err(_) => retry = true,
         }
         if !self.shared.orders.is_empty() {
-            let (served, again) = self.shared.serve(endpoint, &mut self.served);
-            some |= served;
-            retry |= again;
+            let served = self.shared.serve(endpoint, &mut self.served);
+            some |= served.has_worked;
+            retry |= served.is_retried;
         }
         if some {
             self.shared.has_changed(endpoint);

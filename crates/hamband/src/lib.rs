@@ -27,14 +27,14 @@
 //!
 //! # Memory
 //!
-//! Every node has, for each node with a replica, a *feed* of its irreducible conflict-free calls, two slots for each of its summaries, and slots for
-//! requests to a leader. Each synchronisation group has a replicated log (`farfield-mu`). All are written by one node each.
+//! Every node has, for each node with a replica, a *feed* of its irreducible conflict-free calls, two slots for each of its summaries. Each
+//! synchronisation group has a replicated log, and slots for the calls that its leader orders ([`Commands`](farfield_mu::Commands)). All are written by one node
+//! each.
 //!
 //! ```text
 //! feeds         an entry: number, bytes, hash, call with its dependencies
 //! summaries     a slot: number, hash, epoch, bytes, numbers of calls, call
 //! taken, applied, repaired    how far this replica is with each feed and log, and with the dead
-//! requests, answers           conflicting calls for a leader, and its refusals
 //! ```
 //!
 //! # Ordering
@@ -87,7 +87,6 @@ mod serialised;
 mod summaries;
 pub mod types;
 mod watch;
-#[cfg(any(not(seeded), clippy, doc, rust_analyzer))]
 mod writer;
 
 // Where the seeded bugs are on, copies of the modules that have a `cfg(any(not(seeded), …))` (`mutants`).

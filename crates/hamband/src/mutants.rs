@@ -71,11 +71,6 @@ farfield_core::mutants! {
     /// *Scenario:* `hamband/leader-dies`.
     HAMBAND_ORDERED_TWICE = "hamband-ordered-twice" in "Hamband":
         "A leader does not look whether a call is ordered already.";
-    /// *Missing:* that a refusal is an answer to this call. Needs no reordering.
-    ///
-    /// *Scenario:* `hamband/refusal`.
-    HAMBAND_OLD_ANSWER = "hamband-old-answer" in "Hamband":
-        "A caller takes the refusal of an earlier call for that of this one.";
     /// *Missing:* the log's entries: a call is stable before others have applied it.
     ///
     /// *Scenario:* `hamband/ordered-stable`.

@@ -7,6 +7,7 @@
 //! | S | `summaries`, as far as they are in `state` |
 //! | F, L | in network memory (`feed`, the log of each group) |
 
+use farfield_mu::CommandNumbers;
 use serde::Serialize;
 use smallvec::{SmallVec, smallvec};
 
@@ -129,8 +130,8 @@ pub(crate) struct Ordered<U> {
 /// The part of a log that a replica has applied.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Applied {
-    /// By process: the number of its last call that is applied, or refused by an entry.
-    pub(crate) last: Vec<u64>,
+    /// Of the calls that are applied, or refused by an entry.
+    pub(crate) numbers: CommandNumbers,
     /// The last call of this process that an entry has refused, and the answer.
     pub(crate) refused: Option<(u64, Vec<u8>)>,
     /// By process and summarisation group: how often the last summary was written that an entry has.
@@ -139,7 +140,7 @@ pub(crate) struct Applied {
 
 impl Applied {
     pub(crate) fn new(processes: usize, summaries: usize) -> Applied {
-        Applied { last: vec![0; processes], refused: None, carried: vec![0; processes * summaries] }
+        Applied { numbers: CommandNumbers::new(processes), refused: None, carried: vec![0; processes * summaries] }
     }
 }
 
@@ -291,7 +292,7 @@ impl<T: DataType> Replica<T> {
         entry: &Ordered<T::Update>,
     ) -> Result<bool, Wrong<T::Refusal>> {
         let Some(call) = &entry.call else {
-            log.last[entry.origin] = entry.number;
+            log.numbers.applied(entry.origin, entry.number);
             if entry.origin == self.me {
                 log.refused = Some((entry.number, entry.refusal.clone()));
             }
@@ -314,8 +315,8 @@ impl<T: DataType> Replica<T> {
             let carried = &mut log.carried[process * self.tables.summaries + group];
             *carried = summary.written.max(*carried);
         }
-        // The log has no call twice: a leader looks at `last` when it has applied all entries before the one that it proposes.
-        log.last[entry.origin] = entry.number;
+        // The log has no call twice: a leader looks at `numbers` when it has applied all entries before the one that it proposes.
+        log.numbers.applied(entry.origin, entry.number);
         self.apply(entry.origin, call)?;
         Ok(true)
     }

@@ -5,10 +5,10 @@ use std::sync::Arc;
 use farfield_core::toolkit::{ErrorContext, Object, ObjectBuilder, Participants, Regions, region_bytes};
 use farfield_core::{Error, ErrorKind, Node, Result};
 use farfield_fabric::{self as fabric, Endpoint, GroupKey, Instant, LocalMutex, NodeId, RemotePtr, Word};
-use farfield_mu::{LogOptions, ReplicatedLog};
+use farfield_mu::{AnnouncedCommands, CommandOptions, Commands, LogOptions};
 
 use crate::chores::Chores;
-use crate::conflicting::{Desk, Order, slot_bytes as slip_bytes};
+use crate::conflicting::Order;
 use crate::data_type::{DataType, Method, Update};
 use crate::feed::{Incoming, Outgoing};
 use crate::local::{Group, Local, Parts};
@@ -82,7 +82,6 @@ pub(crate) struct Shared<T: DataType> {
     pub(crate) orders: Vec<Order>,
     /// The synchronisation group of each conflicting method.
     group_of: Vec<Option<usize>>,
-    pub(crate) desk: Desk,
     pub(crate) is_closed: Word,
     /// Changes whenever the state does, and when this process has sent all that it owes to others. Threads wait for it without the lock.
     pub(crate) changes: Word,
@@ -114,7 +113,7 @@ impl<T: DataType> Shared<T> {
 
     /// How many entries of all logs are decided: it grows with each.
     pub(crate) fn decided(&self) -> u64 {
-        self.orders.iter().map(|order| order.log.decided()).sum()
+        self.orders.iter().map(|order| order.commands.log().decided()).sum()
     }
 }
 
@@ -183,10 +182,6 @@ impl<T: DataType> Replicated<T> {
         let taken = regions.alloc("taken", GroupKey::SIGNAL, words_bytes).of(path)?;
         let applied = regions.alloc("applied", GroupKey::DATA, applied_bytes).of(path)?;
         let repaired = regions.alloc("repaired", GroupKey::DATA, 8).of(path)?;
-        let slip_bytes = slip_bytes(call_bytes_max.max(refusal_bytes_max) + 1);
-        let desk_bytes = processes.len() * slip_bytes;
-        let requests = regions.alloc("requests", GroupKey::SERVICE, desk_bytes).of(path)?;
-        let answers = regions.alloc("answers", GroupKey::SIGNAL, desk_bytes).of(path)?;
         let initial_bytes = postcard::to_allocvec(&initial).map_err(|error| {
             let why = format!("the initial state cannot be encoded: {error}");
             Error::from(ErrorKind::Encoding { why }).of(path)
@@ -199,10 +194,16 @@ impl<T: DataType> Replicated<T> {
                 + tables.entry_bytes_beside(processes.len(), summary_bytes_max),
             entries: LOG_ENTRIES,
         };
-        let announce = |group| {
-            ReplicatedLog::announce(&node.for_service(), &format!("{path}/order{group}"), &processes, log_options)
+        // A refusal has a byte more, which says whether it is there.
+        let command_options = CommandOptions {
+            log: log_options,
+            command_bytes_max: call_bytes_max,
+            answer_bytes_max: refusal_bytes_max + 1,
         };
-        let logs = (0..tables.groups.len()).map(announce).collect::<Result<Vec<_>>>()?;
+        let announce = |group| {
+            Commands::announce(&node.for_service(), &format!("{path}/order{group}"), &processes, command_options)
+        };
+        let announced = (0..tables.groups.len()).map(announce).collect::<Result<Vec<_>>>()?;
         let opening = ObjectBuilder::new(node, path, "Replicated").layout(&layout).regions(regions).calls(&CALLS);
         let needs = [
             ("feeds", feeds_bytes),
@@ -210,8 +211,6 @@ impl<T: DataType> Replicated<T> {
             ("taken", words_bytes),
             ("applied", applied_bytes),
             ("repaired", 8),
-            ("requests", desk_bytes),
-            ("answers", desk_bytes),
         ];
         let needs = needs.map(|(region, bytes)| (region.to_string(), bytes as u64)).to_vec();
         let object = opening.participants(processes.iter().copied()).require_regions(move |_| needs.clone()).open()?;
@@ -241,20 +240,14 @@ impl<T: DataType> Replicated<T> {
         let ranked = || processes.iter().copied().enumerate();
         let counts = ranked().map(|(rank, node)| Ok((rank, node, object.remote::<u64>(node, "applied")?)));
         let counts = counts.collect::<Result<_>>()?;
-        let slots =
-            ranked().map(|(_, node)| Ok((node, object.remote(node, "requests")?, object.remote(node, "answers")?)));
-        let desk = Desk::new(requests, answers, slip_bytes, me, slots.collect::<Result<_>>()?);
-        logs.iter().try_for_each(ReplicatedLog::wait)?;
+        let orders = announced.into_iter().map(AnnouncedCommands::wait).collect::<Result<Vec<Commands>>>()?;
         // Each group has another leader, as far as there are nodes. Of the first group it is the first node in any case.
-        logs.iter()
-            .enumerate()
-            .skip(1)
-            .filter(|(at, _)| at % processes.len() == me)
-            .for_each(|(_, log)| log.ask_to_lead());
-        let group = |log: &ReplicatedLog| Ok(Group::new(log.reader()?, processes.len(), groups));
-        let of_groups = logs.iter().map(group).collect::<Result<_>>()?;
-        let orders = logs.into_iter().map(|log| Order::new(node, log, processes.len())).collect::<Result<_>>()?;
         let group_of = tables.group_of.clone();
+        let others = orders.iter().enumerate().skip(1);
+        others.filter(|(at, _)| at % processes.len() == me).for_each(|(_, order)| order.log().ask_to_lead());
+        let group = |order: &Commands| Ok(Group::new(order.log().reader()?, processes.len(), groups));
+        let of_groups = orders.iter().map(group).collect::<Result<_>>()?;
+        let orders = orders.into_iter().map(|commands| Order::new(commands, processes.len())).collect();
         let replica = Replica::new(tables, processes.len(), me, initial);
         let parts =
             Parts { replica, processes, outgoing, incoming, summaries, groups: of_groups, applied, call_bytes_max };
@@ -266,7 +259,6 @@ impl<T: DataType> Replicated<T> {
             counts,
             orders,
             group_of,
-            desk,
             is_closed: Word::new(0),
             changes: Word::new(0),
             settled: Word::new(0),
@@ -392,7 +384,7 @@ impl<T: DataType> Replicated<T> {
     /// ```
     pub fn leader_of(&self, method: <T::Update as Update>::Method) -> Option<NodeId> {
         let shared = &self.0.shared;
-        shared.orders[shared.group_of[method.number()]?].log.leader()
+        shared.orders[shared.group_of[method.number()]?].commands.log().leader()
     }
 
     /// The nodes with replicas, in the order of their numbers.

@@ -5,9 +5,10 @@ use core::time::Duration;
 use farfield_core::toolkit::ErrorContext;
 use farfield_core::{Error, ErrorKind, Result};
 use farfield_fabric::{self as fabric, Endpoint, Instant, NodeId, RemotePtr};
+use farfield_mu::{Forward, Ordered};
 
 use crate::analysis::Category;
-use crate::conflicting::{Asked, Led, REFUSAL, Slip};
+use crate::conflicting::{Asked, REFUSAL};
 use crate::data_type::{DataType, Method, Update};
 use crate::errors::{RefusedAtLength, is_passing};
 use crate::local::{Begun, Local};
@@ -43,7 +44,8 @@ impl<T: DataType> Writer<T> {
     /// | conflicting, at the leader of its group | it is in the log of a majority, and applied here | 1 round trip; 2 after new calls that it may depend on |
     /// | conflicting, elsewhere | the leader has ordered it, and it is applied here | 1 put more, and the log's entry back |
     ///
-    /// The inner result is the refusal of a call that is not permissible here. Then nothing has changed. If this node
+    /// The inner result is the refusal of a call that is not permissible here; of a conflicting one, at the leader. Then nothing has changed. A leader
+    /// that was replaced and does not know it refuses by an older state. If this node
     /// dies, the others have the call, all or none of them: see [`Writer::stable`].
     ///
     /// ```
@@ -119,7 +121,7 @@ impl<T: DataType> Writer<T> {
         deadline: Instant,
     ) -> Result<Result<(), T::Refusal>> {
         let Handle { shared, object, .. } = &*self.0.0;
-        let (order, me) = (&shared.orders[group], shared.me);
+        let (commands, me) = (&shared.orders[group].commands, shared.me);
         let (number, bytes) = {
             let mut local = shared.local.lock();
             local.check()?;
@@ -127,76 +129,64 @@ impl<T: DataType> Writer<T> {
             local.groups[group].last_call += 1;
             (local.groups[group].last_call, bytes)
         };
-        // The term in which a request is on its way, and to which process; and the term of the first.
-        let (mut requested, mut first) = (None, None);
-        let mut pause = LOOKS_AGAIN;
+        let mut forward = Forward::new(number);
         loop {
             // Before the look: a change after it ends the wait.
-            let (term, decided, leader) = (order.log.term(), shared.decided(), order.log.leader());
-            let (leads, is_busy) = (order.log.is_leader(), order.is_busy.load());
+            let (view, decided) = (commands.view(), shared.decided());
             let (changes, watch) = {
                 let mut local = shared.local.lock();
-                let (some, mut watch) = local.drain_and_watch()?;
+                let (some, watch) = local.drain_and_watch()?;
                 let changes = shared.note(some);
                 let applied = &local.groups[group].applied;
-                if applied.last[me] >= number {
+                if applied.numbers.has(me, number) {
                     return match &applied.refused {
                         Some((of, answer)) if *of == number => self.refusal(&local, me, answer).map(Err),
                         _ => Ok(Ok(())),
                     };
                 }
-                shared.desk.watch_answers(&mut watch);
                 (changes, watch)
             };
-            if leads {
-                let is_asked_again = first.is_some_and(|first| first != term);
+            let mut again = None;
+            let answer = || view.leader.and_then(|leader| commands.answered(leader, view.term, number));
+            if view.leads {
+                let is_asked_again = forward.is_repeated(view.term);
                 let asked = Asked { group, origin: me, number, call, is_asked_again };
-                if let Some(mut turn) = order.take_turn() {
-                    match shared.lead(&mut turn, &asked, deadline.since(endpoint.now()))? {
-                        Led::Refused(refusal) => return Ok(Err(refusal)),
+                if let Some(mut proposer) = commands.proposer() {
+                    match shared.lead(&mut proposer, &asked, deadline.since(endpoint.now()))? {
+                        Ordered::Done(Some(refusal)) => return Ok(Err(refusal)),
+                        Ordered::Done(None) => continue,
                         // A later leader may find it.
-                        Led::Unknown if endpoint.now() < deadline => first = first.or(Some(term)),
-                        Led::Unknown => {
+                        Ordered::Unknown if endpoint.now() < deadline => forward.was_proposed(view.term),
+                        Ordered::Unknown => {
                             let (what, waited) = ("a call to be ordered; it may be yet".into(), endpoint.timeout());
                             return Err(ErrorKind::Timeout { what, waited, missing: Vec::new() }.into());
                         }
-                        Led::Ordered => continue,
-                        Led::NotLeader => {}
+                        Ordered::NotLeader => {}
                     }
+                } else if !view.is_busy {
+                    // The other thread may have given it back already, and then nothing changes.
+                    continue;
                 }
-            } else if let Some(leader) = leader.and_then(|leader| self.rank_of(leader)).filter(|leader| *leader != me) {
-                if requested != Some((leader, term)) {
-                    let is_again = *first.get_or_insert(term) != term;
-                    let slip = Slip { group, is_again, term, number, bytes: bytes.clone() };
-                    match shared.desk.request(endpoint, leader, &slip) {
-                        Err(error) if is_passing(&error) => {}
-                        sent => {
-                            sent?;
-                            requested = Some((leader, term));
-                        }
-                    }
-                }
-                let is_it = |slip: &Slip| (slip.group, slip.term, slip.number) == (group, term, number);
-                if let Some(slip) = shared.desk.answered(leader).filter(is_it) {
-                    return self.refusal(&shared.local.lock(), leader, &slip.bytes).map(Err);
+            } else {
+                again = forward.step(commands, endpoint, &view, &bytes)?;
+                if let (Some(answer), Some(leader)) = (answer(), view.leader) {
+                    return self.refusal(&shared.local.lock(), leader, &answer).map(Err);
                 }
             }
             let has_changed = || {
-                let of_log = order.log.term() != term || order.log.leader() != leader || shared.decided() != decided;
+                let of_log = commands.view() != view || shared.decided() != decided;
                 let of_others = watch.has_changed() || shared.changes.load() != changes;
-                let of_turn = order.is_busy.load() != is_busy || order.log.is_leader() != leads;
-                (of_log || of_others || of_turn).then_some(Ok(()))
+                (of_log || of_others || !view.leads && answer().is_some()).then_some(Ok(()))
             };
             // Without most nodes nothing is ordered any more, whichever leads.
-            let too_few = || order.log.check_majority().err().map(Error::custom);
+            let too_few = || commands.log().check_majority().err().map(Error::custom);
             let fails = || shared.ends(object).or_else(too_few).map(Err);
-            // A request is put again: the first may not have been accepted.
-            let until = deadline.min(endpoint.now() + pause);
-            pause = LOOKS_AGAIN_MAX.min(2 * pause);
+            let until = deadline.min(again.unwrap_or(endpoint.now() + LOOKS_AGAIN_MAX));
             match endpoint.wait_until_or(until, has_changed, fails).await {
-                Err(error) if error.is_timeout() && endpoint.now() < deadline => requested = None,
+                // A request is put again: the first may not have been accepted.
+                Err(error) if error.is_timeout() && endpoint.now() < deadline => {}
                 waited => {
-                    let missing: Vec<NodeId> = leader.into_iter().collect();
+                    let missing: Vec<NodeId> = view.leader.map(|leader| self.0.nodes()[leader]).into_iter().collect();
                     waited.waiting_for_nodes("a call to be ordered; it may be yet", &missing)??;
                 }
             }
@@ -208,10 +198,6 @@ impl<T: DataType> Writer<T> {
         let [REFUSAL, refusal @ ..] = answer else { return Err(Error::custom(RefusedAtLength)) };
         let refusal = decode::<T::Refusal, T::Refusal>(refusal);
         refusal.map(|(refusal, _)| refusal).map_err(|wrong| local.error(leader, wrong))
-    }
-
-    fn rank_of(&self, node: NodeId) -> Option<usize> {
-        self.0.nodes().iter().position(|other| *other == node)
     }
 
     /// Waits until the feed has room for the longest message.

@@ -112,6 +112,8 @@
 
 #![forbid(unsafe_code)]
 
+#[cfg(any(not(seeded), clippy, doc, rust_analyzer))]
+mod commands;
 mod election;
 mod errors;
 #[cfg(any(not(seeded), clippy, doc, rust_analyzer))]
@@ -142,8 +144,12 @@ use std::sync::Arc;
 
 use farfield_core::toolkit::{ErrorContext, ObjectBuilder, Participants, Regions};
 use farfield_core::{Error, ErrorKind, Node, Result};
-use farfield_fabric::{Bell, Endpoint, GroupKey, NodeId};
+use farfield_fabric::{Bell, Endpoint, GroupKey, NodeId, Region};
 
+pub use self::commands::{
+    AnnouncedCommands, Command, CommandNumbers, CommandOptions, CommandProposer, Commands, Decision, Forward,
+    NextEntry, Ordered, ServeProgress, Served, View,
+};
 pub use self::election::{Election, Leadership};
 pub use self::errors::{EntriesMissing, LogFull, NoMajority, NotLeader, NotNext, OutcomeUnknown};
 pub use self::mutex::{ReplicatedGuard, ReplicatedMutex};
@@ -225,6 +231,17 @@ impl ReplicatedLog {
     /// # Errors
     /// Memory or permission groups are exhausted, or the options are invalid.
     pub fn announce(node: &Node, path: &str, participants: &[NodeId], options: LogOptions) -> Result<ReplicatedLog> {
+        ReplicatedLog::announce_with(node, path, participants, options, &[]).map(|(log, _)| log)
+    }
+
+    /// With these regions of each node beside: their names, groups and bytes.
+    pub(crate) fn announce_with(
+        node: &Node,
+        path: &str,
+        participants: &[NodeId],
+        options: LogOptions,
+        beside: &[(&'static str, GroupKey, usize)],
+    ) -> Result<(ReplicatedLog, Vec<Region>)> {
         options.check(node).of(path)?;
         // Of several nodes of one place all but the last have gone, though this one may not know it yet.
         let is_last = |of: &&NodeId| !participants.iter().any(|it| it > *of && node.rank_of(*it) == node.rank_of(**of));
@@ -243,25 +260,30 @@ impl ReplicatedLog {
         let log = regions.alloc("log", group, log_bytes).of(path)?;
         let control = regions.alloc("control", GroupKey::SERVICE, control_bytes).of(path)?;
         let echoes = regions.alloc_own(GroupKey::DATA, layout::echo_bytes(ranks)).of(path)?;
-        let has_come_late = node.id().index() >= node.nodes();
+        let alloc = |&(name, group, bytes): &(_, _, usize)| regions.alloc(name, group, bytes);
+        let others = beside.iter().map(alloc).collect::<Result<Vec<_>>>().of(path)?;
+        let sizes = beside.iter().map(|(name, _, bytes)| (*name, *bytes));
+        let sizes: Vec<(&str, usize)> =
+            [("log", log_bytes), ("control", control_bytes)].into_iter().chain(sizes).collect();
+        let layout = format!("{options:?}, {sizes:?}");
+        // A node that comes back needs no part of one that goes meanwhile. The others are founders, and check its own.
+        let comes_back = beside.is_empty() && node.id().index() >= node.nodes();
         let expect = move |_| {
-            // A node that comes back needs no part of one that goes meanwhile. The others are founders, and check its own.
-            let needs = [("log", log_bytes), ("control", control_bytes)];
-            let needs = needs.iter().filter(|_| !has_come_late).map(|(name, bytes)| ((*name).into(), *bytes as u64));
-            needs.collect()
+            let needs = sizes.iter().filter(|_| !comes_back);
+            needs.map(|(name, bytes)| (name.to_string(), *bytes as u64)).collect()
         };
         let core = Core::new(node, path, &participants, options, group, log, control, echoes);
         let arrivals = Arc::new(Arrivals::new(&participants));
         let connects = Arc::clone(&arrivals);
         let object = ObjectBuilder::new(node, path, "ReplicatedLog")
-            .layout(&format!("{options:?}"))
+            .layout(&layout)
             .participants(participants.iter())
             .regions(regions)
             .require_regions(expect)
-            .takes_in_returned()
-            .on_connect(move |node, theirs| connects.push(node, theirs))
-            .announce()?;
-        Ok(ReplicatedLog(Arc::new(Handle::new(object, Arc::new(core), participants, arrivals))))
+            .on_connect(move |node, theirs| connects.push(node, theirs));
+        // What lies beside the log knows nothing of nodes that come back.
+        let object = if beside.is_empty() { object.takes_in_returned() } else { object }.announce()?;
+        Ok((ReplicatedLog(Arc::new(Handle::new(object, Arc::new(core), participants, arrivals))), others))
     }
 
     /// Waits until all replicas have opened the log. From then on the service threads choose a leader.

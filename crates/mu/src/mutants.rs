@@ -92,4 +92,46 @@ farfield_core::mutants! {
     /// *Scenario:* `mu/election-renewed`.
     MU_LEASE_CUT = "mu-lease-cut" in "Mu":
         "The log's leader ends a lease before its time.";
+    /// *Missing:* that an answer is one to this command. Needs no reordering.
+    ///
+    /// *Scenario:* `mu/commands`.
+    MU_OLD_ANSWER = "mu-old-answer" in "Mu":
+        "A caller takes the leader's answer to an earlier command for that to this one.";
+    /// *Missing:* the lock around the look at the term and the post: a put of an earlier term lands in a later one of the same node.
+    ///
+    /// The thread stops for 30 ms in between.
+    ///
+    /// *Scenario:* `mu/relay`.
+    MU_POSTED_LATE = "mu-posted-late" in "Mu":
+        "The proposer posts its puts when it has given back the lock under which it looked at its term.";
+    /// *Missing:* the new number of an adopted entry: a later leader takes one with a number in between for the newer one.
+    ///
+    /// *Scenario:* `mu/left-by-two`.
+    MU_NOT_RAISED = "mu-not-raised" in "Mu":
+        "An adopted entry keeps the number with which it was proposed.";
+    /// *Missing:* the end of an entry that was not decided, where the follower's next one comes.
+    ///
+    /// *Scenario:* `mu/left-by-one`.
+    MU_STALE_NEXT = "mu-stale-next" in "Mu":
+        "A follower keeps an undecided entry at the index of the next one.";
+    /// *Missing:* that a leader whose node was evicted may not know it: its lease counts till its end.
+    ///
+    /// *Scenario:* `mu/election-evicted`.
+    MU_LEASE_EVICTED = "mu-lease-evicted" in "Mu":
+        "The lease of an evicted node ends at once.";
+    /// *Missing:* the index for which a command was decided: it is in the log twice after two changes of the leader.
+    ///
+    /// *Scenario:* `mu/commands-contested`.
+    MU_ANY_INDEX = "mu-any-index" in "Mu":
+        "A leader proposes a command for any index, not for that at which it looked.";
+    /// *Missing:* the look whether the command is in the log: the next leader orders it again.
+    ///
+    /// *Scenario:* `mu/commands-leader-dies`.
+    MU_COMMAND_TWICE = "mu-command-twice" in "Mu":
+        "A leader takes every command for a new one.";
+    /// *Missing:* that a request names the term in which it was put.
+    ///
+    /// *Scenario:* `mu/commands-contested`.
+    MU_OLD_REQUEST = "mu-old-request" in "Mu":
+        "A leader serves a request that it was sent in an earlier term.";
 }

@@ -1,5 +1,8 @@
 //! Scenarios for the model checker.
 
+mod commands;
+mod histories;
+mod relay;
 mod returns;
 mod turns;
 
@@ -16,6 +19,7 @@ use farfield_check::{Cluster, Faults, Scenario, choose};
 use farfield_core::{Endpoint, Error, Result};
 use farfield_fabric::DeathRule;
 
+use self::histories::{Calls, LogAnswer, LogCall, LogModel};
 use crate::{LogFull, LogOptions, LogReader, NotLeader, OutcomeUnknown, Proposer, ReplicatedLog};
 
 /// All of them.
@@ -41,7 +45,8 @@ pub fn all() -> Vec<Scenario> {
         two_of_five(),
         asks_and_dies(),
     ];
-    with_slow(of_log.into_iter().chain(returns::scenarios()).chain(turns::scenarios()))
+    let parts = [returns::scenarios(), relay::scenarios(), commands::scenarios(), turns::scenarios()];
+    with_slow(of_log.into_iter().chain(parts.concat()))
 }
 
 /// Words of an entry: it may come in pieces.
@@ -50,48 +55,15 @@ const WORDS: usize = 2;
 /// The history of all nodes, as an outside observer knows it.
 #[derive(Default)]
 struct History {
-    /// The entries that each node has read, in its order.
-    read: RefCell<Vec<Vec<u64>>>,
-    /// Decided entries: index, value, and when the call began and ended.
-    decided: RefCell<Vec<(u64, u64, u64, u64)>>,
-    /// Values that were refused: no node may read them.
-    refused: RefCell<Vec<u64>>,
+    calls: Calls<LogModel>,
     /// Nodes ask to lead, so an entry may be lost without a fault.
     is_contested: Cell<bool>,
     /// Entries that may still be proposed.
     left: Cell<u64>,
+    /// Entries that are known to be decided.
+    decided: Cell<u64>,
     /// A node has stopped taking part, since a fault has cost all of its time.
     has_given_up: Cell<bool>,
-    clock: Cell<u64>,
-}
-
-impl History {
-    fn tick(&self) -> u64 {
-        self.clock.set(self.clock.get() + 1);
-        self.clock.get()
-    }
-
-    fn check(&self) {
-        let (read, decided) = (self.read.borrow(), self.decided.borrow());
-        let longest = read.iter().max_by_key(|read| read.len()).expect("some node");
-        for (node, own) in read.iter().enumerate() {
-            assert_eq!(own[..], longest[..own.len()], "node {node} has read other entries than the others");
-        }
-        for (at, value) in longest.iter().enumerate() {
-            assert!(!longest[..at].contains(value), "{value} is in the log twice");
-            assert!(!self.refused.borrow().contains(value), "{value} was refused, and is in the log");
-        }
-        for (index, value, begin, end) in &*decided {
-            if let Some(there) = longest.get(*index as usize) {
-                assert_eq!(there, value, "entry {index} was decided, and is another one now");
-            }
-            let is_before = |other: &&(u64, u64, u64, u64)| other.3 < *begin;
-            for other in decided.iter().filter(is_before) {
-                assert!(other.0 < *index, "entry {index} was proposed after {} was decided", other.0);
-            }
-            assert!(begin < end);
-        }
-    }
 }
 
 struct Member {
@@ -104,20 +76,28 @@ struct Member {
 fn open(cluster: &Cluster, entries: usize, left: u64) -> Result<(Vec<Rc<Member>>, Rc<History>)> {
     let members = cluster.on_each(move |node| {
         let options = LogOptions { entry_bytes_max: 8 * WORDS, entries };
-        let log = ReplicatedLog::open(node, "log", options)?;
-        let (proposer, reader) = (RefCell::new(log.proposer()?), RefCell::new(log.reader()?));
-        Ok(Rc::new(Member { log, proposer, reader }))
+        member_of(ReplicatedLog::open(node, "log", options)?)
     })?;
-    let history = Rc::new(History::default());
+    let history = observed(cluster, members.clone());
     history.left.set(left);
-    history.read.borrow_mut().resize_with(members.len(), Vec::new);
-    let (kept, seen) = (members.clone(), Rc::clone(&history));
+    Ok((members, history))
+}
+
+fn member_of(log: ReplicatedLog) -> Result<Rc<Member>> {
+    let (proposer, reader) = (RefCell::new(log.proposer()?), RefCell::new(log.reader()?));
+    Ok(Rc::new(Member { log, proposer, reader }))
+}
+
+/// The history of all nodes, which is judged at the end. Then these are dropped.
+fn observed<K: 'static>(cluster: &Cluster, kept: K) -> Rc<History> {
+    let history = Rc::new(History::default());
+    let seen = Rc::clone(&history);
     cluster.at_end(move || {
-        seen.check();
+        seen.calls.check(&LogModel);
         drop(kept);
         Ok(())
     });
-    Ok((members, history))
+    history
 }
 
 /// Reads all that there is. Every entry is whole.
@@ -126,10 +106,7 @@ fn read(me: usize, member: &Member, history: &History) -> Result<u64> {
     while let Some(index) = reader.try_next(&mut entry)? {
         let words: Vec<u64> = entry.chunks(8).map(|word| u64::from_le_bytes(word.try_into().unwrap())).collect();
         assert_eq!(words, [words[0]; WORDS], "entry {index} is in pieces");
-        let mut read = history.read.borrow_mut();
-        assert_eq!(index, read[me].len() as u64);
-        read[me].push(words[0]);
-        drop(read);
+        history.calls.at_once(me, LogCall::Read(index), LogAnswer::Value(words[0]));
         reader.acknowledge();
     }
     Ok(reader.position())
@@ -141,21 +118,24 @@ fn propose(me: usize, member: &Member, history: &History, ep: &Endpoint, may_fai
     let Some(left) = history.left.get().checked_sub(1) else { return Ok(false) };
     let value = 100 * (1 + me as u64) + left;
     history.left.set(left);
-    let (begin, excuse) = (history.tick(), Excuse::now());
+    let (call, excuse) = (history.calls.begin(me, LogCall::Append(value, None)), Excuse::now());
     let entry = value.to_le_bytes().repeat(WORDS);
     match ep.block_on(member.proposer.borrow_mut().propose(ep, &entry)) {
         Ok(index) => {
-            history.decided.borrow_mut().push((index, value, begin, history.tick()));
+            history.calls.end(call, LogAnswer::Appended(index));
+            history.decided.set(history.decided.get().max(index + 1));
             Ok(true)
         }
         Err(error) if error.custom_ref::<OutcomeUnknown>().is_some() => {
             let is_excused = excuse.is_given() || history.is_contested.get();
             assert!(may_fail && is_excused, "nothing has happened: {error}");
+            let index = error.custom_ref::<OutcomeUnknown>().map(|unknown| unknown.index);
+            history.calls.amend(call, LogCall::Append(value, index));
             Ok(false)
         }
         Err(error) => {
             refused(me, &error, may_fail, excuse);
-            history.refused.borrow_mut().push(value);
+            history.calls.end(call, LogAnswer::Refused);
             Ok(false)
         }
     }
@@ -177,7 +157,7 @@ fn take_part(me: usize, member: &Member, history: &History, ep: &Endpoint) -> Re
             propose(me, member, history, ep, true)?;
             continue;
         }
-        let decided = history.decided.borrow().iter().map(|decided| decided.0 + 1).max().unwrap_or(0);
+        let decided = history.decided.get();
         if history.left.get() == 0 && position >= decided {
             return Ok(());
         }
@@ -251,6 +231,7 @@ fn dropped() -> Scenario {
                     let polls = choose(8);
                     let mut proposer = member.proposer.borrow_mut();
                     let entry = 7u64.to_le_bytes().repeat(WORDS);
+                    history.calls.begin(me, LogCall::Append(7, None));
                     let mut call = pin!(proposer.propose(ep, &entry));
                     let mut polled = 0;
                     ep.block_on(poll_fn(|cx| {

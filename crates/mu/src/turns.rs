@@ -1,16 +1,14 @@
 //! The common part of [`ReplicatedMutex`](crate::ReplicatedMutex) and [`Election`](crate::Election): a queue of claims as a state
-//! machine on the log, and the commands that change it.
+//! machine on the log, and the commands that change it ([`Commands`]).
 //!
 //! ```text
-//! entry, and region `requests`, in which each node has a slot: a command that it wants this one to propose
+//! entry, and command
 //!   +0   ┌─────────────┬───────────┐
 //!        │ kind (32)   │ rank (32) │  the rank of the node that the command comes from, or is about
 //!   +8   ├─────────────┴───────────┤
 //!        │ number                  │  among the commands of that node; 0: of the log's leader
 //!   +16  ├─────────────────────────┤
 //!        │ two arguments           │
-//!   +32  ├─────────────────────────┤
-//!        │ checksum                │  in a request only
 //!        └─────────────────────────┘
 //! ```
 //!
@@ -25,26 +23,19 @@ use core::time::Duration;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use farfield_core::toolkit::{ErrorContext, Hold, Object, ObjectBuilder, Participants, Poller, Progress, Regions};
+use farfield_core::toolkit::{ErrorContext, Hold, Object, ObjectBuilder, Participants, Poller, Progress};
 use farfield_core::{Error, ErrorKind, MemberStatus, Node, Result};
-use farfield_fabric::{
-    self as fabric, DeathRule, Endpoint, GroupKey, Instant, LocalMutex, NodeId, Region, RemotePtr, Word, read_words,
-};
-use xxhash_rust::xxh3::xxh3_64;
+use farfield_fabric::{self as fabric, DeathRule, Endpoint, Instant, LocalMutex, NodeId, Word};
 
-use crate::errors::{NotLeader, NotNext};
-use crate::{LogOptions, LogReader, Proposer, ReplicatedLog};
+use crate::commands::{CommandNumbers, CommandOptions, CommandProposer, Commands, Decision, Forward, Ordered, Served};
+use crate::{LogOptions, LogReader};
 
 /// Entries that the log has room for.
 const ENTRIES: usize = 256;
 const ENTRY_WORDS: usize = 4;
-const SLOT_WORDS: usize = 8;
 
 /// How long the service thread waits for one entry. It has other work, too.
 const PROPOSE_AT_MOST: Duration = Duration::from_millis(1);
-
-/// A command that does not come into the log is put to its leader again after such a pause, which doubles.
-const AGAIN: [Duration; 2] = [Duration::from_millis(1), Duration::from_millis(100)];
 
 const CLAIM: u64 = 1;
 const RELEASE: u64 = 2;
@@ -62,13 +53,19 @@ struct Command {
 }
 
 impl Command {
-    fn words(self) -> [u64; ENTRY_WORDS] {
-        [self.kind << 32 | self.rank as u64, self.number, self.args[0], self.args[1]]
+    fn bytes(self) -> [u8; 8 * ENTRY_WORDS] {
+        let mut bytes = [0; 8 * ENTRY_WORDS];
+        let words = [self.kind << 32 | self.rank as u64, self.number, self.args[0], self.args[1]];
+        bytes.chunks_exact_mut(8).zip(words).for_each(|(to, word)| to.copy_from_slice(&word.to_le_bytes()));
+        bytes
     }
 
-    fn from_words(words: &[u64]) -> Command {
-        let (kind, rank) = (words[0] >> 32, words[0] as u32 as usize);
-        Command { kind, rank, number: words[1], args: [words[2], words[3]] }
+    /// Of one of so many nodes.
+    fn from_bytes(bytes: &[u8], nodes: usize) -> Option<Command> {
+        let words: &[u8; 8 * ENTRY_WORDS] = bytes.try_into().ok()?;
+        let word = |at: usize| u64::from_le_bytes(core::array::from_fn(|byte| words[8 * at + byte]));
+        let (kind, rank) = (word(0) >> 32, word(0) as u32 as usize);
+        (rank < nodes).then_some(Command { kind, rank, number: word(1), args: [word(2), word(3)] })
     }
 }
 
@@ -82,8 +79,7 @@ struct Queue {
     renewals: u64,
     /// By rank: it is dead, and claims no more.
     gone: Vec<bool>,
-    /// By rank: the number of its last command.
-    last: Vec<u64>,
+    numbers: CommandNumbers,
 }
 
 impl Queue {
@@ -94,11 +90,10 @@ impl Queue {
     /// Whether a command is still to be done.
     fn wants(&self, command: &Command) -> bool {
         let Command { kind, rank, number, args } = *command;
-        let is_next = number == self.last[rank] + 1 && !self.gone[rank];
         match kind {
             GONE => !self.gone[rank],
             EXPIRE => self.holder().is_some_and(|(holder, _)| holder == rank) && args == [self.token, self.renewals],
-            _ => is_next,
+            _ => !self.numbers.has(rank, number) && !self.gone[rank],
         }
     }
 
@@ -120,7 +115,7 @@ impl Queue {
             _ => {}
         }
         if number > 0 {
-            self.last[rank] = number;
+            self.numbers.applied(rank, number);
         }
         if self.holder() != before && self.holder().is_some() {
             (self.token, self.renewals) = (self.token + 1, 0);
@@ -148,10 +143,8 @@ pub(crate) struct Shared {
     node: Node,
     me: usize,
     pub(crate) participants: Participants,
-    pub(crate) log: ReplicatedLog,
+    commands: Commands,
     local: LocalMutex<Local>,
-    requests: Region,
-    peers: Vec<RemotePtr<u64>>,
     /// Of an election.
     lease: Option<Duration>,
     /// The ticket with which a thread of this node holds, or 0.
@@ -191,23 +184,18 @@ impl Turns {
         let me = participants.require(node.id()).of(path)?;
         let nodes: Vec<NodeId> = participants.iter().collect();
         let service = node.for_service();
-        let options = LogOptions { entry_bytes_max: 8 * ENTRY_WORDS, entries: ENTRIES };
-        let log = ReplicatedLog::announce(&service, &format!("{path}/log"), &nodes, options)?;
-        let mut regions = Regions::new(node);
-        let bytes = nodes.len() * SLOT_WORDS * 8;
-        let requests = regions.alloc("requests", GroupKey::SERVICE, bytes).of(path)?;
+        let log = LogOptions { entry_bytes_max: 8 * ENTRY_WORDS, entries: ENTRIES };
+        let options = CommandOptions { log, command_bytes_max: 8 * ENTRY_WORDS, answer_bytes_max: 0 };
+        let commands = Commands::announce(&service, &format!("{path}/log"), &nodes, options)?;
         let object = ObjectBuilder::new(node, path, kind)
             .layout(&format!("lease={lease:?}"))
             .participants(nodes.iter().copied())
-            .regions(regions)
-            .require_regions(move |_| vec![("requests".into(), bytes as u64)])
             .open()?;
-        log.wait()?;
-        let peers = nodes.iter().map(|node| object.remote(*node, "requests")).collect::<Result<Vec<_>>>()?;
-        let (gone, last) = (vec![false; nodes.len()], vec![0; nodes.len()]);
-        let queue = Queue { claims: VecDeque::new(), token: 0, renewals: 0, gone, last };
+        let commands = commands.wait()?;
+        let (gone, numbers) = (vec![false; nodes.len()], CommandNumbers::new(nodes.len()));
+        let queue = Queue { claims: VecDeque::new(), token: 0, renewals: 0, gone, numbers };
         let local = Local {
-            reader: log.reader()?,
+            reader: commands.log().reader()?,
             queue,
             waiting: VecDeque::new(),
             numbered: 0,
@@ -215,16 +203,12 @@ impl Turns {
             renewing: None,
             renewed: None,
         };
-        let (proposer, endpoint) = (log.proposer()?, service.background_endpoint()?);
-        endpoint.set_timeout(PROPOSE_AT_MOST);
         let shared = Arc::new(Shared {
             node: service,
             me,
             participants,
-            log,
+            commands,
             local: LocalMutex::new(local),
-            requests,
-            peers,
             lease,
             held: Word::new(0),
             applied: Word::new(0),
@@ -233,14 +217,8 @@ impl Turns {
             lease_until: Word::new(0),
             is_closed: Word::new(0),
         });
-        let chores = Chores {
-            shared: Arc::clone(&shared),
-            proposer,
-            endpoint,
-            sent: None,
-            pause: AGAIN[0],
-            open: Some(object.hold()),
-        };
+        let chores =
+            Chores { shared: Arc::clone(&shared), served: Served::default(), forward: None, open: Some(object.hold()) };
         node.add_poller(Box::new(chores));
         Ok(Turns { object, shared })
     }
@@ -274,7 +252,7 @@ impl Turns {
             return Some(fabric::Error::from(fabric::ErrorKind::Fenced).into());
         }
         let error = object.check_unasked().err();
-        error.or_else(|| self.shared.log.0.core.check_majority().err().map(Error::custom))
+        error.or_else(|| self.shared.check_majority().err())
     }
 
     /// The holder, and its token.
@@ -357,12 +335,9 @@ impl Shared {
         let local = &mut *local;
         while local.reader.try_next(&mut entry)?.is_some() {
             some = true;
-            let words: Vec<u64> =
-                entry.chunks_exact(8).map(|word| u64::from_le_bytes(word.try_into().unwrap_or_default())).collect();
-            if words.len() != ENTRY_WORDS || Command::from_words(&words).rank >= self.peers.len() {
+            let Some(command) = Command::from_bytes(&entry, self.participants.count()) else {
                 return Err(ErrorKind::Corrupt { what: "an entry of the log that is no command".into() }.into());
-            }
-            let command = Command::from_words(&words);
+            };
             let before = (local.queue.token, local.queue.renewals, local.queue.holder());
             local.queue.apply(&command);
             let now = endpoint.now();
@@ -374,7 +349,7 @@ impl Shared {
                 self.lease_of.store(0);
                 (local.renewing, local.renewed) = (None, None);
             }
-            if let Some((_, begun)) = local.renewing.filter(|(number, _)| local.queue.last[self.me] >= *number) {
+            if let Some((_, begun)) = local.renewing.filter(|(number, _)| local.queue.numbers.has(self.me, *number)) {
                 local.renewing = None;
                 // *Lease.* The clock was read before the renewal was queued, so no replica has learnt of it before that.
                 let length = self.lease.unwrap_or_default();
@@ -383,7 +358,7 @@ impl Shared {
                 let is_held = local.queue.holder().is_some_and(|(_, ticket)| !local.resigns(ticket));
                 self.lease_of.store(if is_held { local.queue.token } else { 0 });
             }
-            while local.waiting.front().is_some_and(|first| first.number <= local.queue.last[self.me]) {
+            while local.waiting.front().is_some_and(|first| local.queue.numbers.has(self.me, first.number)) {
                 local.waiting.pop_front();
             }
         }
@@ -391,30 +366,21 @@ impl Shared {
             local.reader.acknowledge();
             let holder = local.queue.holder();
             self.holder.store(holder.map_or(0, |(rank, _)| rank as u64 + 1));
-            self.applied.store(local.queue.last[self.me]);
+            self.applied.store(local.queue.numbers.last(self.me));
             self.held.store(holder.filter(|(rank, _)| *rank == self.me).map_or(0, |(_, ticket)| ticket));
             endpoint.wake_local();
         }
         Ok(some)
     }
 
-    /// The request of a node, if all of it is there.
-    fn requested(&self, rank: usize) -> Option<Command> {
-        let mut words = [0; ENTRY_WORDS + 1];
-        read_words(self.requests.words(rank * SLOT_WORDS * 8, words.len()), &mut words);
-        let command = Command::from_words(&words);
-        let is_whole = words[1] != 0 && words[ENTRY_WORDS] == check_of(&words[..ENTRY_WORDS]);
-        (is_whole && command.rank == rank && (CLAIM..=RENEW).contains(&command.kind)).then_some(command)
-    }
-
-    /// The command that the leader proposes next, and when it has to look again.
+    /// The command that the leader proposes of its own accord, or for its own threads, and when it has to look again.
     fn next_command(&self, endpoint: &Endpoint) -> (Option<Command>, Option<Instant>) {
         let local = self.local.lock();
         let queue = &local.queue;
         let of_leader = |kind, rank, args| Command { kind, rank, number: 0, args };
         let holder = queue.holder().map(|(rank, _)| rank);
         let mut again = None;
-        for rank in (0..self.peers.len()).filter(|rank| *rank != self.me && !queue.gone[*rank]) {
+        for rank in (0..self.participants.count()).filter(|rank| *rank != self.me && !queue.gone[*rank]) {
             if self.is_released(endpoint, rank, holder == Some(rank)) {
                 return (Some(of_leader(GONE, rank, [0; 2])), None);
             }
@@ -426,9 +392,29 @@ impl Shared {
             }
             again = Some(ends);
         }
-        let own = local.waiting.front().copied();
-        let others = (0..self.peers.len()).filter(|rank| *rank != self.me).filter_map(|rank| self.requested(rank));
-        (own.into_iter().chain(others).find(|command| queue.wants(command)), again)
+        (local.waiting.front().copied().filter(|command| queue.wants(command)), again)
+    }
+
+    /// Proposes a command if it is still to be done. The log is the answer.
+    fn propose(&self, proposer: &mut CommandProposer<'_>, command: &Command) -> Result<Ordered<Option<Vec<u8>>>> {
+        let ordered = proposer.order(PROPOSE_AT_MOST, async |next| {
+            self.drain(next.endpoint)?;
+            let local = self.local.lock();
+            if local.reader.position() != next.index {
+                return Ok(Decision::End(Ordered::NotLeader));
+            }
+            let entry = || Decision::Propose(command.bytes().to_vec(), Ordered::Done(None));
+            Ok(if local.queue.wants(command) { entry() } else { Decision::End(Ordered::Done(None)) })
+        })?;
+        Ok(match ordered {
+            Ordered::Done(done) => done,
+            Ordered::NotLeader => Ordered::NotLeader,
+            Ordered::Unknown => Ordered::Unknown,
+        })
+    }
+
+    fn check_majority(&self) -> Result<()> {
+        self.commands.log().0.core.check_majority().map_err(Error::custom)
     }
 
     /// Whether a node's claims end: none of its operations can land any more. A lease ends by itself, unless the node's process
@@ -444,11 +430,6 @@ impl Shared {
 
 /// The holder counts its lease as shorter by this part: so much may one clock run faster than another.
 const MARGIN: u32 = 8;
-
-fn check_of(words: &[u64]) -> u64 {
-    let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
-    xxh3_64(&bytes)
-}
 
 impl Local {
     /// Whether the release of this node's claim is under way.
@@ -466,12 +447,9 @@ impl Local {
 /// The work of the service thread.
 struct Chores {
     shared: Arc<Shared>,
-    proposer: Proposer,
-    /// For the proposer alone: the puts of two endpoints have no order.
-    endpoint: Endpoint,
-    /// The command that was put to the leader: its number, the leader, the term, and when it is put again.
-    sent: Option<(u64, NodeId, u64, Instant)>,
-    pause: Duration,
+    served: Served,
+    /// The first command of this node, on its way to the leader.
+    forward: Option<Forward>,
     open: Option<Hold>,
 }
 
@@ -495,54 +473,42 @@ impl Chores {
         None
     }
 
-    /// Proposes a command. Whether an entry was decided.
-    fn propose(&mut self, command: &Command) -> Result<bool> {
-        let (shared, endpoint) = (&*self.shared, &self.endpoint);
-        let index = match endpoint.block_on(self.proposer.ready(endpoint)) {
-            Err(error) if error.custom_ref::<NotLeader>().is_some() => return Ok(false),
-            index => index?,
-        };
-        shared.drain(endpoint)?;
-        let is_up_to_date = |local: &Local| local.reader.position() == index && local.queue.wants(command);
-        if !is_up_to_date(&shared.local.lock()) {
-            return Ok(false);
+    /// Orders a command, if this node leads. Whether something has changed; when it has to look again.
+    fn lead(&mut self, endpoint: &Endpoint) -> (Progress, Option<Instant>) {
+        let shared = Arc::clone(&self.shared);
+        let (command, again) = shared.next_command(endpoint);
+        if let Some(command) = command {
+            let Some(mut proposer) = shared.commands.proposer() else { return (Progress::Retry, again) };
+            let is_done = matches!(shared.propose(&mut proposer, &command), Ok(Ordered::Done(_)));
+            return (if is_done { Progress::Busy } else { Progress::Retry }, again);
         }
-        let entry: Vec<u8> = command.words().iter().flat_map(|word| word.to_le_bytes()).collect();
-        match endpoint.block_on(self.proposer.propose_at(endpoint, index, &entry)) {
-            Ok(_) => shared.drain(endpoint),
-            Err(error) if error.custom_ref::<NotLeader>().is_some() || error.custom_ref::<NotNext>().is_some() => {
-                Ok(false)
-            }
-            Err(error) => Err(error),
+        let nodes = shared.participants.count();
+        let served = shared.commands.serve(endpoint, &mut self.served, |proposer, asked| {
+            let command = Command::from_bytes(&asked.bytes, nodes);
+            // No other node has such a command.
+            let is_its = |it: &Command| {
+                (it.rank, it.number) == (asked.origin, asked.number) && (CLAIM..=RENEW).contains(&it.kind)
+            };
+            let Some(command) = command.filter(is_its) else { return Ok(Ordered::Done(None)) };
+            shared.propose(proposer, &command)
+        });
+        match served {
+            _ if served.has_worked => (Progress::Busy, again),
+            _ if served.is_retried => (Progress::Retry, again),
+            _ => (Progress::Idle, again),
         }
     }
 
     /// Puts this node's first command to the leader. The result is when it has to look again.
-    fn forward(&mut self, endpoint: &Endpoint, now: Instant) -> Option<Instant> {
+    fn forward(&mut self, endpoint: &Endpoint) -> Option<Instant> {
         let shared = &*self.shared;
         let first = shared.local.lock().waiting.front().copied()?;
-        let (term, leader) = (shared.log.term(), shared.log.leader()?);
-        let rank = shared.participants.iter().position(|node| node == leader).filter(|rank| *rank != shared.me)?;
-        match self.sent {
-            Some((number, to, of, again)) if (number, to, of) == (first.number, leader, term) => {
-                if again > now {
-                    return Some(again);
-                }
-                self.pause = AGAIN[1].min(2 * self.pause);
-            }
-            _ => self.pause = AGAIN[0],
-        }
-        let again = now + self.pause;
-        let mut slot = [0; ENTRY_WORDS + 1];
-        slot[..ENTRY_WORDS].copy_from_slice(&first.words());
-        slot[ENTRY_WORDS] = check_of(&slot[..ENTRY_WORDS]);
-        if let Ok(mut buf) = endpoint.buf::<u64>(slot.len()) {
-            buf.copy_from_slice(&slot);
-            // A refused put is repeated as one that is lost.
-            let _ = endpoint.put(shared.peers[rank].byte_add((shared.me * SLOT_WORDS * 8) as u64), &buf).detach();
-        }
-        self.sent = Some((first.number, leader, term, again));
-        Some(again)
+        let view = shared.commands.view();
+        let is_it = |forward: &Forward| forward.number() == first.number;
+        let forward = self.forward.take().filter(is_it).unwrap_or_else(|| Forward::new(first.number));
+        let forward = self.forward.insert(forward);
+        // An error that does not pass is that of the node, which its calls report.
+        forward.step(&shared.commands, endpoint, &view, &first.bytes()).ok().flatten()
     }
 }
 
@@ -550,7 +516,7 @@ impl Poller for Chores {
     fn poll(&mut self, endpoint: &Endpoint) -> Progress {
         let is_fenced = endpoint.fabric().is_fenced();
         if self.shared.is_closed.load() != 0 {
-            let is_lost = is_fenced || self.shared.log.0.core.check_majority().is_err();
+            let is_lost = is_fenced || self.shared.check_majority().is_err();
             if is_lost || self.shared.local.lock().waiting.is_empty() {
                 self.open = None;
                 return Progress::Done;
@@ -565,18 +531,16 @@ impl Poller for Chores {
         }
         let now = endpoint.now();
         let mut again = self.renew(now);
-        if self.shared.log.is_leader() {
-            let (command, later) = self.shared.next_command(endpoint);
-            if let Some(command) = command {
-                return match self.propose(&command) {
-                    Ok(true) => Progress::Busy,
-                    _ if is_fenced => Progress::Idle,
-                    _ => Progress::Retry,
-                };
+        if self.shared.commands.log().is_leader() {
+            let (progress, later) = self.lead(endpoint);
+            match progress {
+                Progress::Idle => {}
+                Progress::Retry if is_fenced => return Progress::Idle,
+                progress => return progress,
             }
             again = [again, later].into_iter().flatten().min();
         } else {
-            let later = self.forward(endpoint, now);
+            let later = self.forward(endpoint);
             again = [again, later].into_iter().flatten().min();
         }
         again.filter(|_| !is_fenced).map_or(Progress::Idle, Progress::Until)

@@ -177,7 +177,6 @@ fn refusal() -> Scenario {
         assert!(part.take(ep, name, amount)?, "no other node takes the money of this one");
         part.wait_until(ep, |purse| purse.taken.len() == 3 && purse.cash == 0)
     })
-    .kills(&["hamband-old-answer"])
 }
 
 /// A call depends on calls of others that some replicas get later.

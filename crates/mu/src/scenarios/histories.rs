@@ -1,0 +1,170 @@
+//! Histories of the log, of a replicated lock, and of commands; the sequential objects that they have to be linearizable as.
+
+use std::cell::{Cell, RefCell};
+
+use farfield_core::history::{Budget, Event, Model, check};
+
+/// Calls as their callers saw them. Its clock counts the events of the execution.
+pub(super) struct Calls<M: Model> {
+    events: RefCell<Vec<Event<M::Input, M::Output>>>,
+    clock: Cell<u64>,
+}
+
+impl<M: Model> Default for Calls<M> {
+    fn default() -> Calls<M> {
+        Calls { events: RefCell::default(), clock: Cell::new(0) }
+    }
+}
+
+impl<M: Model> Calls<M> {
+    fn tick(&self) -> u64 {
+        self.clock.set(self.clock.get() + 1);
+        self.clock.get()
+    }
+
+    /// A call begins: until it has an answer, it may happen at any moment. The result is its place.
+    pub(super) fn begin(&self, node: usize, input: M::Input) -> usize {
+        let event = Event::pending(node as u32, self.tick(), input);
+        self.events.borrow_mut().push(event);
+        self.events.borrow().len() - 1
+    }
+
+    pub(super) fn end(&self, at: usize, output: M::Output) {
+        let now = self.tick();
+        let event = &mut self.events.borrow_mut()[at];
+        (event.return_ns, event.output) = (Some(now), Some(output));
+    }
+
+    /// The call may still happen, and more is known of it.
+    pub(super) fn amend(&self, at: usize, input: M::Input) {
+        self.events.borrow_mut()[at].input = input;
+    }
+
+    /// A call that takes no time.
+    pub(super) fn at_once(&self, node: usize, input: M::Input, output: M::Output) {
+        let at = self.begin(node, input);
+        self.end(at, output);
+    }
+
+    /// Panics unless the calls are linearizable.
+    pub(super) fn check(&self, model: &M) {
+        let verdict = check(model, &self.events.borrow(), Budget::default());
+        assert!(verdict.is_linearizable(), "{verdict}");
+    }
+
+    /// The input, the output, and the time of the return of each call that has begun.
+    pub(super) fn each(&self, mut see: impl FnMut(&Event<M::Input, M::Output>)) {
+        self.events.borrow().iter().for_each(&mut see);
+    }
+}
+
+// ---- the log --------------------------------------------------------------------------------------------------------
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum LogCall {
+    /// Appends a value. After `OutcomeUnknown` it is known where, if it is decided.
+    Append(u64, Option<u64>),
+    /// Reads the entry of this index.
+    Read(u64),
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum LogAnswer {
+    /// The index of the value.
+    Appended(u64),
+    /// The value was not decided, and never will be.
+    Refused,
+    Value(u64),
+}
+
+/// A log that one process holds.
+#[derive(Default)]
+pub(super) struct LogModel;
+
+impl Model for LogModel {
+    type Input = LogCall;
+    type Output = LogAnswer;
+    type State = Vec<u64>;
+
+    fn initial(&self) -> Vec<u64> {
+        Vec::new()
+    }
+
+    fn step(&self, log: &Vec<u64>, call: &LogCall, answer: Option<&LogAnswer>) -> Option<Vec<u64>> {
+        let next = log.len() as u64;
+        match (*call, answer) {
+            (LogCall::Append(..), Some(LogAnswer::Refused)) => Some(log.clone()),
+            (LogCall::Append(value, at), answer) => {
+                let is_there =
+                    at.is_none_or(|at| at == next) && answer.is_none_or(|it| *it == LogAnswer::Appended(next));
+                is_there.then(|| log.iter().copied().chain([value]).collect())
+            }
+            (LogCall::Read(index), answer) => {
+                let value = LogAnswer::Value(*log.get(index as usize)?);
+                answer.is_none_or(|answer| *answer == value).then(|| log.clone())
+            }
+        }
+    }
+}
+
+// ---- the lock -------------------------------------------------------------------------------------------------------
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum LockCall {
+    /// A call of this number. If it never returns, its claim is given back at once.
+    Lock(usize),
+    /// Gives back what the call of this number holds.
+    Unlock(usize),
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum LockAnswer {
+    Token(u64),
+    Unlocked,
+}
+
+/// A lock with a fencing token: the number of the holder's call, and the last token.
+#[derive(Default)]
+pub(super) struct LockModel;
+
+impl Model for LockModel {
+    type Input = LockCall;
+    type Output = LockAnswer;
+    type State = (Option<usize>, u64);
+
+    fn initial(&self) -> (Option<usize>, u64) {
+        (None, 0)
+    }
+
+    fn step(
+        &self,
+        (holder, last): &(Option<usize>, u64),
+        call: &LockCall,
+        answer: Option<&LockAnswer>,
+    ) -> Option<(Option<usize>, u64)> {
+        match (*call, answer) {
+            (LockCall::Lock(_), None) if holder.is_none() => Some((None, last + 1)),
+            (LockCall::Lock(number), Some(LockAnswer::Token(token))) if holder.is_none() && *token == last + 1 => {
+                Some((Some(number), *token))
+            }
+            (LockCall::Unlock(number), _) if *holder == Some(number) => Some((None, *last)),
+            _ => None,
+        }
+    }
+}
+
+impl Calls<LockModel> {
+    /// Panics unless the calls are linearizable. A lock whose holder has died, or was evicted, is given back at some time.
+    pub(super) fn check_locks(&self) {
+        let (mut held, mut given_back) = (Vec::new(), Vec::new());
+        self.each(|event| match (event.input, event.answered_ns()) {
+            (LockCall::Lock(number), Some(_)) => held.push((event.client as usize, number)),
+            (LockCall::Unlock(number), _) => given_back.push(number),
+            _ => {}
+        });
+        for (node, number) in held.into_iter().filter(|(_, number)| !given_back.contains(number)) {
+            self.begin(node, LockCall::Unlock(number));
+        }
+        self.check(&LockModel);
+    }
+}
