@@ -119,19 +119,9 @@ farfield_core::mutants! {
     /// *Scenario:* `mu/election-evicted`.
     MU_LEASE_EVICTED = "mu-lease-evicted" in "Mu":
         "The lease of an evicted node ends at once.";
-    /// *Missing:* the index for which a command was decided: it is in the log twice after two changes of the leader.
-    ///
-    /// *Scenario:* `mu/commands-contested`.
-    MU_ANY_INDEX = "mu-any-index" in "Mu":
-        "A leader proposes a command for any index, not for that at which it looked.";
     /// *Missing:* the look whether the command is in the log: the next leader orders it again.
     ///
     /// *Scenario:* `mu/commands-leader-dies`.
     MU_COMMAND_TWICE = "mu-command-twice" in "Mu":
         "A leader takes every command for a new one.";
-    /// *Missing:* that a request names the term in which it was put.
-    ///
-    /// *Scenario:* `mu/commands-contested`.
-    MU_OLD_REQUEST = "mu-old-request" in "Mu":
-        "A leader serves a request that it was sent in an earlier term.";
 }

@@ -28,8 +28,7 @@ pub(super) fn scenarios() -> Vec<Scenario> {
         takes("mu/commands-leader-dies", "a command that two leaders are asked for is ordered once", &[])
             .faults(Faults::new().crashes(1).of([0]))
             .kills(&["mu-command-twice"]),
-        takes("mu/commands-contested", "a leader that comes back orders nothing that another one has", &[0, 1])
-            .kills(&["mu-any-index", "mu-old-request"]),
+        takes("mu/commands-contested", "a leader that comes back orders nothing that another one has", &[0, 1]),
     ]
 }
 
@@ -84,7 +83,7 @@ struct Purse {
 
 impl Purse {
     fn open(node: &Node, me: usize) -> Result<Arc<Purse>> {
-        let log = LogOptions { entry_bytes_max: 24, entries: 16 };
+        let log = LogOptions { entry_bytes_max: 32, entries: 16 };
         let options = CommandOptions { log, command_bytes_max: 8, answer_bytes_max: 8 };
         let commands = Commands::open(node, "purse", options)?;
         let numbers = CommandNumbers::new(node.members().count());
@@ -92,12 +91,13 @@ impl Purse {
         Ok(Arc::new(Purse { me, commands, state: LocalMutex::new(state), applied: Word::new(0) }))
     }
 
-    /// Applies all decided entries: origin, number and amount, by words.
+    /// Applies all decided entries: origin, number, amount and index, by words.
     fn drain(&self) -> Result<bool> {
         let (mut state, mut entry, mut some) = (self.state.lock(), Vec::new(), false);
-        while state.reader.try_next(&mut entry)?.is_some() {
+        while let Some(index) = state.reader.try_next(&mut entry)? {
             let words: Vec<u64> = entry.chunks(8).map(|word| u64::from_le_bytes(word.try_into().unwrap())).collect();
             let (origin, number, amount) = (words[0] as usize, words[1], words[2]);
+            assert_eq!(words[3], index, "it was decided for another index");
             let is_taken = amount <= state.left;
             state.left -= if is_taken { amount } else { 0 };
             state.numbers.applied(origin, number);
@@ -128,7 +128,7 @@ impl Purse {
             if amount > state.left && !command.is_repeated {
                 return Ok(Decision::End(Some(state.left)));
             }
-            let entry = [command.origin as u64, command.number, amount];
+            let entry = [command.origin as u64, command.number, amount, next.index];
             Ok(Decision::Propose(entry.iter().flat_map(|word| word.to_le_bytes()).collect(), None))
         })
     }
