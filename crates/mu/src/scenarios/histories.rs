@@ -158,12 +158,12 @@ impl Calls<LockModel> {
     pub(super) fn check_locks(&self) {
         let (mut held, mut given_back) = (Vec::new(), Vec::new());
         self.each(|event| match (event.input, event.answered_ns()) {
-            (LockCall::Lock(number), Some(_)) => held.push((event.client as usize, number)),
+            (LockCall::Lock(number), Some(since)) => held.push((event.client, number, since)),
             (LockCall::Unlock(number), _) => given_back.push(number),
             _ => {}
         });
-        for (node, number) in held.into_iter().filter(|(_, number)| !given_back.contains(number)) {
-            self.begin(node, LockCall::Unlock(number));
+        for (node, number, since) in held.into_iter().filter(|(_, number, _)| !given_back.contains(number)) {
+            self.events.borrow_mut().push(Event::pending(node, since, LockCall::Unlock(number)));
         }
         self.check(&LockModel);
     }

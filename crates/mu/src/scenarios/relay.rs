@@ -170,7 +170,7 @@ fn cut_short(name: &str, about: &str) -> Scenario {
 /// decided.
 fn propose_in_pieces(log: &ReplicatedLog, history: &History, ep: &Endpoint) -> Result<()> {
     let core = &log.0.core;
-    let (ballot, peers) = (core.leading.load(), core.peers.lock().clone());
+    let (ballot, peers) = (core.leading.load(), core.state.lock().peers.clone());
     let call = history.calls.begin(0, LogCall::Append(value_of(0), None));
     let words = image(0, ballot, 0);
     Image(&mut words.clone()).store(core.slots.words_of(&core.log, 0, words.len()));

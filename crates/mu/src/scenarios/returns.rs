@@ -8,6 +8,7 @@ use farfield_check::{Faults, Scenario, Starter, crashed};
 use farfield_core::{Endpoint, Node, Result};
 use farfield_fabric::{NodeId, Word};
 
+use super::histories::{LogAnswer, LogCall, LogModel};
 use super::{History, Member, WORDS, propose};
 use crate::{EntriesMissing, LogOptions, ReplicatedLog};
 
@@ -18,7 +19,9 @@ pub(super) fn scenarios() -> Vec<Scenario> {
         returns("mu/returns-recycled", "a replica comes back when entries are recycled", 3, 2, &[0])
             .kills(&["mu-not-rebased"]),
         returns("mu/returns-follower", "a follower comes back, and the leader stays", 3, 4, &[2]),
+        // A new leader may wait for its own reader, for all of its time.
         returns("mu/returns-leader-dies", "the leader dies while a replica comes back", 5, 2, &[4])
+            .steps_max(1_000_000)
             .faults(Faults::new().crashes(1).of([0])),
     ]
 }
@@ -29,6 +32,8 @@ const EACH: u64 = 3;
 /// The course of a scenario.
 struct Course {
     history: History,
+    /// By node: what it has read.
+    read: RefCell<Vec<Vec<u64>>>,
     places: usize,
     /// The ranks whose nodes go, one after the other.
     goes: Vec<usize>,
@@ -66,7 +71,7 @@ impl Course {
     }
 
     fn decided(&self) -> u64 {
-        self.history.decided.borrow().iter().map(|decided| decided.0 + 1).max().unwrap_or(0)
+        self.history.decided.get()
     }
 
     /// So many entries are decided before the next one goes.
@@ -85,17 +90,18 @@ fn read(me: usize, member: &Member, course: &Course) -> Result<u64> {
                 let words: Vec<u64> =
                     entry.chunks(8).map(|word| u64::from_le_bytes(word.try_into().unwrap())).collect();
                 assert_eq!(words, [words[0]; WORDS], "entry {index} is in pieces");
-                let mut read = course.history.read.borrow_mut();
+                let mut read = course.read.borrow_mut();
                 assert_eq!(index, read[me].len() as u64, "node {me}");
                 read[me].push(words[0]);
                 drop(read);
+                course.history.calls.at_once(me, LogCall::Read(index), LogAnswer::Value(words[0]));
                 reader.acknowledge();
             }
             Err(error) => {
                 let Some(EntriesMissing { next }) = error.custom_ref::<EntriesMissing>().copied() else {
                     return Err(error);
                 };
-                let mut read = course.history.read.borrow_mut();
+                let mut read = course.read.borrow_mut();
                 let of =
                     read.iter().position(|read| read.len() as u64 >= next).expect("recycled, and not read anywhere");
                 read[me] = read[of][..next as usize].to_vec();
@@ -111,7 +117,7 @@ fn read(me: usize, member: &Member, course: &Course) -> Result<u64> {
 fn take_part(me: usize, node: &Node, member: &Member, course: &Course, ep: &Endpoint) -> Result<()> {
     let turn = course.goes_at(me);
     let (mut timeouts, excuse) = (0, Excuse::now());
-    let is_lost = || course.is_away() && (0..course.history.read.borrow().len()).any(crashed);
+    let is_lost = || course.is_away() && (0..course.read.borrow().len()).any(crashed);
     loop {
         let position = read(me, member, course)?;
         if is_lost() && course.places < 5 {
@@ -217,7 +223,7 @@ fn comes(
     match open(&node, &among, entries) {
         Ok(member) => Ok(Some((node, member))),
         Err(error) => {
-            let has_crashed = (0..course.history.read.borrow().len()).any(crashed);
+            let has_crashed = (0..course.read.borrow().len()).any(crashed);
             if excuse.is_given() || has_crashed || course.history.has_given_up.get() {
                 // The majority is lost, or it has died itself.
                 course.is_over.store(1);
@@ -233,6 +239,7 @@ fn returns(name: &str, about: &str, places: usize, entries: usize, goes: &'stati
     Scenario::new(name, about, nodes_of(places, goes), move |cluster| {
         let course = Rc::new(Course {
             history: History::default(),
+            read: RefCell::default(),
             places,
             goes: goes.to_vec(),
             came: Word::new(0),
@@ -242,13 +249,13 @@ fn returns(name: &str, about: &str, places: usize, entries: usize, goes: &'stati
         let nodes = nodes_of(places, goes);
         course.history.left.set(EACH * (1 + goes.len() as u64) + goes.len() as u64 + 3);
         course.history.is_contested.set(true);
-        course.history.read.borrow_mut().resize_with(nodes, Vec::new);
+        course.read.borrow_mut().resize_with(nodes, Vec::new);
         let kept = Kept::default();
         let (seen, keeps) = (Rc::clone(&course), Rc::clone(&kept));
         let founders: Vec<NodeId> = (0..places as u16).map(NodeId).collect();
         let members = cluster.on_each(move |node| open(node, &founders, entries))?;
         cluster.at_end(move || {
-            seen.history.check();
+            seen.history.calls.check(&LogModel);
             check_end(&seen);
             drop(keeps.take());
             Ok(())
@@ -279,7 +286,7 @@ fn nodes_of(places: usize, goes: &[usize]) -> usize {
 
 /// Where no fault has happened, all has been decided that the scenario has, and the last nodes have all of it.
 fn check_end(course: &Course) {
-    let (read, last) = (course.history.read.borrow(), course.goes.len());
+    let (read, last) = (course.read.borrow(), course.goes.len());
     let is_whole = !course.is_over() && !course.history.has_given_up.get();
     for node in (0..course.places).map(|rank| course.node_of(rank, last)).filter(|node| is_whole && !crashed(*node)) {
         assert!(read[node].len() as u64 >= course.due(last), "node {node} has read {:?}", read[node]);

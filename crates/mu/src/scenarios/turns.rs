@@ -114,6 +114,8 @@ async fn section(lock: &ReplicatedMutex, ep: &Endpoint, shared: &Locking) -> Res
     let nodes = lock.0.object.participants();
     let is_poisoned = excuse.is_given() || nodes.iter().any(|node| crashed(node.index()));
     let added = shared.data.add_one(ep, false, is_poisoned, |node| crashed(node) || excuse.is_given()).await;
+    // Since it was evicted the lock may be another's.
+    let is_evicted = is_evicted || shared.is_evicted(node);
     let unlocks = (!is_evicted).then(|| shared.calls.begin(me, LockCall::Unlock(number)));
     let unlocked = guard.unlock(ep).await;
     match (unlocks, added.and(unlocked)) {
