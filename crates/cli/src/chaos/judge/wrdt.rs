@@ -298,7 +298,7 @@ mod tests {
     fn queries_see_own_calls_and_stable_ones() {
         let booked = made(1, 10, LedgerOp::Book(N));
         let stable = call(1, 20, Op::Ledger { op: LedgerOp::Stable }, Some((25, Ok(Answer::Done))));
-        let see = |calls: &[Call]| found(judge, &[std::slice::from_ref(&booked), calls].concat()).len();
+        let see = |calls: &[Call]| found(judge, [std::slice::from_ref(&booked), calls].concat()).len();
         let (none, one) = ([0; 5], [0, 0, 0, 1, 0]);
         assert_eq!((see(&[look(1, 16, one)]), see(&[look(1, 16, none)])), (0, 1), "its own");
         assert_eq!((see(&[look(0, 16, none)]), see(&[look(0, 16, one)])), (0, 0), "that of another");
