@@ -144,7 +144,7 @@
 //! | `locks` | yes | `ALock`, the other locks of asymmetric memory, and tables of any of them |
 //! | `transactions` | yes | `Transactions` |
 //! | `collectives` | yes | `Collectives` |
-//! | `mu` | yes | `ReplicatedLog`, `ReplicatedMutex`, `Election` |
+//! | `mu` | yes | `ReplicatedLog`, `ReplicatedMutex`, `Election`, `Heartbeats` |
 //! | `hamband` | yes | `hamband`: `Replicated`, data types, and the analysis of specifications |
 //! | `swarm` | yes | `SwarmArray`, `SwarmRegister`, `SwarmStore` |
 //! | `serde` | no | `Encoded`: values of any type that serde can encode |
@@ -186,7 +186,7 @@ pub use farfield_locks::{
 #[doc(inline)]
 pub use farfield_mu as mu;
 #[cfg(feature = "mu")]
-pub use farfield_mu::{Election, LogOptions, ReplicatedLog, ReplicatedMutex};
+pub use farfield_mu::{Election, Heartbeats, LogOptions, ReplicatedLog, ReplicatedMutex};
 /// Replicated memory.
 #[cfg(feature = "swarm")]
 #[doc(inline)]

@@ -9,14 +9,17 @@ use std::time::Duration;
 use farfield::hamband::types::Account;
 use farfield::mu::{LogReader, NoMajority, NotLeader, OutcomeUnknown};
 use farfield::{
-    AtomicVar, Barrier, Election, Endpoint, Error, LogOptions, MemberStatus, Node, NodeId, Replicated, ReplicatedLog,
-    ReplicatedMutex, ReplicatedOptions, Result,
+    AtomicVar, Barrier, Election, Endpoint, Error, Heartbeats, LogOptions, MemberStatus, Node, NodeId, Replicated,
+    ReplicatedLog, ReplicatedMutex, ReplicatedOptions, Result,
 };
 
 use session::{MEASURED, STEP_MAX, Session, begun};
 
 /// How long a call of the next leader may take. The aim is 10 ms, which a busy machine may miss: the tests print what it was.
 const SOON: Duration = Duration::from_secs(5);
+
+/// Of heartbeats. A node is suspected after 14 of them.
+const PERIOD: Duration = Duration::from_millis(2);
 
 // ---- the parent -----------------------------------------------------------------------------------------------------
 
@@ -51,6 +54,18 @@ fn an_election_outlives_its_leader() {
     without_leaders("election", 3, 1);
 }
 
+/// The leader's process is stopped, so nothing says that it is dead but its silence.
+#[test]
+fn a_log_outlives_a_leader_that_stops() {
+    for role in ["stopped", "stopped-beats"] {
+        let mut session = Session::start(role, 3);
+        session.all_begun();
+        session.hear(NodeId(0), "leads");
+        session.signal(NodeId(0), "-STOP");
+        session.end(1..3);
+    }
+}
+
 #[test]
 fn what_is_not_ordered_goes_on_without_most_nodes() {
     if session::is_on_verbs() {
@@ -68,6 +83,8 @@ fn node_process() {
         "account" => account(node, endpoint),
         "minority" => minority(node, endpoint),
         "log" => log(node, endpoint),
+        "stopped" => stopped(node, endpoint, None),
+        "stopped-beats" => stopped(node, endpoint, Some(Heartbeats::open(node, "beats", PERIOD)?)),
         "mutex" => mutex(node, endpoint),
         "election" => election(node, endpoint),
         role => panic!("no role {role}"),
@@ -302,6 +319,55 @@ fn log(node: &Node, endpoint: &Endpoint) -> Result<()> {
     assert!((decided..=proposed).contains(&of_dead), "{of_dead}, and {decided} were decided of {proposed}");
     let all: Vec<u64> = (1..=of_dead).chain(1 << 32..=last).collect();
     assert_eq!(seen, all);
+    meet(node, endpoint, "end", &[NodeId(1), NodeId(2)])
+}
+
+/// The leader stops. How long no entry is decided is what the detection and the change of the leader take.
+fn stopped(node: &Node, endpoint: &Endpoint, beats: Option<Heartbeats>) -> Result<()> {
+    const LAST: u64 = 1 << 32;
+    let log = ReplicatedLog::open(node, "log", LogOptions { entry_bytes_max: 8, entries: 64 })?;
+    let (mut proposer, mut reader, mut seen) = (log.proposer()?, log.reader()?, Vec::new());
+    begun();
+    let mut propose = |number: u64| match endpoint.block_on(proposer.propose(endpoint, &number.to_le_bytes())) {
+        Ok(_) => Ok(true),
+        // A busy machine may have stopped a thread for as long.
+        Err(error) if error.custom_ref::<NotLeader>().is_some() => Ok(false),
+        Err(error) if error.custom_ref::<OutcomeUnknown>().is_some() => Ok(false),
+        Err(error) => Err(error),
+    };
+    if node.id() == NodeId(0) {
+        endpoint.block_on(endpoint.wait_until(endpoint.deadline(), || log.is_leader().then_some(())))?;
+        for number in 1u64.. {
+            propose(number)?;
+            read(&mut reader, &mut seen)?;
+            if number == 200 {
+                println!("leads");
+            }
+            rest(endpoint);
+        }
+    }
+    let mut since = endpoint.now();
+    loop {
+        let before = seen.len();
+        read(&mut reader, &mut seen)?;
+        if seen.len() > before {
+            since = endpoint.now();
+        }
+        if let (Some(beats), true) = (&beats, before < 100 && seen.len() >= 100) {
+            beats.lead(&log);
+        }
+        if seen.last() == Some(&LAST) {
+            break;
+        }
+        if log.is_leader() && seen.len() >= 100 && propose(LAST)? {
+            let took = Duration::from_nanos(endpoint.now().ns - since.ns);
+            let by = beats.as_ref().map_or("the membership", |_| "heartbeats");
+            println!("{MEASURED}no entry was decided for {took:.1?} when the leader had stopped, which {by} found");
+            assert!(took < SOON, "{took:?}");
+        }
+        rest(endpoint);
+    }
+    assert!(seen.windows(2).all(|pair| pair[0] < pair[1]), "{seen:?}");
     meet(node, endpoint, "end", &[NodeId(1), NodeId(2)])
 }
 

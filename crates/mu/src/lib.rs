@@ -116,6 +116,7 @@
 mod commands;
 mod election;
 mod errors;
+mod heartbeats;
 #[cfg(any(not(seeded), clippy, doc, rust_analyzer))]
 mod layout;
 pub mod mutants;
@@ -152,6 +153,7 @@ pub use self::commands::{
 };
 pub use self::election::{Election, Leadership};
 pub use self::errors::{EntriesMissing, LogFull, NoMajority, NotLeader, NotNext, OutcomeUnknown};
+pub use self::heartbeats::Heartbeats;
 pub use self::mutex::{ReplicatedGuard, ReplicatedMutex};
 pub use self::options::LogOptions;
 use self::poller::{Arrivals, LogPoller};
@@ -404,11 +406,7 @@ impl ReplicatedLog {
     /// # Ok::<(), farfield::Error>(())
     /// ```
     pub fn ask_to_lead(&self) {
-        let core = &self.0.core;
-        if core.leading.load() == 0 {
-            core.is_wanted.store(1);
-            core.node.fabric().wake_service();
-        }
+        self.0.core.ask_to_lead();
     }
 
     /// Whether a majority of the replicas may still take part, as far as this node knows. Otherwise nothing is decided any more:

@@ -267,6 +267,14 @@ impl Core {
         if leads { self.node_at(rank) } else { None }
     }
 
+    /// The service thread asks the others to let this node lead.
+    pub(crate) fn ask_to_lead(&self) {
+        if self.leading.load() == 0 {
+            self.is_wanted.store(1);
+            self.node.fabric().wake_service();
+        }
+    }
+
     /// Wakes the proposer and the readers of this node.
     pub(crate) fn changed(&self) {
         self.changes.fetch_add(1);

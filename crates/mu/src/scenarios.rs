@@ -1,6 +1,7 @@
 //! Scenarios for the model checker.
 
 mod commands;
+mod heartbeats;
 mod histories;
 mod relay;
 mod returns;
@@ -45,7 +46,8 @@ pub fn all() -> Vec<Scenario> {
         two_of_five(),
         asks_and_dies(),
     ];
-    let parts = [returns::scenarios(), relay::scenarios(), commands::scenarios(), turns::scenarios()];
+    let parts =
+        [returns::scenarios(), relay::scenarios(), heartbeats::scenarios(), commands::scenarios(), turns::scenarios()];
     with_slow(of_log.into_iter().chain(parts.concat()))
 }
 

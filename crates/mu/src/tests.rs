@@ -179,3 +179,17 @@ fn a_call_that_is_dropped_leaves_no_hole() {
     assert_eq!(eps[0].block_on(proposer.propose(&eps[0], b"first")).expect("decided"), 0);
     assert!(logs[0].proposer().is_err() && logs[0].reader().is_ok());
 }
+
+#[test]
+fn a_node_that_counts_no_more_is_suspected() {
+    let nodes = local_session(3).expect("a session");
+    let open = |node: &Node| Heartbeats::open(node, "beats", Duration::from_millis(5));
+    let mut beats = on_each(&nodes, open).expect("all open it");
+    let ep = nodes[0].endpoint().expect("an endpoint");
+    drop(beats.pop());
+    let suspects = || beats[0].is_suspected(nodes[2].id()).then_some(());
+    ep.block_on(ep.wait_until(ep.deadline(), suspects)).expect("its count stands still");
+    let counts = || (!beats[0].is_suspected(nodes[1].id())).then_some(());
+    ep.block_on(ep.wait_until(ep.deadline(), counts)).expect("it counts, if it was stopped for a moment or not");
+    assert!(!beats[0].is_suspected(nodes[0].id()));
+}

@@ -1,0 +1,249 @@
+//! Heartbeats and a pull-score: the papers' failure detector, beside the membership of the session.
+
+use core::time::Duration;
+use std::sync::Arc;
+
+use farfield_core::toolkit::{Hold, Object, ObjectBuilder, Participants, Poller, Progress, Regions};
+use farfield_core::{Error, ErrorKind, Node, Result};
+use farfield_fabric::{Endpoint, GroupKey, Instant, NodeId, Region, RemotePtr, Word};
+
+use crate::ReplicatedLog;
+use crate::replica::Core;
+
+/// A score has these values. A node that answers for long has the highest.
+const SCORE_MAX: u64 = 15;
+/// A node whose score falls below this is suspected …
+const FAILS_BELOW: u64 = 2;
+/// … until it rises above this. The distance between the two keeps a slow node from being suspected again and again.
+const RECOVERS_ABOVE: u64 = 6;
+
+/// A failure detector of its own: each node counts in its own memory, and all others read that count. One whose count stands still loses a
+/// point of its score with each look, and one whose count has changed gets one. So a slow network delays both, the reads and the verdict,
+/// and no timeout has to be chosen for it.
+///
+/// A suspicion evicts no node. It says that a node does not work now: its process has died, has been stopped, or is out of reach.
+/// [`Heartbeats::lead`] uses it: the first node that is not suspected asks to lead a log whose leader is suspected. The log stays as safe as it
+/// is, whichever node leads.
+///
+/// The session's membership finds a dead process at once on one machine, and one that is silent after a time of its own
+/// (half a second and more). Heartbeats find both after 14 periods, and cost each node one get to each other one in each period, and its
+/// service thread's time.
+///
+/// # Memory
+///
+/// ```text
+/// beats   a word: counts the periods. Written by this node only
+/// ```
+///
+/// # Ordering
+///
+/// None is needed: a count that is read late is a look that has found nothing new.
+///
+/// | call, n nodes | round trips | operations |
+/// |---|---|---|
+/// | a period | 0 (not waited for) | n − 1 gets |
+/// | [`Heartbeats::is_suspected`] | 0 | none |
+///
+/// ```
+/// use std::time::Duration;
+/// use farfield_mu::Heartbeats;
+/// # let nodes = farfield::local_session(2)?;
+/// let beats = farfield::on_each(&nodes, |node| Heartbeats::open(node, "beats", Duration::from_millis(1)))?;
+/// assert!(!beats[0].is_suspected(nodes[1].id()));
+/// # Ok::<(), farfield::Error>(())
+/// ```
+///
+/// Source: Aguilera et al., *Microsecond Consensus for Microsecond Applications*, OSDI 2020, §5.1; Hamband, §4.
+#[derive(Clone)]
+pub struct Heartbeats(Arc<Handle>);
+
+struct Handle {
+    object: Object,
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    participants: Participants,
+    me: usize,
+    /// A bit for each node that is suspected.
+    suspected: Word,
+    is_closed: Word,
+}
+
+impl core::fmt::Debug for Heartbeats {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_struct("Heartbeats").field("suspected", &self.0.shared.suspected.load()).finish_non_exhaustive()
+    }
+}
+
+impl Drop for Handle {
+    fn drop(&mut self) {
+        self.shared.is_closed.store(1);
+        self.object.node().fabric().wake_service();
+    }
+}
+
+impl Heartbeats {
+    /// Opens it on all live members of the session, and waits for them to do so. All of them count from then on, once in each period.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # let node = farfield::Node::builder().start()?;
+    /// let beats = farfield_mu::Heartbeats::open(&node, "beats", Duration::from_millis(1))?;
+    /// # Ok::<(), farfield::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// A node that is missing, dead or departed, or that opens it differently; more than 64 nodes; a period of zero.
+    pub fn open(node: &Node, path: &str, period: Duration) -> Result<Heartbeats> {
+        let participants = Participants::new(&node.members_for(path));
+        let me = participants.require(node.id())?;
+        if participants.count() > u64::BITS as usize || period.is_zero() {
+            let why = format!("{} nodes, a period of {period:?}", participants.count());
+            return Err(Error::from(ErrorKind::Config { why: format!("heartbeats of at most 64 nodes: {why}") }));
+        }
+        let mut regions = Regions::new(node);
+        let beats = regions.alloc("beats", GroupKey::DATA, 8)?;
+        let seen = regions.alloc_own(GroupKey::DATA, 8 * participants.count())?;
+        let object = ObjectBuilder::new(node, path, "Heartbeats")
+            .layout(&format!("{period:?}"))
+            .participants(participants.iter())
+            .regions(regions)
+            .open()?;
+        let others = participants.iter().map(|of| object.remote::<u64>(of, "beats")).collect::<Result<Vec<_>>>()?;
+        let shared = Arc::new(Shared { participants, me, suspected: Word::new(0), is_closed: Word::new(0) });
+        let looks = vec![Look { last: 0, score: SCORE_MAX }; others.len()];
+        let next = node.now();
+        let (hold, shared_with) = (object.hold(), Arc::clone(&shared));
+        node.add_poller(Box::new(Beat { shared: shared_with, period, beats, seen, others, looks, next, _open: hold }));
+        Ok(Heartbeats(Arc::new(Handle { object, shared })))
+    }
+
+    /// Whether a node seems to be dead, or stopped. It may count again later.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # let node = farfield::Node::builder().start()?;
+    /// # let beats = farfield_mu::Heartbeats::open(&node, "beats", Duration::from_millis(1))?;
+    /// assert!(!beats.is_suspected(node.id())); // never the own one
+    /// # Ok::<(), farfield::Error>(())
+    /// ```
+    pub fn is_suspected(&self, node: NodeId) -> bool {
+        let shared = &self.0.shared;
+        shared.participants.rank_of(node).is_some_and(|rank| shared.is_suspected(rank))
+    }
+
+    /// From now on, this node asks to lead the log whenever its leader is suspected, and all nodes before this one are.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use farfield_mu::{Heartbeats, LogOptions, ReplicatedLog};
+    /// # let node = farfield::Node::builder().start()?;
+    /// # let log = ReplicatedLog::open(&node, "log", LogOptions::default())?;
+    /// # let beats = Heartbeats::open(&node, "beats", Duration::from_millis(1))?;
+    /// beats.lead(&log);
+    /// # Ok::<(), farfield::Error>(())
+    /// ```
+    pub fn lead(&self, log: &ReplicatedLog) {
+        let (shared, node) = (Arc::clone(&self.0.shared), self.0.object.node());
+        node.add_poller(Box::new(Lead { shared, core: Arc::clone(&log.0.core), asked: None }));
+    }
+}
+
+impl Shared {
+    fn is_suspected(&self, rank: usize) -> bool {
+        self.suspected.load() >> rank & 1 != 0
+    }
+}
+
+/// What is known of a node.
+#[derive(Clone, Copy)]
+struct Look {
+    last: u64,
+    score: u64,
+}
+
+/// Counts, and looks at the counts of the others.
+struct Beat {
+    shared: Arc<Shared>,
+    period: Duration,
+    beats: Region,
+    /// By rank: the count that was read last.
+    seen: Region,
+    others: Vec<RemotePtr<u64>>,
+    looks: Vec<Look>,
+    next: Instant,
+    /// Until it is closed here.
+    _open: Hold,
+}
+
+impl Poller for Beat {
+    fn poll(&mut self, endpoint: &Endpoint) -> Progress {
+        let Beat { shared, .. } = self;
+        if shared.is_closed.load() != 0 || endpoint.fabric().is_fenced() {
+            return Progress::Done;
+        }
+        let now = endpoint.now();
+        if now < self.next {
+            return Progress::Until(self.next);
+        }
+        self.next = now + self.period;
+        self.beats.word(0).fetch_add(1);
+        let mut suspected = shared.suspected.load();
+        for (rank, (look, at)) in self.looks.iter_mut().zip(&self.others).enumerate() {
+            if rank == shared.me {
+                continue;
+            }
+            let count = self.seen.word(8 * rank).load();
+            look.score = if count == look.last { look.score.saturating_sub(1) } else { SCORE_MAX.min(look.score + 1) };
+            look.last = count;
+            if look.score < FAILS_BELOW {
+                suspected |= 1 << rank;
+            } else if look.score > RECOVERS_ABOVE {
+                suspected &= !(1 << rank);
+            }
+            // The next look finds what has landed by then. One that is refused finds nothing new.
+            let _refused = endpoint.get_span(*at, self.seen.span(8 * rank, 8)).detach();
+        }
+        if suspected != shared.suspected.load() {
+            shared.suspected.store(suspected);
+            endpoint.fabric().wake_local();
+        }
+        Progress::Until(self.next)
+    }
+}
+
+/// Asks to lead a log.
+struct Lead {
+    shared: Arc<Shared>,
+    core: Arc<Core>,
+    /// The term of the leader that is suspected, and when this was asked last.
+    asked: Option<(u64, Instant)>,
+}
+
+/// A candidate asks again after this time, if nothing has come of it.
+const ASKS_AGAIN: Duration = Duration::from_millis(10);
+
+impl Poller for Lead {
+    fn poll(&mut self, endpoint: &Endpoint) -> Progress {
+        let Lead { shared, core, asked } = self;
+        if shared.is_closed.load() != 0 || core.is_closed.load() != 0 || endpoint.fabric().is_fenced() {
+            return Progress::Done;
+        }
+        let leader = core.leader().and_then(|node| shared.participants.rank_of(node));
+        let is_first = || (0..shared.me).all(|rank| shared.is_suspected(rank));
+        if !leader.is_some_and(|rank| shared.is_suspected(rank)) || !is_first() {
+            *asked = None;
+            return Progress::Idle;
+        }
+        let (term, now) = (core.term.load(), endpoint.now());
+        match *asked {
+            Some((of, at)) if of == term && now < at + ASKS_AGAIN => Progress::Until(at + ASKS_AGAIN),
+            _ => {
+                core.ask_to_lead();
+                *asked = Some((term, now));
+                Progress::Until(now + ASKS_AGAIN)
+            }
+        }
+    }
+}
