@@ -25,9 +25,9 @@ const RECOVERS_ABOVE: u64 = 6;
 /// [`Heartbeats::lead`] uses it: the first node that is not suspected asks to lead a log whose leader is suspected. The log stays as safe as it
 /// is, whichever node leads.
 ///
-/// The session's membership finds a dead process at once on one machine, and one that is silent after a time of its own
-/// (half a second and more). Heartbeats find both after 14 periods, and cost each node one get to each other one in each period, and its
-/// service thread's time.
+/// The session's membership knows a dead process at once on one machine, and there a stopped one stays a member. Between machines it
+/// evicts a silent node after a time of its own (half a second and more). Heartbeats find all of these after 14 periods, and cost each node
+/// one get to each other one in each period, and its service thread's time.
 ///
 /// # Memory
 ///

@@ -35,7 +35,7 @@ fn participants_differ_by_those_that_are_gone_whoever_knows_it() {
 fn participants_differ_by_those_that_have_taken_the_rank_of_others() {
     assert_eq!(compare(&[0, 1, 2], &[1, 2, 3], &[0], &[]), (true, true), "node 3 is the next of rank 0");
     assert_eq!(compare(&[1, 2, 3], &[0, 1, 2], &[], &[0]), (true, true));
-    assert_eq!(compare(&[0, 1, 2], &[1, 2, 3], &[], &[]), (true, true), "node 3 shows that node 0 has gone");
+    assert_eq!(compare(&[0, 1, 2], &[1, 2, 3], &[], &[]), (false, true), "node 3 shows that node 0 has gone");
     assert_eq!(compare(&[1, 2], &[1, 2, 3], &[], &[]), (false, true), "neither counts on the one before");
     assert_eq!(compare(&[0, 1], &[1, 5], &[0], &[]), (false, true), "node 5 is not the next of rank 0");
 }
