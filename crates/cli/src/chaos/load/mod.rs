@@ -39,7 +39,7 @@ const HOMES_MIN: usize = 2;
 const OPENINGS: usize = 32;
 /// A replicated log takes one of the 250 permission groups that a node has for its life, and a generation opens three: so
 /// many generations have any.
-const LOGS_GENERATIONS: u64 = 80;
+pub(super) const LOGS_GENERATIONS: u64 = 80;
 
 /// The nodes that store the objects with a single home: others in each generation, unless these are all nodes.
 pub(super) fn homes_of(generation: u64, members: &[u16]) -> impl Iterator<Item = u16> {
@@ -78,7 +78,7 @@ pub(super) struct Place<'a> {
     pub(super) members: Vec<NodeId>,
     /// The nodes that store the objects with a single home.
     pub(super) homes: Vec<NodeId>,
-    generation: u64,
+    has_logs: bool,
     seed: u64,
     is_placed_by_hash: bool,
     locks: LockKind,
@@ -94,7 +94,7 @@ impl Place<'_> {
             path: format!("chaos/{}/", opening.generation),
             members,
             homes,
-            generation: opening.generation,
+            has_logs: opening.has_logs,
             seed: opening.seed,
             is_placed_by_hash: opening.is_placed_by_hash,
             locks: opening.locks,
@@ -161,7 +161,7 @@ pub(super) fn open_all(place: &mut Place<'_>) -> Result<Loads, Failure> {
     loads.push(("barrier".into(), thread(barrier::BarrierLoad::open(place)?)));
     loads.push(("vars".into(), thread(vars::VarsLoad::open(place)?)));
     loads.push(("swarm".into(), swarm::open(place)?));
-    if place.generation < LOGS_GENERATIONS {
+    if place.has_logs {
         loads.push(("wrdt".into(), thread(wrdt::WrdtLoad::open(place)?)));
         loads.push(match place.seed % 3 {
             0 => ("entries".into(), thread(entries::EntriesLoad::open(place)?)),
