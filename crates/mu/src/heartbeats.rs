@@ -3,7 +3,7 @@
 use core::time::Duration;
 use std::sync::Arc;
 
-use farfield_core::toolkit::{Hold, Object, ObjectBuilder, Participants, Poller, Progress, Regions};
+use farfield_core::toolkit::{ErrorContext, Hold, Object, ObjectBuilder, Participants, Poller, Progress, Regions};
 use farfield_core::{Error, ErrorKind, Node, Result};
 use farfield_fabric::{Endpoint, GroupKey, Instant, NodeId, Region, RemotePtr, Word};
 
@@ -97,10 +97,13 @@ impl Heartbeats {
     /// A node that is missing, dead or departed, or that opens it differently; more than 64 nodes; a period of zero.
     pub fn open(node: &Node, path: &str, period: Duration) -> Result<Heartbeats> {
         let participants = Participants::new(&node.members_for(path));
-        let me = participants.require(node.id())?;
+        let me = participants.require(node.id()).of(path)?;
         if participants.count() > u64::BITS as usize || period.is_zero() {
-            let why = format!("{} nodes, a period of {period:?}", participants.count());
-            return Err(Error::from(ErrorKind::Config { why: format!("heartbeats of at most 64 nodes: {why}") }));
+            let why = format!(
+                "heartbeats have a period above zero and at most 64 nodes, not {period:?} and {}: open them on fewer",
+                participants.count()
+            );
+            return Err(Error::from(ErrorKind::Config { why }).of(path));
         }
         let mut regions = Regions::new(node);
         let beats = regions.alloc("beats", GroupKey::DATA, 8)?;
@@ -156,7 +159,7 @@ impl Shared {
     }
 }
 
-/// What is known of a node.
+/// The last look at a node.
 #[derive(Clone, Copy)]
 struct Look {
     last: u64,
@@ -188,7 +191,9 @@ impl Poller for Beat {
             return Progress::Until(self.next);
         }
         self.next = now + self.period;
-        self.beats.word(0).fetch_add(1);
+        // No other thread writes it.
+        let beats = self.beats.word(0);
+        beats.store(beats.load() + 1);
         let mut suspected = shared.suspected.load();
         for (rank, (look, at)) in self.looks.iter_mut().zip(&self.others).enumerate() {
             if rank == shared.me {
@@ -202,8 +207,10 @@ impl Poller for Beat {
             } else if look.score > RECOVERS_ABOVE {
                 suspected &= !(1 << rank);
             }
-            // The next look finds what has landed by then. One that is refused finds nothing new.
-            let _refused = endpoint.get_span(*at, self.seen.span(8 * rank, 8)).detach();
+            // The next look finds the count that has landed by then. Of a dead node, or if the get is refused, it finds nothing new.
+            if endpoint.check_alive(shared.participants.at(rank)).is_ok() {
+                let _refused = endpoint.get_span(*at, self.seen.span(8 * rank, 8)).detach();
+            }
         }
         if suspected != shared.suspected.load() {
             shared.suspected.store(suspected);

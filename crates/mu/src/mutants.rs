@@ -57,16 +57,6 @@ farfield_core::mutants! {
     /// *Scenario:* `mu/follower-dies`.
     MU_WAITS_FOR_ALL = "mu-waits-for-all" in "Mu":
         "The leader waits for all replicas.";
-    /// *Missing:* the answers that a replica waits for which comes back. Needs no reordering.
-    ///
-    /// *Scenario:* `mu/returns`.
-    MU_RETURNS_EARLY = "mu-returns-early" in "Mu":
-        "A replica that comes back grants any ballot at once.";
-    /// *Missing:* the wait for the leader that brings a replica its entries. Needs no reordering.
-    ///
-    /// *Scenario:* `mu/returns`.
-    MU_VOTES_EMPTY = "mu-votes-empty" in "Mu":
-        "A replica that comes back has a vote before it has the entries.";
     /// *Missing:* the first entry of a replica that comes back, as a bound of the slots that are used again. Needs no reordering.
     ///
     /// *Scenario:* `mu/returns-recycled`.

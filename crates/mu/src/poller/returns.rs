@@ -20,7 +20,7 @@
 //! without the new node, or with D before step 1. So it has the entry: it is that leader, or has found it at a replica of both majorities. It has
 //! its entries when it has taken the new node in, so it counts D for no later one.
 //!
-//! *Who is gone.* A replica that has closed the log, and one none of whose operations can land any more.
+//! *Gone* is a replica that has closed the log, and one of which no operation can land any more.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -134,8 +134,8 @@ pub(super) struct Returns {
     waiting: Vec<(usize, NodeId, Peer)>,
     /// This replica grants nothing before it knows what the one before it may have promised.
     may_promise: bool,
-    /// By rank: the node that this one has told its standing, and which.
-    told: SmallVec<[Option<(NodeId, Standing)>; FEW]>,
+    /// By rank: the node that this one has told its standing, which one, and whether that node's own was here then.
+    told: SmallVec<[Option<(NodeId, Standing, bool)>; FEW]>,
 }
 
 impl Returns {
@@ -161,7 +161,7 @@ fn is_out(core: &Core, endpoint: &Endpoint, rank: usize) -> bool {
 }
 
 impl LogPoller {
-    /// Takes in nodes that come back, and tells them and the others what they have to know. Whether it has to try again.
+    /// Takes in nodes that come back, and tells all how this one stands. Whether it has to try again.
     pub(super) fn serve_returns(&mut self, endpoint: &Endpoint) -> bool {
         let core = Arc::clone(&self.core);
         if !self.returns.arrivals.is_empty() {
@@ -211,7 +211,7 @@ impl LogPoller {
         self.returns.waiting = waiting;
         let ready: Vec<(usize, NodeId, Peer)> = ready;
         for (rank, node, peer) in ready {
-            // What the earlier one has said here is void, and it says nothing more.
+            // The words of the earlier node are void, and it writes no more.
             for at in [
                 request_at(rank),
                 grant_at(core.ranks(), rank),
@@ -243,7 +243,7 @@ impl LogPoller {
         }
     }
 
-    /// What this replica has to promise at least, in place of the node before it.
+    /// The least that this replica has to promise, in place of the node before it.
     fn find_promise(&mut self, gone: u64) {
         let core = &*self.core;
         if self.returns.may_promise {
@@ -274,7 +274,9 @@ impl LogPoller {
         let mut is_retried = false;
         for rank in (0..core.ranks()).filter(|rank| *rank != core.me && !core.is_gone(*rank)) {
             let Some(node) = core.node_at(rank) else { continue };
-            if self.returns.told[rank] == Some((node, standing)) || !self.peers[rank].is_some() {
+            // Until it has taken this node in, it may wipe out what this one has put. It says how it stands after that, so it is told again then.
+            let told = Some((node, standing, core.standing(rank).is_said()));
+            if self.returns.told[rank] == told || !self.peers[rank].is_some() {
                 continue;
             }
             let put = |at: usize, value| {
@@ -285,7 +287,7 @@ impl LogPoller {
             let is_told = put(promise_at(core.ranks(), core.me), self.promised.0).is_ok()
                 && put(standing_at(core.ranks(), core.me), standing.0).is_ok();
             if is_told {
-                self.returns.told[rank] = Some((node, standing));
+                self.returns.told[rank] = told;
             }
             is_retried |= !is_told;
         }

@@ -14,8 +14,7 @@ use crate::{EntriesMissing, LogOptions, ReplicatedLog};
 
 pub(super) fn scenarios() -> Vec<Scenario> {
     vec![
-        returns("mu/returns", "a replica that comes back has all entries, and counts", 3, 8, &[0])
-            .kills(&["mu-votes-empty", "mu-returns-early"]),
+        returns("mu/returns", "a replica that comes back has all entries, and counts", 3, 8, &[0]),
         returns("mu/returns-recycled", "a replica comes back when entries are recycled", 3, 2, &[0])
             .kills(&["mu-not-rebased"]),
         returns("mu/returns-follower", "a follower comes back, and the leader stays", 3, 4, &[2]),

@@ -59,7 +59,7 @@ fn open(cluster: &Cluster) -> Result<Vec<ReplicatedMutex>> {
 /// The last token. Each holder's is higher.
 type Last = Rc<Cell<u64>>;
 
-/// What the calls on a lock share.
+/// The calls on a lock share this.
 struct Locking {
     data: Protected,
     calls: Calls<LockModel>,
@@ -216,13 +216,18 @@ fn elects(name: &str, about: &str) -> Scenario {
                 Ok(())
             });
         }
-        cluster.at_end(move || {
-            leaders.borrow_mut().clear();
-            drop(kept);
-            Ok(())
-        });
+        closes(cluster, leaders, kept);
         Ok(())
     })
+}
+
+/// At the end, all close the election.
+fn closes(cluster: &Cluster, leaders: Leaders, elections: Vec<Election>) {
+    cluster.at_end(move || {
+        leaders.borrow_mut().clear();
+        drop(elections);
+        Ok(())
+    });
 }
 
 /// Node 1 leads, and does not resign; node 2 is a candidate. No two lead at one time.
@@ -257,11 +262,7 @@ fn holds(name: &str, about: &str) -> Scenario {
                 Ok(())
             });
         }
-        cluster.at_end(move || {
-            leaders.borrow_mut().clear();
-            drop(kept);
-            Ok(())
-        });
+        closes(cluster, leaders, kept);
         Ok(())
     })
 }
