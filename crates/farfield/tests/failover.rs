@@ -124,7 +124,7 @@ fn meet(node: &Node, endpoint: &Endpoint, path: &str, survivors: &[NodeId]) -> R
     endpoint.block_on(part.wait(endpoint))
 }
 
-/// What has been called with a kind of call, on a node that survives: before each call, and after it.
+/// The sums of a kind of call, on a node that survives: before each call, and after it.
 struct Tally {
     begun: AtomicVar,
     ended: AtomicVar,
@@ -196,7 +196,7 @@ fn account(node: &Node, endpoint: &Endpoint) -> Result<()> {
             }
             Ok::<_, Error>(())
         })?;
-        // It is one of those who know last, perhaps, but all know of it now.
+        // Other nodes may have known of it before, but all know of it now.
         let calls = AtomicU64::new(0);
         go(&|| calls.fetch_add(1, Ordering::Relaxed) == 50)?;
     }

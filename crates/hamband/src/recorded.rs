@@ -46,7 +46,7 @@ pub struct Call<U> {
 #[serde(bound = "U: Update")]
 pub struct Calls<U>(Vec<Call<U>>);
 
-/// Replicas that have not been coordinated as their type needs it: what is wrong with their histories.
+/// Replicas that have not been coordinated as their type needs it: the calls that show it.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("{0}")]
 pub struct Uncoordinated(String);
@@ -185,10 +185,20 @@ pub fn well_coordinated<T: DataType>(initial: &T, replicas: &[Option<Recorded<T>
     for (process, replica) in &known {
         places.push(replayed(initial, *process, replica)?);
     }
-    let calls: BTreeMap<Name, &Call<T::Update>> =
-        known.iter().flat_map(|(_, replica)| &replica.history).map(|call| (call.name(), call)).collect();
+    let mut calls: BTreeMap<Name, &Call<T::Update>> = BTreeMap::new();
+    for (process, replica) in &known {
+        for call in &replica.history {
+            let first = *calls.entry(call.name()).or_insert(call);
+            if first != call {
+                return Err(Uncoordinated(format!("process {process} has applied {call:?}, another one {first:?}")));
+            }
+        }
+    }
     let coordination = T::coordination();
-    let told = Told { known: &known };
+    let fault = |what: &str, earlier: &Call<T::Update>, call: &Call<T::Update>, here: usize, there: usize| {
+        let (here, there) = (known[here].0, known[there].0);
+        Uncoordinated(format!("{earlier:?} and {call:?}, in this order at process {here}, {what} at process {there}"))
+    };
     for (name, call) in &calls {
         let method = call.update.method();
         let before = |at: usize, other: Name| {
@@ -202,10 +212,10 @@ pub fn well_coordinated<T: DataType>(initial: &T, replicas: &[Option<Recorded<T>
             }
             let at = |is_before| (0..known.len()).find(|at| before(*at, *other) == Some(is_before));
             if let (Some(here), Some(there)) = (at(true), at(false)) {
-                return Err(told.fault("conflict, and are in another order", earlier, call, here, there));
+                return Err(fault("conflict, and are in another order", earlier, call, here, there));
             }
         }
-        // What it depends on.
+        // Its dependencies.
         let dependencies = coordination.dependencies(method);
         if coordination.group_of(method).is_some() {
             ordered(initial, &known, call, |at, other| before(at, other) != Some(false))?;
@@ -216,7 +226,7 @@ pub fn well_coordinated<T: DataType>(initial: &T, replicas: &[Option<Recorded<T>
             let is_first = dependencies.contains(&earlier.update.method()) && before(source, *other) == Some(true);
             let missing = (0..known.len()).find(|at| is_first && before(*at, *other) == Some(false));
             if let Some(at) = missing {
-                return Err(told.fault("depend, and the first is missing", earlier, call, source, at));
+                return Err(fault("depend, and the first is missing", earlier, call, source, at));
             }
         }
     }
@@ -283,24 +293,5 @@ fn converged<T: DataType>(known: &[(usize, &Recorded<T>)]) -> Result<(), Uncoord
 impl<U> Call<U> {
     fn name(&self) -> Name {
         (self.source, self.number)
-    }
-}
-
-/// For messages: the processes of the histories.
-struct Told<'a, T: DataType> {
-    known: &'a [(usize, &'a Recorded<T>)],
-}
-
-impl<T: DataType> Told<'_, T> {
-    fn fault(
-        &self,
-        what: &str,
-        earlier: &Call<T::Update>,
-        call: &Call<T::Update>,
-        here: usize,
-        there: usize,
-    ) -> Uncoordinated {
-        let (here, there) = (self.known[here].0, self.known[there].0);
-        Uncoordinated(format!("{earlier:?} and {call:?}, in this order at process {here}, {what} at process {there}"))
     }
 }

@@ -1,9 +1,9 @@
-//! The calls of one node, and what they took.
+//! The calls of one node, and the time that they took.
 
 use std::hint::black_box;
 use std::time::Duration;
 
-use anyhow::{Result, bail, ensure};
+use anyhow::{Result, ensure};
 use farfield::hamband::Method as _;
 use farfield::{Barrier, BarrierThread, Endpoint, Node, NodeId};
 use serde::{Deserialize, Serialize};
@@ -23,7 +23,7 @@ pub(super) const SLICE: Duration = Duration::from_millis(10);
 /// How long nodes wait for leaders, and for what is left of a dead node.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// What one node has done.
+/// The work of one node.
 #[derive(Clone, Serialize, Deserialize)]
 pub(super) struct Done {
     pub(super) rank: usize,
@@ -44,7 +44,7 @@ pub(super) struct Done {
     pub(super) slices: Slices,
 }
 
-/// What a call costs, on the average of some.
+/// The cost of a call, on the average of some.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub(super) struct Cost {
     pub(super) operations: f64,
@@ -192,7 +192,7 @@ impl Part<'_> {
         worker::meet(endpoint, phases)?;
         if let Some(victim) = plan.victim() {
             let is_settled = || client.is_settled(NodeId(victim as u16));
-            patiently("the updates of the dead node to be copied", is_settled)?;
+            patiently(endpoint, "the updates of the dead node to be copied", is_settled)?;
             worker::meet(endpoint, phases)?;
         }
         (done.state, done.keeps_invariant) = client.query(|state| {
@@ -210,13 +210,13 @@ impl Part<'_> {
             let Some(group) = self.plan.system.group_of::<T>(*method) else { return Ok(None) };
             let expected = group % usize::from(self.plan.nodes);
             let name = MethodOf::<T>::NAMES[method.number()];
-            patiently(&format!("a leader for {name}"), || client.leader_of(*method) == Some(expected))?;
+            patiently(self.endpoint, &format!("a leader for {name}"), || client.leader_of(*method) == Some(expected))?;
             Ok(Some(expected))
         };
         methods.iter().map(leader).collect()
     }
 
-    /// What calls of a method cost, made by this node alone.
+    /// The cost of calls of a method, made by this node alone.
     fn cost<T: Load>(
         &self,
         client: &mut impl Client<T>,
@@ -319,13 +319,13 @@ fn make<T: Load>(client: &impl Client<T>, method: MethodOf<T>, plain: &T, draws:
     if T::READS_STATE { client.query(|state| state.call(method, draws)) } else { Ok(plain.call(method, draws)) }
 }
 
-fn patiently(what: &str, is_so: impl Fn() -> bool) -> Result<()> {
-    let start = std::time::Instant::now();
+fn patiently(endpoint: &Endpoint, what: &str, is_so: impl Fn() -> bool) -> Result<()> {
+    let deadline = endpoint.now() + PATIENCE;
+    // The condition may hold without a word that has changed.
     while !is_so() {
-        if start.elapsed() > PATIENCE {
-            bail!("it has waited {PATIENCE:?} for {what}");
-        }
-        std::thread::sleep(Duration::from_millis(1)); // between looks
+        ensure!(endpoint.now() < deadline, "it has waited {PATIENCE:?} for {what}");
+        let looks_again = deadline.min(endpoint.now() + Duration::from_millis(1));
+        let _ = endpoint.block_on(endpoint.wait_until(looks_again, || is_so().then_some(())));
     }
     Ok(())
 }
