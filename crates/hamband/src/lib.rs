@@ -70,6 +70,7 @@ mod feed;
 #[cfg(any(not(seeded), clippy, doc, rust_analyzer))]
 mod local;
 pub mod mutants;
+mod opening;
 mod options;
 #[cfg(any(feature = "check", feature = "scenarios"))]
 pub mod recorded;
@@ -82,7 +83,6 @@ mod replicated;
 // The unit tests run none of them, and are built sooner without.
 #[cfg(all(feature = "scenarios", not(test)))]
 pub mod scenarios;
-mod serialised;
 #[cfg(any(not(seeded), clippy, doc, rust_analyzer))]
 mod summaries;
 pub mod types;
@@ -98,5 +98,4 @@ pub use self::data_type::{DataType, Method, Update};
 pub use self::errors::{NoSummary, RefusedAtLength, WrongCoordination};
 pub use self::options::ReplicatedOptions;
 pub use self::replicated::Replicated;
-pub use self::serialised::Serialised;
 pub use self::writer::Writer;

@@ -5,7 +5,7 @@ use farfield_core::{Error, ErrorKind, Result};
 
 use crate::feed::framed_bytes;
 
-/// Sizes of a [`Replicated`](crate::Replicated) object. They are the same on all nodes.
+/// Sizes of a [`Replicated`](crate::Replicated) object, and its order. They are the same on all nodes.
 ///
 /// ```
 /// use farfield_hamband::ReplicatedOptions;
@@ -22,11 +22,32 @@ pub struct ReplicatedOptions {
     pub summary_bytes_max: usize,
     /// Room for the irreducible conflict-free calls of a node that some node has not applied yet, in bytes. Default: 64 KiB.
     pub feed_bytes: usize,
+    /// Whether all calls are conflicting, whatever the type says of its methods: they go through one log, in one order. That is state machine
+    /// replication: a baseline, and a way to replicate a type of which the relations are not known. Default: no.
+    ///
+    /// ```
+    /// use farfield_hamband::types::{Counter, CounterMethod, CounterUpdate};
+    /// use farfield_hamband::{Replicated, ReplicatedOptions};
+    /// let node = farfield::Node::builder().start()?;
+    /// let ep = node.endpoint()?;
+    /// let options = ReplicatedOptions { serialised: true, ..ReplicatedOptions::default() };
+    /// let visits = Replicated::open(&node, "visits", Counter::default(), options)?;
+    /// ep.block_on(visits.writer()?.update(&ep, &CounterUpdate::Add(5)))?.expect("an addition is always permissible");
+    /// assert_eq!(visits.leader_of(CounterMethod::Add), Some(node.id())); // it was ordered
+    /// # Ok::<(), farfield::Error>(())
+    /// ```
+    pub serialised: bool,
 }
 
 impl Default for ReplicatedOptions {
     fn default() -> ReplicatedOptions {
-        ReplicatedOptions { call_bytes_max: 128, refusal_bytes_max: 128, summary_bytes_max: 256, feed_bytes: 1 << 16 }
+        ReplicatedOptions {
+            call_bytes_max: 128,
+            refusal_bytes_max: 128,
+            summary_bytes_max: 256,
+            feed_bytes: 1 << 16,
+            serialised: false,
+        }
     }
 }
 

@@ -2,32 +2,19 @@
 
 use std::sync::Arc;
 
-use farfield_core::toolkit::{ErrorContext, Object, ObjectBuilder, Participants, Regions, region_bytes};
+use farfield_core::toolkit::{ErrorContext, Object, Participants};
 use farfield_core::{Error, ErrorKind, Node, Result};
-use farfield_fabric::{self as fabric, Endpoint, GroupKey, Instant, LocalMutex, NodeId, RemotePtr, Word};
-use farfield_mu::{AnnouncedCommands, CommandOptions, Commands, LogOptions};
+use farfield_fabric::{self as fabric, Endpoint, Instant, LocalMutex, NodeId, RemotePtr, Word};
 
 use crate::chores::Chores;
 use crate::conflicting::Order;
+use crate::coordination::Coordination;
 use crate::data_type::{DataType, Method, Update};
-use crate::feed::{Incoming, Outgoing};
 use crate::local::{Group, Local, Parts};
-use crate::options::{MESSAGE_OVERHEAD, ReplicatedOptions};
-use crate::repair::{Peer, Repair};
+use crate::opening::{self, Opened};
+use crate::options::ReplicatedOptions;
 use crate::replica::{Replica, Tables};
-use crate::summaries::{Summaries, slot_bytes};
 use crate::writer::Writer;
-
-/// The calls, as they are measured.
-const CALLS: [&str; 2] = ["update", "stable"];
-pub(crate) const UPDATE: usize = 0;
-pub(crate) const STABLE: usize = 1;
-
-/// Entries of a log that some replica has not applied yet.
-const LOG_ENTRIES: usize = 256;
-
-/// A set of dead processes is a word.
-const PROCESSES_MAX: usize = 64;
 
 /// A replicated object of a [`DataType`]: a replica on each node. Any thread reads the one of its node; one [`Writer`] of each node updates
 /// it.
@@ -160,100 +147,26 @@ impl<T: DataType> Replicated<T> {
         let participants = Participants::new(participants);
         let me = participants.require(node.id()).of(path)?;
         let processes: Vec<NodeId> = participants.iter().collect();
-        if processes.len() > PROCESSES_MAX {
-            let why = format!("{} nodes: a replicated object has {PROCESSES_MAX} at most", processes.len());
-            return Err(Error::from(ErrorKind::Config { why }).of(path));
-        }
-        let coordination = T::coordination();
+        let coordination = if options.serialised { Coordination::all() } else { T::coordination() };
         let tables = Tables::new(&coordination);
-        options.check(MESSAGE_OVERHEAD + tables.dependencies_bytes_max(processes.len())).of(path)?;
-        let ReplicatedOptions { call_bytes_max, refusal_bytes_max, summary_bytes_max, feed_bytes } = options;
-        // A number of calls for each method is in front of the call.
-        let slot_bytes = slot_bytes(summary_bytes_max + 10 * tables.methods);
-        let summaries_bytes = Summaries::region_bytes(processes.len(), tables.summaries.max(1), slot_bytes);
-        let feeds_bytes = region_bytes(feed_bytes / 8, processes.len(), "the feeds of all nodes").of(path)?;
-        let words_bytes = processes.len() * 8;
-        let applied_bytes = words_bytes + tables.groups.len() * 8;
-
-        let mut regions = Regions::new(node);
-        // A put to a feed wakes the service thread, which applies it. A summary wakes threads that wait for a state.
-        let feeds = regions.alloc("feeds", GroupKey::SERVICE, feeds_bytes).of(path)?;
-        let summaries = regions.alloc("summaries", GroupKey::SIGNAL, summaries_bytes).of(path)?;
-        let taken = regions.alloc("taken", GroupKey::SIGNAL, words_bytes).of(path)?;
-        let applied = regions.alloc("applied", GroupKey::DATA, applied_bytes).of(path)?;
-        let repaired = regions.alloc("repaired", GroupKey::DATA, 8).of(path)?;
         let initial_bytes = postcard::to_allocvec(&initial).map_err(|error| {
             let why = format!("the initial state cannot be encoded: {error}");
             Error::from(ErrorKind::Encoding { why }).of(path)
         })?;
         let initial_hash = xxhash_rust::xxh3::xxh3_64(&initial_bytes);
         let layout = format!("{options:?}, initial={initial_hash:016x}, {}", coordination.layout());
-        // Each group has a log, and a leader of its own. All are announced before any is waited for.
-        let log_options = LogOptions {
-            entry_bytes_max: call_bytes_max.max(refusal_bytes_max)
-                + tables.entry_bytes_beside(processes.len(), summary_bytes_max),
-            entries: LOG_ENTRIES,
-        };
-        // A refusal has a byte more, which says whether it is there.
-        let command_options = CommandOptions {
-            log: log_options,
-            command_bytes_max: call_bytes_max,
-            answer_bytes_max: refusal_bytes_max + 1,
-        };
-        let announce = |group| {
-            Commands::announce(&node.for_service(), &format!("{path}/order{group}"), &processes, command_options)
-        };
-        let announced = (0..tables.groups.len()).map(announce).collect::<Result<Vec<_>>>()?;
-        let opening = ObjectBuilder::new(node, path, "Replicated").layout(&layout).regions(regions).calls(&CALLS);
-        let needs = [
-            ("feeds", feeds_bytes),
-            ("summaries", summaries_bytes),
-            ("taken", words_bytes),
-            ("applied", applied_bytes),
-            ("repaired", 8),
-        ];
-        let needs = needs.map(|(region, bytes)| (region.to_string(), bytes as u64)).to_vec();
-        let object = opening.participants(processes.iter().copied()).require_regions(move |_| needs.clone()).open()?;
+        let Opened { object, outgoing, incoming, summaries, applied, repair, counts, orders } =
+            opening::open(node, path, &processes, me, &tables, &layout, &options)?;
 
-        let outgoing = Outgoing::new(&object, &processes, me, &feeds, &taken, feed_bytes)?;
-        let incoming = processes.iter().enumerate().map(|source| {
-            let is_me = source.0 == me;
-            if is_me {
-                Ok(None)
-            } else {
-                Incoming::new(&object, (source.0, *source.1), me, &feeds, feed_bytes).map(Some)
-            }
-        });
-        let incoming = incoming.collect::<Result<Vec<_>>>()?;
-        let groups = tables.summaries;
-        let summaries = Summaries::new(&object, &processes, me, &summaries, groups, slot_bytes)?;
-        let peers = processes.iter().copied().enumerate().filter(|(rank, _)| *rank != me).map(|(rank, node)| {
-            let (feeds, summaries) = (object.remote(node, "feeds")?, object.remote(node, "summaries")?);
-            Ok(Peer { rank, node, feeds, summaries, repaired: object.remote(node, "repaired")? })
-        });
-        let copies =
-            incoming.iter().map(|incoming: &Option<Incoming>| incoming.as_ref().map(|feed| feed.place.clone()));
-        let copies = copies.collect();
-        let slots = summaries.slots.clone();
-        let repair =
-            Repair::new(node.for_service(), peers.collect::<Result<_>>()?, copies, slots, repaired, feed_bytes);
-        let ranked = || processes.iter().copied().enumerate();
-        let counts = ranked().map(|(rank, node)| Ok((rank, node, object.remote::<u64>(node, "applied")?)));
-        let counts = counts.collect::<Result<_>>()?;
-        let orders = announced.into_iter().map(AnnouncedCommands::wait).collect::<Result<Vec<Commands>>>()?;
-        // Each group has another leader, as far as there are nodes. Of the first group it is the first node in any case.
+        let group = |order: &Order| Ok(Group::new(order.commands.log().reader()?, processes.len(), tables.summaries));
+        let groups = orders.iter().map(group).collect::<Result<_>>()?;
         let group_of = tables.group_of.clone();
-        let others = orders.iter().enumerate().skip(1);
-        others.filter(|(at, _)| at % processes.len() == me).for_each(|(_, order)| order.log().ask_to_lead());
-        let group = |order: &Commands| Ok(Group::new(order.log().reader()?, processes.len(), groups));
-        let of_groups = orders.iter().map(group).collect::<Result<_>>()?;
-        let orders = orders.into_iter().map(|commands| Order::new(commands, processes.len())).collect();
         let replica = Replica::new(tables, processes.len(), me, initial);
-        let parts =
-            Parts { replica, processes, outgoing, incoming, summaries, groups: of_groups, applied, call_bytes_max };
+        let call_bytes_max = options.call_bytes_max;
+        let parts = Parts { replica, processes, outgoing, incoming, summaries, groups, applied, call_bytes_max };
         let shared = Arc::new(Shared {
             node: node.for_service(),
-            refusal_bytes_max,
+            refusal_bytes_max: options.refusal_bytes_max,
             local: LocalMutex::new(Local::new(parts)),
             me,
             counts,

@@ -31,8 +31,13 @@ pub fn all() -> Vec<Scenario> {
 /// Those that are also searched with operations that complete at once.
 const AT_ONCE: &[&str] = &["hamband/room", "hamband/fold", "hamband/dies"];
 
-static OPTIONS: ReplicatedOptions =
-    ReplicatedOptions { call_bytes_max: 16, refusal_bytes_max: 24, summary_bytes_max: 16, feed_bytes: 512 };
+static OPTIONS: ReplicatedOptions = ReplicatedOptions {
+    call_bytes_max: 16,
+    refusal_bytes_max: 24,
+    summary_bytes_max: 16,
+    feed_bytes: 512,
+    serialised: false,
+};
 
 type Member = (Replicated<Till>, Rc<RefCell<Writer<Till>>>);
 

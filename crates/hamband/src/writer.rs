@@ -12,8 +12,9 @@ use crate::conflicting::{Asked, REFUSAL};
 use crate::data_type::{DataType, Method, Update};
 use crate::errors::{RefusedAtLength, is_passing};
 use crate::local::{Begun, Local};
+use crate::opening::{STABLE, UPDATE};
 use crate::replica::decode;
-use crate::replicated::{Handle, Replicated, STABLE, UPDATE};
+use crate::replicated::{Handle, Replicated};
 use crate::watch::Watch;
 
 /// How long a wait for another node lasts before that is looked at again, at first and at most.

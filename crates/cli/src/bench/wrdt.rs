@@ -15,7 +15,8 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 use clap::{Args, ValueEnum};
-use farfield::hamband::{Method as _, Serialised};
+use farfield::ReplicatedOptions;
+use farfield::hamband::Method as _;
 use farfield::{Barrier, Node};
 use farfield_check::cli::exit::usage;
 use serde::{Deserialize, Serialize};
@@ -355,12 +356,9 @@ impl WithType for Serve<'_> {
         let (nodes, options) = (plan.nodes.into(), T::options());
         let mut messages = |batch| Messages::<T>::open(node, &endpoint, &mut phases, nodes, batch);
         match plan.system {
-            Kind::Hamband => {
+            Kind::Hamband | Kind::Smr => {
+                let options = ReplicatedOptions { serialised: plan.system == Kind::Smr, ..options };
                 let client = Fabric::open(node, T::initial(), options)?;
-                Part { plan, node, endpoint: &endpoint, phases }.run::<T>(client)
-            }
-            Kind::Smr => {
-                let client = Fabric::open(node, Serialised(T::initial()), options)?;
                 Part { plan, node, endpoint: &endpoint, phases }.run::<T>(client)
             }
             Kind::Msg | Kind::MsgBatch => {

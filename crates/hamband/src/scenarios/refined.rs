@@ -25,8 +25,13 @@ pub(super) fn scenarios() -> Vec<Scenario> {
 }
 
 /// Summaries have all their calls.
-static OPTIONS: ReplicatedOptions =
-    ReplicatedOptions { call_bytes_max: 32, refusal_bytes_max: 24, summary_bytes_max: 64, feed_bytes: 1024 };
+static OPTIONS: ReplicatedOptions = ReplicatedOptions {
+    call_bytes_max: 32,
+    refusal_bytes_max: 24,
+    summary_bytes_max: 64,
+    feed_bytes: 1024,
+    serialised: false,
+};
 
 fn till(me: u8) -> TillUpdate {
     match choose(4) {

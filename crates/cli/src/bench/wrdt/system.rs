@@ -6,7 +6,7 @@ use anyhow::{Context, Result};
 use clap::ValueEnum;
 use farfield::fabric::Counts;
 use farfield::hamband::analysis::Category;
-use farfield::hamband::{Coordination, DataType, Serialised, Writer};
+use farfield::hamband::{Coordination, Writer};
 use farfield::{Endpoint, Node, NodeId, Replicated, ReplicatedOptions};
 use serde::{Deserialize, Serialize};
 
@@ -83,15 +83,15 @@ pub(super) trait Client<T: Load> {
     fn counts(&self) -> Counts;
 }
 
-/// An object that [`Replicated`] keeps, as itself or serialised.
-pub(super) struct Fabric<'n, R: DataType> {
+/// An object that [`Replicated`] keeps.
+pub(super) struct Fabric<'n, T: Load> {
     node: &'n Node,
-    object: Replicated<R>,
-    writer: Writer<R>,
+    object: Replicated<T>,
+    writer: Writer<T>,
 }
 
-impl<'n, R: DataType> Fabric<'n, R> {
-    pub(super) fn open(node: &'n Node, initial: R, options: ReplicatedOptions) -> Result<Fabric<'n, R>> {
+impl<'n, T: Load> Fabric<'n, T> {
+    pub(super) fn open(node: &'n Node, initial: T, options: ReplicatedOptions) -> Result<Fabric<'n, T>> {
         let object = Replicated::open(node, "object", initial, options).context("opening the object")?;
         Ok(Fabric { node, writer: object.writer()?, object })
     }
@@ -101,30 +101,13 @@ impl<'n, R: DataType> Fabric<'n, R> {
     }
 }
 
-/// A type that has the state and the updates of another: itself, or one that is serialised.
-pub(super) trait Holds<T: DataType>: DataType<Update = T::Update> {
-    fn held(&self) -> &T;
-}
-
-impl<T: DataType> Holds<T> for T {
-    fn held(&self) -> &T {
-        self
-    }
-}
-
-impl<T: DataType> Holds<T> for Serialised<T> {
-    fn held(&self) -> &T {
-        &self.0
-    }
-}
-
-impl<T: Load, R: Holds<T>> Client<T> for Fabric<'_, R> {
+impl<T: Load> Client<T> for Fabric<'_, T> {
     fn update(&mut self, endpoint: &Endpoint, update: &T::Update) -> Result<bool> {
         Ok(endpoint.block_on(self.writer.update(endpoint, update))?.is_ok())
     }
 
     fn query<V>(&self, query: impl FnOnce(&T) -> V) -> Result<V> {
-        Ok(self.object.query(|state| query(state.held()))?)
+        Ok(self.object.query(query)?)
     }
 
     fn stable(&mut self, endpoint: &Endpoint) -> Result<()> {

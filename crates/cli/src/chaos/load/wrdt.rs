@@ -18,8 +18,13 @@ use crate::chaos::log::{Answer, Failure, LedgerOp, Op, Recorder};
 /// Small, so that withdrawals are refused at times.
 const AMOUNT: RangeInclusive<u64> = 1..=20;
 /// So that feeds and summaries are full at times.
-const OPTIONS: ReplicatedOptions =
-    ReplicatedOptions { call_bytes_max: 16, refusal_bytes_max: 32, summary_bytes_max: 32, feed_bytes: 4096 };
+const OPTIONS: ReplicatedOptions = ReplicatedOptions {
+    call_bytes_max: 16,
+    refusal_bytes_max: 32,
+    summary_bytes_max: 32,
+    feed_bytes: 4096,
+    serialised: false,
+};
 
 /// A balance, which is never negative, and numbers that are booked once, and struck once after that.
 #[derive(Clone, Default, PartialEq, Debug, Serialize, Deserialize)]
