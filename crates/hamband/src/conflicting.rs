@@ -99,14 +99,17 @@ impl<T: DataType> Shared<T> {
     fn next_of(&self, asked: &Asked<'_, T::Update>, index: u64) -> Result<Next<T::Refusal>> {
         let Asked { group, origin, number, call, is_asked_again } = *asked;
         let mut local = self.local.lock();
-        let (some, watch) = local.drain_and_watch()?;
-        let changes = self.note(some);
+        let some = local.drain()?.some;
+        self.note(some);
         let of_group = &local.groups[group];
         if of_group.applied.numbers.has(origin, number) {
             return Ok(Next::Decided(Decision::End(None)));
         }
         if of_group.entries() < index {
-            return Ok(Next::Wait(changes, watch));
+            let (some, watch) = local.drain_and_watch()?;
+            let changes = self.note(some);
+            // It may have landed in between.
+            return Ok(if some { Next::Decided(Decision::Again) } else { Next::Wait(changes, watch) });
         }
         if let Err(refusal) = local.replica.state.check(call) {
             if !is_asked_again {

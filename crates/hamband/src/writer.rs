@@ -6,6 +6,7 @@ use farfield_core::toolkit::ErrorContext;
 use farfield_core::{Error, ErrorKind, Result};
 use farfield_fabric::{self as fabric, Endpoint, Instant, NodeId, RemotePtr};
 use farfield_mu::{Forward, Ordered};
+use smallvec::SmallVec;
 
 use crate::analysis::Category;
 use crate::conflicting::{Asked, REFUSAL};
@@ -126,27 +127,22 @@ impl<T: DataType> Writer<T> {
         let (number, bytes) = {
             let mut local = shared.local.lock();
             local.check()?;
-            let bytes = local.encode_call(call)?.to_vec();
+            let bytes = SmallVec::<[u8; 64]>::from_slice(local.encode_call(call)?);
             local.groups[group].last_call += 1;
             (local.groups[group].last_call, bytes)
         };
         let mut forward = Forward::new(number);
+        // It is in the log, and its entry is applied here.
+        let ended = |local: &Local<T>| {
+            let applied = &local.groups[group].applied;
+            applied.numbers.has(me, number).then(|| match &applied.refused {
+                Some((of, answer)) if *of == number => self.refusal(local, me, answer).map(Err),
+                _ => Ok(Ok(())),
+            })
+        };
         loop {
-            // Before the look: a change after it ends the wait.
+            // Before the looks: a change after it ends the wait.
             let (view, decided) = (commands.view(), shared.decided());
-            let (changes, watch) = {
-                let mut local = shared.local.lock();
-                let (some, watch) = local.drain_and_watch()?;
-                let changes = shared.note(some);
-                let applied = &local.groups[group].applied;
-                if applied.numbers.has(me, number) {
-                    return match &applied.refused {
-                        Some((of, answer)) if *of == number => self.refusal(&local, me, answer).map(Err),
-                        _ => Ok(Ok(())),
-                    };
-                }
-                (changes, watch)
-            };
             let mut again = None;
             let answer = || view.leader.and_then(|leader| commands.answered(leader, view.term, number));
             if view.leads {
@@ -155,14 +151,13 @@ impl<T: DataType> Writer<T> {
                 if let Some(mut proposer) = commands.proposer() {
                     match shared.lead(&mut proposer, &asked, deadline.since(endpoint.now()))? {
                         Ordered::Done(Some(refusal)) => return Ok(Err(refusal)),
-                        Ordered::Done(None) => continue,
                         // A later leader may find it.
                         Ordered::Unknown if endpoint.now() < deadline => forward.was_proposed(view.term),
                         Ordered::Unknown => {
                             let (what, waited) = ("a call to be ordered; it may be yet".into(), endpoint.timeout());
                             return Err(ErrorKind::Timeout { what, waited, missing: Vec::new() }.into());
                         }
-                        Ordered::NotLeader => {}
+                        Ordered::Done(None) | Ordered::NotLeader => {}
                     }
                 } else if !view.is_busy {
                     // The other thread may have given it back already, and then nothing changes.
@@ -170,10 +165,27 @@ impl<T: DataType> Writer<T> {
                 }
             } else {
                 again = forward.step(commands, endpoint, &view, &bytes)?;
-                if let (Some(answer), Some(leader)) = (answer(), view.leader) {
-                    return self.refusal(&shared.local.lock(), leader, &answer).map(Err);
+            }
+            {
+                let mut local = shared.local.lock();
+                let some = local.drain()?.some;
+                shared.note(some);
+                if let Some(ended) = ended(&local) {
+                    return ended;
+                }
+                if let (false, Some(answer), Some(leader)) = (view.leads, answer(), view.leader) {
+                    return self.refusal(&local, leader, &answer).map(Err);
                 }
             }
+            let (changes, watch) = {
+                let mut local = shared.local.lock();
+                let (some, watch) = local.drain_and_watch()?;
+                let changes = shared.note(some);
+                if let Some(ended) = ended(&local) {
+                    return ended;
+                }
+                (changes, watch)
+            };
             let has_changed = || {
                 let of_log = commands.view() != view || shared.decided() != decided;
                 let of_others = watch.has_changed() || shared.changes.load() != changes;
