@@ -206,6 +206,8 @@ pub(crate) struct Incoming {
     taken: RemotePtr<u64>,
     /// Before the next entry.
     position: u64,
+    /// Where that is in the feed: what a division would say at each look.
+    offset: usize,
     /// The number of the next entry.
     next: u64,
     /// The position that the source knows.
@@ -214,9 +216,15 @@ pub(crate) struct Incoming {
 }
 
 impl Place {
-    /// Where the entry after one that ends at `position` may begin: there, or at the start of the next round.
-    fn starts(&self, position: u64) -> [u64; 2] {
-        [position, position.next_multiple_of(self.capacity as u64)]
+    fn offset(&self, position: u64) -> usize {
+        (position % self.capacity as u64) as usize
+    }
+
+    /// Where the entry after one that ends at `position`, which is at this offset, may begin: there, or at the start of the next round. As positions,
+    /// with their offsets.
+    fn starts(&self, position: u64, offset: usize) -> [(u64, usize); 2] {
+        let rest = if offset == 0 { 0 } else { self.capacity - offset };
+        [(position, offset), (position + rest as u64, 0)]
     }
 
     /// Copies the next entry from another replica, after the source's death. `after` is the end and the number of the one before. Returns whether
@@ -228,8 +236,7 @@ impl Place {
         after: &mut (u64, u64),
     ) -> Result<bool> {
         let (position, number) = *after;
-        for begin in self.starts(position) {
-            let offset = (begin % self.capacity as u64) as usize;
+        for (begin, offset) in self.starts(position, self.offset(position)) {
             let room = self.capacity - offset;
             let header = endpoint.get_words::<HEADER>(theirs.byte_add(offset as u64)).wait()?;
             let framed = framed_bytes(header[0] as u32 as usize);
@@ -264,6 +271,7 @@ impl Incoming {
             place: Place { region: feeds.clone(), base: source.0 * capacity, capacity },
             taken,
             position: 0,
+            offset: 0,
             next: 0,
             told: 0,
             scratch: RefCell::default(),
@@ -279,10 +287,13 @@ impl Incoming {
         self.position
     }
 
+    fn starts(&self) -> [(u64, usize); 2] {
+        self.place.starts(self.position, self.offset)
+    }
+
     /// Watches the words that change when the next message lands.
     pub(crate) fn watch(&self, watch: &mut Watch) {
-        for begin in self.place.starts(self.position) {
-            let offset = (begin % self.place.capacity as u64) as usize;
+        for (_, offset) in self.starts() {
             let at = self.place.base + offset;
             let first = self.place.region.word(at).load();
             if first >> 32 != (self.next + 1) & u64::from(u32::MAX) {
@@ -298,14 +309,14 @@ impl Incoming {
 
     /// Whether the next message may have landed: a look at two words.
     pub(crate) fn may_have(&self) -> bool {
-        self.place.starts(self.position).into_iter().any(|begin| self.may_be_at(begin))
+        self.starts().into_iter().any(|(_, offset)| self.may_be_at(offset))
     }
 
     /// The next message, if it has landed, with its end.
     pub(crate) fn look<R>(&self, read: impl FnOnce(&[u8]) -> R) -> Option<(R, u64)> {
-        let begin = self.place.starts(self.position).into_iter().find(|begin| self.may_be_at(*begin))?;
-        let at = self.place.base + (begin % self.place.capacity as u64) as usize;
-        let room = self.place.capacity - (begin % self.place.capacity as u64) as usize;
+        let (begin, offset) = self.starts().into_iter().find(|(_, offset)| self.may_be_at(*offset))?;
+        let at = self.place.base + offset;
+        let room = self.place.capacity - offset;
         let first = self.place.region.word(at).load();
         let framed = framed_bytes(first as u32 as usize);
         if framed > room {
@@ -318,14 +329,13 @@ impl Incoming {
     }
 
     /// A look at one word.
-    fn may_be_at(&self, begin: u64) -> bool {
-        let at = self.place.base + (begin % self.place.capacity as u64) as usize;
-        self.place.region.word(at).load() >> 32 == (self.next + 1) & u64::from(u32::MAX)
+    fn may_be_at(&self, offset: usize) -> bool {
+        self.place.region.word(self.place.base + offset).load() >> 32 == (self.next + 1) & u64::from(u32::MAX)
     }
 
     /// The message that `look` has found is applied.
     pub(crate) fn take(&mut self, end: u64) {
-        self.position = end;
+        (self.position, self.offset) = (end, self.place.offset(end));
         self.next += 1;
     }
 

@@ -125,7 +125,7 @@ impl<T: DataType> Local<T> {
 
     /// Fails if this replica has met a call that it had to refuse.
     pub(crate) fn check(&self) -> Result<()> {
-        self.broken.clone().map_or(Ok(()), Err)
+        if let Some(error) = &self.broken { Err(error.clone()) } else { Ok(()) }
     }
 
     pub(crate) fn error(&self, process: usize, wrong: Wrong<T::Refusal>) -> Error {

@@ -141,7 +141,10 @@ impl Summaries {
         let place = self.slots.place(process, group);
         let slot = |at: usize| place + at * self.slots.slot_bytes;
         // One word each, as a rule: nothing has changed.
-        let written = [0, 1].map(|at| self.slots.region.word(slot(at)).load());
+        let written = [self.slots.region.word(slot(0)).load(), self.slots.region.word(slot(1)).load()];
+        if written[0].max(written[1]) <= known {
+            return None;
+        }
         let newest = usize::from(written[1] > written[0]);
         let mut newer = [newest, 1 - newest].into_iter().filter(|at| written[*at] > known);
         newer.find(|at| {
