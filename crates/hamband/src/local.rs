@@ -212,10 +212,7 @@ impl<T: DataType> Local<T> {
             for group in 0..self.replica.tables.summaries {
                 let known = self.replica.summary(process, group).written;
                 let Some(seen) = self.summaries.look(process, group, known) else { continue };
-                let summary = self.replica.decode_summary(group, seen.written, seen.epoch, seen.bytes);
-                let summary = summary.map(|(summary, _)| summary);
-                let summary = self.breaks(process, summary)?;
-                let taken = self.replica.see_summary(process, group, &summary);
+                let taken = self.replica.see_received(process, group, seen.written, seen.epoch, seen.bytes);
                 self.breaks(process, taken)?;
                 some |= self.replica.summary(process, group).written > known;
             }

@@ -61,6 +61,11 @@ farfield_core::mutants! {
     /// *Scenario:* `hamband/ordered-after`.
     HAMBAND_NOT_CARRIED = "hamband-not-carried" in "Hamband":
         "An entry of a log does not carry the summaries that its call depends on.";
+    /// *Missing:* the write at which a summary became another one: an entry does not carry it, as if an earlier one had it.
+    ///
+    /// *Scenario:* `hamband/leader-dies`.
+    HAMBAND_CHANGE_UNSEEN = "hamband-change-unseen" in "Hamband":
+        "A summary that a call has changed counts as carried by earlier entries of the log.";
     /// *Missing:* the entries of leaders before this one: the call may not be permissible after them. Needs a death.
     ///
     /// *Scenario:* `hamband/contended`.

@@ -73,7 +73,7 @@ impl Tables {
     /// The longest entry of a log beside its call, if a summary has `summary_bytes_max`.
     pub(crate) fn entry_bytes_beside(&self, processes: usize, summary_bytes_max: usize) -> usize {
         let of_method = |method: usize| {
-            let summary = summary_bytes_max + (2 + self.methods) * VARINT_BYTES_MAX;
+            let summary = summary_bytes_max + (3 + self.methods) * VARINT_BYTES_MAX;
             let of_each = self.plain_dependencies[method].len() * VARINT_BYTES_MAX
                 + self.summary_dependencies[method].len() * summary;
             of_each * processes
@@ -93,11 +93,13 @@ pub(crate) struct Summary<U> {
     pub(crate) calls: SmallVec<[u64; FEW_METHODS]>,
     /// None before the first call of the epoch.
     pub(crate) call: Option<U>,
+    /// What `written` was when `call` became what it is.
+    pub(crate) changed: u64,
 }
 
 impl<U> Summary<U> {
     pub(crate) fn empty(methods: usize) -> Summary<U> {
-        Summary { written: 0, epoch: 0, calls: smallvec![0; methods], call: None }
+        Summary { written: 0, epoch: 0, calls: smallvec![0; methods], call: None, changed: 0 }
     }
 }
 
@@ -124,7 +126,14 @@ pub(crate) struct Ordered<U> {
     /// For each process and each irreducible method of `Dep(u)` a number.
     dependencies: Vec<u64>,
     /// For each process and each summarisation group of `Dep(u)`: the epoch, and the summary itself if no earlier entry has it.
-    summaries: Vec<(u64, Option<Summary<U>>)>,
+    summaries: Vec<(u64, Option<Carried>)>,
+}
+
+/// A summary in an entry, as it was encoded: most replicas have it already.
+#[derive(Clone, PartialEq, Eq, Debug)]
+struct Carried {
+    written: u64,
+    bytes: SmallVec<[u8; 64]>,
 }
 
 /// The part of a log that a replica has applied.
@@ -169,13 +178,16 @@ pub(crate) struct Replica<T: DataType> {
     applied: Vec<u64>,
     /// By process and summarisation group.
     summaries: Vec<Summary<T::Update>>,
+    /// The calls of these summaries as they were received. Empty where that is not known.
+    received: Vec<Vec<u8>>,
 }
 
 impl<T: DataType> Replica<T> {
     pub(crate) fn new(tables: Tables, processes: usize, me: usize, initial: T) -> Replica<T> {
         let applied = vec![0; processes * tables.methods];
         let summaries = vec![Summary::empty(tables.methods); processes * tables.summaries];
-        Replica { tables, processes, me, state: initial, applied, summaries }
+        let received = vec![Vec::new(); summaries.len()];
+        Replica { tables, processes, me, state: initial, applied, summaries, received }
     }
 
     pub(crate) fn applied(&self, process: usize, method: usize) -> u64 {
@@ -200,11 +212,14 @@ impl<T: DataType> Replica<T> {
         let method = call.method().number();
         let group = self.tables.summary_of[method].unwrap_or_default();
         let mut next = self.summary(self.me, group).clone();
-        next.call = match &next.call {
-            None => Some(call.clone()),
-            Some(before) => Some(T::summarise(before, call).ok_or(Wrong::NotSummarised { method })?),
+        let summarised = match &next.call {
+            None => call.clone(),
+            Some(before) => T::summarise(before, call).ok_or(Wrong::NotSummarised { method })?,
         };
         next.written += 1;
+        if next.call.as_ref() != Some(&summarised) {
+            (next.call, next.changed) = (Some(summarised), next.written);
+        }
         next.calls[method] += 1;
         Ok(next)
     }
@@ -235,12 +250,48 @@ impl<T: DataType> Replica<T> {
             self.applied[process * self.tables.methods + method] += seen.calls[method].saturating_sub(before);
         }
         *self.summary_mut(process, group) = seen.clone();
+        self.received[process * self.tables.summaries + group].clear();
+        Ok(())
+    }
+
+    /// As `see_summary`, from its bytes.
+    pub(crate) fn see_received(
+        &mut self,
+        process: usize,
+        group: usize,
+        written: u64,
+        epoch: u64,
+        bytes: &[u8],
+    ) -> Outcome<T> {
+        let (at, known) = (process * self.tables.summaries + group, self.summary(process, group));
+        if written <= known.written {
+            return Ok(());
+        }
+        let (mut summary, call) = self.decode_counts(group, written, epoch, bytes)?;
+        // Its last calls have added nothing: as those of a set that has their elements. There is nothing to decode and to apply.
+        let is_same = epoch == known.epoch && !call.is_empty() && call == self.received[at];
+        if is_same {
+            for method in 0..self.tables.methods {
+                let more = summary.calls[method].saturating_sub(self.summaries[at].calls[method]);
+                self.applied[process * self.tables.methods + method] += more;
+            }
+            let known = &mut self.summaries[at];
+            (known.written, known.calls) = (written, summary.calls);
+            return Ok(());
+        }
+        let rest;
+        (summary.call, rest) = decode(call)?;
+        self.see_summary(process, group, &summary)?;
+        if self.summaries[at].written == written {
+            self.received[at].extend_from_slice(&call[..call.len() - rest.len()]);
+        }
         Ok(())
     }
 
     /// The own summary of a group goes into the feed, and a new one begins.
     pub(crate) fn begin_epoch(&mut self, process: usize, group: usize) -> Summary<T::Update> {
         let methods = self.tables.methods;
+        self.received[process * self.tables.summaries + group].clear();
         let known = self.summary_mut(process, group);
         let next = Summary { written: known.written, epoch: known.epoch + 1, ..Summary::empty(methods) };
         core::mem::replace(known, next)
@@ -308,12 +359,12 @@ impl<T: DataType> Replica<T> {
         if !has_epochs || !self.satisfies(&self.tables.plain_dependencies[method], &entry.dependencies) {
             return Ok(false);
         }
-        for (at, (_, summary)) in entry.summaries.iter().enumerate() {
+        for (at, (epoch, summary)) in entry.summaries.iter().enumerate() {
             let (process, group) = of(at);
-            let Some(summary) = summary else { continue };
-            self.see_summary(process, group, summary)?;
+            let Some(Carried { written, bytes }) = summary else { continue };
+            self.see_received(process, group, *written, *epoch, bytes)?;
             let carried = &mut log.carried[process * self.tables.summaries + group];
-            *carried = summary.written.max(*carried);
+            *carried = (*carried).max(*written);
         }
         // The log has no call twice: a leader looks at `numbers` when it has applied all entries before the one that it proposes.
         log.numbers.applied(entry.origin, entry.number);
@@ -367,11 +418,13 @@ impl<T: DataType> Replica<T> {
         for process in 0..self.processes {
             for group in self.tables.summary_dependencies[method].iter().copied() {
                 let summary = self.summary(process, group);
-                let is_carried = log.carried[process * self.tables.summaries + group] >= summary.written;
+                let is_carried = log.carried[process * self.tables.summaries + group] >= summary.changed;
                 let written = if is_carried || summary.call.is_none() { 0 } else { summary.written };
                 into = encode(&written, encode(&summary.epoch, into)?)?;
                 if written > 0 {
-                    into = self.encode_summary(group, summary, into)?;
+                    let bytes = self.encode_summary(group, summary, Vec::new())?;
+                    into = encode(&(bytes.len() as u32), into)?;
+                    into.extend_from_slice(&bytes);
                 }
             }
         }
@@ -399,14 +452,16 @@ impl<T: DataType> Replica<T> {
         }
         let mut summaries = Vec::new();
         for _ in 0..self.processes {
-            for group in self.tables.summary_dependencies[method].iter().copied() {
+            for _ in &self.tables.summary_dependencies[method] {
                 let (epoch, after) = decode(rest)?;
                 let (written, after) = decode::<u64, _>(after)?;
                 rest = after;
                 let mut summary = None;
                 if written > 0 {
-                    let (carried, after) = self.decode_summary(group, written, epoch, rest)?;
-                    (summary, rest) = (Some(carried), after);
+                    let (bytes, after) = decode::<u32, _>(rest)?;
+                    let carried = after.split_at_checked(bytes as usize);
+                    let (bytes, after) = carried.ok_or_else(|| Wrong::Encoding("an entry is cut off".into()))?;
+                    (summary, rest) = (Some(Carried { written, bytes: bytes.into() }), after);
                 }
                 summaries.push((epoch, summary));
             }
@@ -466,13 +521,26 @@ impl<T: DataType> Replica<T> {
         group: usize,
         written: u64,
         epoch: u64,
+        bytes: &'b [u8],
+    ) -> Decoded<'b, Summary<T::Update>, T::Refusal> {
+        let (mut summary, bytes) = self.decode_counts(group, written, epoch, bytes)?;
+        let (call, bytes) = decode(bytes)?;
+        summary.call = call;
+        Ok((summary, bytes))
+    }
+
+    /// A summary but for its call, and the bytes of that.
+    fn decode_counts<'b>(
+        &self,
+        group: usize,
+        written: u64,
+        epoch: u64,
         mut bytes: &'b [u8],
     ) -> Decoded<'b, Summary<T::Update>, T::Refusal> {
-        let mut summary = Summary { written, epoch, ..Summary::empty(self.tables.methods) };
+        let mut summary = Summary { written, epoch, changed: written, ..Summary::empty(self.tables.methods) };
         for method in self.summarised_in(group) {
             (summary.calls[method], bytes) = decode(bytes)?;
         }
-        (summary.call, bytes) = decode(bytes)?;
         Ok((summary, bytes))
     }
 

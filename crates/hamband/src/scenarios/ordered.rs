@@ -21,7 +21,7 @@ pub(super) fn scenarios() -> Vec<Scenario> {
         contended().faults(Faults::new().crashes(1).of([0])),
         deaths("hamband/leader-dies", 3, &[0])
             .faults(Faults::new().crashes(1).of([0]))
-            .kills(&["hamband-ordered-twice"]),
+            .kills(&["hamband-ordered-twice", "hamband-change-unseen"]),
         deaths("hamband/caller-dies", 3, &[2]).faults(Faults::new().crashes(1).of([2])),
         deaths("hamband/two-of-five", 5, &[0, 1]).faults(Faults::new().crashes(2).of([0, 1])),
         deaths("hamband/leader-decided", 3, &[0])
