@@ -1,0 +1,3 @@
+//! Seeded bugs of calls.
+
+farfield_core::mutants! {}
