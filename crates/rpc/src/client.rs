@@ -23,7 +23,7 @@ const MANY: usize = 1;
 const FREE: u64 = 0;
 /// A call has it.
 const TAKEN: u64 = 1;
-/// Its call was given up. It is free when the reply is there: then the server has taken the request.
+/// Its call was given up. It is used again when its reply is there, or when no other slot is free.
 const LEFT: u64 = 2;
 const STATE_BITS: u32 = 2;
 
@@ -96,6 +96,7 @@ impl<Req: Value, Rep: Value> Client<Req, Rep> {
             let why = "the server's own node calls its handler itself, and needs no client".into();
             return Err(Error::from(ErrorKind::Config { why }).of(path));
         }
+        wait_for_member(node, server).of(path)?;
         let mut regions = Regions::new(node);
         let replies = regions.alloc("replies", GroupKey::SIGNAL, layout.replies_bytes).of(path)?;
         let of_server = move |peer| match peer == server {
@@ -332,29 +333,29 @@ impl Link {
         Err(Error::custom(ServerClosed { server: self.server }).about(self.server))
     }
 
-    /// Takes a free slot for a new call: which, and its number.
+    /// Takes a slot for a new call: which, and its number. One whose call was given up is free again with its reply. If no other is left,
+    /// it is taken without: the server may be in the middle of that call, and answers the new one when it has ended.
     fn try_take(&self) -> Option<(usize, u64)> {
-        self.slots.iter().enumerate().find_map(|(slot, word)| {
-            let found = word.load();
+        let take = |slot: usize, found: u64| {
             let number = (found >> STATE_BITS) + 1;
-            let is_free = self.is_free(slot, found);
-            (is_free && word.compare_exchange(found, number << STATE_BITS | TAKEN).is_ok()).then_some((slot, number))
-        })
-    }
-
-    fn is_free(&self, slot: usize, found: u64) -> bool {
-        match slot_state(found) {
+            self.slots[slot].compare_exchange(found, number << STATE_BITS | TAKEN).ok().map(|_| (slot, number))
+        };
+        let slots = || self.slots.iter().map(Word::load).enumerate();
+        let mut free = slots().filter(|(slot, found)| match slot_state(*found) {
             FREE => true,
-            LEFT => self.read_reply(slot, found >> STATE_BITS, &mut Image::new()),
+            LEFT => self.read_reply(*slot, found >> STATE_BITS, &mut Image::new()),
             _ => false,
-        }
+        });
+        let mut left = slots().filter(|(_, found)| slot_state(*found) == LEFT);
+        let taken = free.find_map(|(slot, found)| take(slot, found));
+        taken.or_else(|| left.find_map(|(slot, found)| take(slot, found)))
     }
 
     async fn take(&self, endpoint: &Endpoint, limit: &mut WaitLimit) -> Result<(usize, u64)> {
         let start = endpoint.now();
         let deadline = limit.begin(endpoint).unwrap_or(start);
         loop {
-            let is_any_free = || self.slots.iter().enumerate().any(|(slot, word)| self.is_free(slot, word.load()));
+            let is_any_free = || self.slots.iter().any(|slot| slot_state(slot.load()) != TAKEN);
             let fails = || self.failure(endpoint).map(Err);
             let waited = match *limit {
                 WaitLimit::Now => Err(None),
@@ -404,6 +405,17 @@ impl Link {
         let gone = || self.object.node().fenced_error(endpoint, self.server).map(Error::from);
         self.check_open().and_then(|()| self.object.check_current()).err().or_else(gone)
     }
+}
+
+/// A node that has just started may not be known here yet.
+fn wait_for_member(node: &Node, server: NodeId) -> Result<()> {
+    let is_known = || node.members().any(|member| member == server).then_some(());
+    if is_known().is_none() && !node.has_gone(server) {
+        let endpoint = node.endpoint()?;
+        let waited = endpoint.block_on(endpoint.wait_until(endpoint.now() + node.timeout(), is_known));
+        waited.waiting_for_nodes("the server's node to join the session", &[server])?;
+    }
+    Ok(())
 }
 
 /// What the server and its clients have to agree on.
