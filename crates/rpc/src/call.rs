@@ -177,7 +177,8 @@ impl<'a> Frame<'a> {
     /// A reply, from the words of it and of those after it.
     fn value<Rep: Value>(&self, image: &[u64], value: usize, words: &[u64]) -> Result<(Rep, usize)> {
         let (server, link) = (self.link.server, self.link);
-        let corrupt = || ErrorKind::Corrupt { what: format!("a reply of {server} that is no value of its type") }.into();
+        let corrupt =
+            || ErrorKind::Corrupt { what: format!("a reply of {server} that is no value of its type") }.into();
         let error = match Status::of(image, value) {
             _ if values_of(image) != values_of(&self.image) => corrupt(),
             Status::Done => match Rep::decode(words) {
@@ -337,6 +338,22 @@ pub struct BatchCall<'a, Rep: Value> {
 impl<'a, Rep: Value> BatchCall<'a, Rep> {
     pub(crate) fn new(frame: Frame<'a>) -> BatchCall<'a, Rep> {
         BatchCall { frame, reply: PhantomData }
+    }
+
+    /// Whether the replies are there: then a wait ends at once.
+    ///
+    /// ```
+    /// # use farfield_rpc::{Client, RpcOptions, Server};
+    /// # let nodes = farfield::local_session(2)?; let options = RpcOptions::default();
+    /// # let server = Server::<u64, u64>::open(&nodes[0], "double", options)?;
+    /// # let client = Client::<u64, u64>::open(&nodes[1], "double", nodes[0].id(), options)?;
+    /// # let ep = nodes[1].endpoint()?;
+    /// let calls = ep.block_on(client.begin_batch(&ep, &[4, 5]))?;
+    /// assert!(!calls.have_replies());
+    /// # drop(calls); Ok::<(), farfield::Error>(())
+    /// ```
+    pub fn have_replies(&self) -> bool {
+        self.frame.has_reply()
     }
 
     /// Waits for the replies, as long as the endpoint's timeout, as [`Call::wait`] does. Each request has a result of its own.

@@ -147,6 +147,24 @@ impl<Req: Value, Rep: Value> Client<Req, Rep> {
         self.call_within(endpoint, request, WaitLimit::Timeout).await
     }
 
+    /// [`call`](Self::call), which it waits for on this thread.
+    ///
+    /// ```
+    /// # use farfield_rpc::{Client, RpcOptions, Server};
+    /// # let nodes = farfield::local_session(2)?; let options = RpcOptions::default();
+    /// # let server = Server::<u64, u64>::open_on_service(&nodes[0], "double", options, |_, request| 2 * request)?;
+    /// # let client = Client::<u64, u64>::open(&nodes[1], "double", nodes[0].id(), options)?;
+    /// # let ep = nodes[1].endpoint()?;
+    /// assert_eq!(client.call_blocking(&ep, &4)?, 8);
+    /// # Ok::<(), farfield::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As `call`.
+    pub fn call_blocking(&self, endpoint: &Endpoint, request: &Req) -> Result<Rep> {
+        endpoint.block_on(self.call(endpoint, request))
+    }
+
     /// [`Client::call`] with a deadline.
     ///
     /// ```
@@ -296,12 +314,7 @@ impl<Req: Value, Rep: Value> Client<Req, Rep> {
     }
 
     /// Takes a slot, and prepares the message.
-    async fn frame<'a>(
-        &'a self,
-        endpoint: &'a Endpoint,
-        requests: &[Req],
-        limit: &mut WaitLimit,
-    ) -> Result<Frame<'a>> {
+    async fn frame<'a>(&'a self, endpoint: &'a Endpoint, requests: &[Req], limit: &mut WaitLimit) -> Result<Frame<'a>> {
         let (link, path) = (&*self.link, self.link.object.path());
         requests.iter().try_for_each(|request| check_length(request, link.options.request_bytes_max)).of(path)?;
         link.object.check_current()?;
@@ -321,7 +334,8 @@ fn post_all<'a, 'b: 'a>(link: &Link, endpoint: &Endpoint, frames: impl Iterator<
         let _ = frame.post();
         return;
     }
-    let batch = frames.iter().fold(endpoint.batch(link.server), |batch, frame| batch.put(frame.target(), frame.image()));
+    let batch =
+        frames.iter().fold(endpoint.batch(link.server), |batch, frame| batch.put(frame.target(), frame.image()));
     drop(batch.post());
 }
 

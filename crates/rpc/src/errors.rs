@@ -100,7 +100,9 @@ pub struct NoReply {
 /// assert!(error.to_string().contains("the limit of 256 bytes"));
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
-#[error("{server} has handled the request, and its reply exceeds the limit of {max_bytes} bytes: raise `reply_bytes_max`")]
+#[error(
+    "{server} has handled the request, and its reply exceeds the limit of {max_bytes} bytes: raise `reply_bytes_max`"
+)]
 pub struct ReplyTooLong {
     /// The server.
     pub server: NodeId,

@@ -94,7 +94,9 @@ impl Course {
             let at = done.iter().position(|of| of == id).map(|at| at as u64);
             match ended {
                 Ended::Replied(before) => assert_eq!(at, Some(*before), "call {id:x} has the reply of another one"),
-                Ended::Never => assert_eq!(at, None, "call {id:x} has had its effect, and its error says that it has not"),
+                Ended::Never => {
+                    assert_eq!(at, None, "call {id:x} has had its effect, and its error says that it has not")
+                }
                 Ended::Unknown => {}
             }
         }

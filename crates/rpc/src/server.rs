@@ -227,6 +227,28 @@ impl<Req: Value, Rep: Value> Server<Req, Rep> {
         }
     }
 
+    /// [`serve`](Self::serve), which it waits for on this thread.
+    ///
+    /// ```
+    /// # use farfield_rpc::{RpcOptions, Server};
+    /// # let node = farfield::Node::builder().start()?; let ep = node.endpoint()?;
+    /// # let server = Server::<u64, u64>::open(&node, "double", RpcOptions::default())?;
+    /// let deadline = ep.now() + std::time::Duration::from_millis(5);
+    /// assert_eq!(server.serve_blocking(&ep, deadline, |_client, request| 2 * request)?, 0); // no client has called
+    /// # Ok::<(), farfield::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As `serve`.
+    pub fn serve_blocking(
+        &self,
+        endpoint: &Endpoint,
+        deadline: Instant,
+        handler: impl FnMut(NodeId, Req) -> Rep,
+    ) -> Result<usize> {
+        endpoint.block_on(self.serve(endpoint, deadline, handler))
+    }
+
     /// Waits for requests, as long as the endpoint's timeout, and handles those of one put. The result is how many.
     ///
     /// ```
@@ -243,11 +265,7 @@ impl<Req: Value, Rep: Value> Server<Req, Rep> {
     ///
     /// # Errors
     /// A timeout; this node is evicted.
-    pub async fn serve_next(
-        &self,
-        endpoint: &Endpoint,
-        mut handler: impl FnMut(NodeId, Req) -> Rep,
-    ) -> Result<usize> {
+    pub async fn serve_next(&self, endpoint: &Endpoint, mut handler: impl FnMut(NodeId, Req) -> Rep) -> Result<usize> {
         let (deadline, mut image) = (endpoint.deadline(), Image::new());
         let claim = self.next(endpoint, deadline, &mut image).await?;
         self.core().handle::<Req, Rep>(endpoint, claim, &image, &mut handler);
@@ -334,7 +352,13 @@ impl<Req: Value, Rep: Value> Server<Req, Rep> {
     }
 
     /// Waits until a request is there; or a little, if the last look could not answer one.
-    async fn wait(&self, endpoint: &Endpoint, deadline: Instant, last: &Served, pause: &mut RefusedPause) -> Result<()> {
+    async fn wait(
+        &self,
+        endpoint: &Endpoint,
+        deadline: Instant,
+        last: &Served,
+        pause: &mut RefusedPause,
+    ) -> Result<()> {
         if last.is_refused && endpoint.now() < deadline {
             pause.wait(endpoint, deadline).await;
             return Ok(());
@@ -359,7 +383,8 @@ fn open<Req: Value, Rep: Value>(node: &Node, path: &str, options: RpcOptions, gr
     let sessions = Arc::new(Sessions((0..places).map(|_| Word::new(0)).collect()));
     let (of_clients, here) = (Arc::clone(&sessions), node.for_service());
     let connected = move |from: NodeId, theirs: &ObjectDescriptor| {
-        let replies = theirs.regions.iter().find(|region| region.0 == "replies" && region.2 == layout.replies_bytes as u64);
+        let replies =
+            theirs.regions.iter().find(|region| region.0 == "replies" && region.2 == layout.replies_bytes as u64);
         let Some((_, session, _)) = replies else { return };
         of_clients.opened(here.rank_of(from), from, *session);
         // A request may have come before.
@@ -577,7 +602,8 @@ impl Core {
 
     /// Puts replies to the client. Whether that was refused, so that it has to be repeated. A client that is gone needs none.
     fn put(&self, endpoint: &Endpoint, slot: usize, session: u64, replies: &[u64]) -> bool {
-        let to = RemotePtr::<u64>::from_packed(session).byte_add(self.layout.reply_at(slot % self.layout.window) as u64);
+        let to =
+            RemotePtr::<u64>::from_packed(session).byte_add(self.layout.reply_at(slot % self.layout.window) as u64);
         let put = || {
             let mut image = endpoint.buf::<u64>(replies.len())?;
             image.copy_from_slice(replies);

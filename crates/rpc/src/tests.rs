@@ -92,7 +92,12 @@ fn calls_that_are_given_up_leave_their_slots() {
     }
     let mut call = eps[1].block_on(client.begin(&eps[1], &3)).expect("a slot");
     let mut seen = Vec::new();
-    server.try_serve(&eps[0], |_, number| { seen.push(number); 10 * number }).expect("a member");
+    server
+        .try_serve(&eps[0], |_, number| {
+            seen.push(number);
+            10 * number
+        })
+        .expect("a member");
     assert_eq!(eps[1].block_on(call.wait()).expect("a reply"), 30);
     assert_eq!(seen, [3]); // the others were overwritten: this thread's puts land in order
 }
@@ -128,9 +133,19 @@ fn a_call_that_timed_out_is_waited_for_again() {
         let error = eps[1].block_on(call.wait_deadline(soon)).expect_err("no thread serves");
         assert!(error.is_timeout() && error.custom_ref::<EffectUnknown>().is_some(), "{error}");
     }
-    server.try_serve(&eps[0], |_, request| { handled += 1; request }).expect("a member");
+    server
+        .try_serve(&eps[0], |_, request| {
+            handled += 1;
+            request
+        })
+        .expect("a member");
     assert_eq!(eps[1].block_on(call.wait()).expect("a reply"), 7);
-    server.try_serve(&eps[0], |_, request| { handled += 1; request }).expect("a member");
+    server
+        .try_serve(&eps[0], |_, request| {
+            handled += 1;
+            request
+        })
+        .expect("a member");
     assert_eq!(handled, 1);
 }
 
@@ -167,7 +182,11 @@ fn clients_come_and_go() {
             let (ep, mut handled) = (nodes[0].endpoint().unwrap(), 0);
             while !stop.load(Ordering::Relaxed) {
                 let soon = ep.now() + Duration::from_millis(5);
-                ep.block_on(stops.serve(&ep, soon, |_, request| { handled += 1; [request, handled] })).unwrap();
+                ep.block_on(stops.serve(&ep, soon, |_, request| {
+                    handled += 1;
+                    [request, handled]
+                }))
+                .unwrap();
             }
             handled
         });
@@ -180,7 +199,10 @@ fn clients_come_and_go() {
                 last = handled;
             }
             drop(clients.remove(0));
-            clients.insert(0, Client::open(&nodes[1], "rpc", nodes[0].id(), RpcOptions { window: 1, ..options() }).unwrap());
+            clients.insert(
+                0,
+                Client::open(&nodes[1], "rpc", nodes[0].id(), RpcOptions { window: 1, ..options() }).unwrap(),
+            );
         }
         stop.store(true, Ordering::Relaxed);
         assert_eq!(thread.join().unwrap(), last);

@@ -58,7 +58,8 @@ fn client_goes(name: &str, about: &str, leaves: bool) -> Scenario {
         let servers = cluster.on_each(move |node| match node.id() {
             NodeId(0) => {
                 let effects = Arc::clone(&effects);
-                Server::<Ask, Told>::open_on_service(node, "rpc", options(1, 1), move |_, ask| effects.handle(ask)).map(Some)
+                Server::<Ask, Told>::open_on_service(node, "rpc", options(1, 1), move |_, ask| effects.handle(ask))
+                    .map(Some)
             }
             _ => Ok(None),
         })?;
@@ -124,7 +125,8 @@ fn client_dies() -> Scenario {
 
 /// The server dies, and another one comes at its place. What the first has done is lost with it.
 fn server_dies() -> Scenario {
-    let about = "no call of a server that has died reaches the next one, and its clients are told that its effect is unknown";
+    let about =
+        "no call of a server that has died reaches the next one, and its clients are told that its effect is unknown";
     Scenario::new("rpc/server-returns", about, 3, |cluster| {
         let course = Course::new(cluster);
         let effects = Arc::clone(&course.effects);
@@ -132,7 +134,8 @@ fn server_dies() -> Scenario {
             NodeId(0) => {
                 let effects = Arc::clone(&effects);
                 let handle = move |_, ask| effects.handle(ask);
-                Server::<Ask, Told>::open_on_service(node, "rpc", options(1, 1), handle).map(|server| (Some(server), None))
+                Server::<Ask, Told>::open_on_service(node, "rpc", options(1, 1), handle)
+                    .map(|server| (Some(server), None))
             }
             _ => open(node, 0).map(|client| (None, Some(client))),
         })?;
@@ -149,8 +152,7 @@ fn server_dies() -> Scenario {
             let ep = node.endpoint()?;
             {
                 let client = client;
-                let caller =
-                    Caller { ep: &ep, client: &client, course: &course, node: &node, excuse: Excuse::now() };
+                let caller = Caller { ep: &ep, client: &client, course: &course, node: &node, excuse: Excuse::now() };
                 for _ in 0..3 {
                     if !caller.call() {
                         break;

@@ -109,17 +109,22 @@ fn batches() -> Scenario {
 
 /// Calls are given up, and their slots are used again.
 fn given_up() -> Scenario {
-    Scenario::new("rpc/given-up", "the late reply to a call that was given up is no reply to another one", 2, |cluster| {
-        let course = Course::new(cluster);
-        let clients = open_on_threads(cluster, &course, options(1, 1), 2)?;
-        for _ in 0..2 {
-            calls(cluster, &course, 1, &clients[0], |caller| {
-                caller.give_up();
-                caller.call();
-            });
-        }
-        Ok(())
-    })
+    Scenario::new(
+        "rpc/given-up",
+        "the late reply to a call that was given up is no reply to another one",
+        2,
+        |cluster| {
+            let course = Course::new(cluster);
+            let clients = open_on_threads(cluster, &course, options(1, 1), 2)?;
+            for _ in 0..2 {
+                calls(cluster, &course, 1, &clients[0], |caller| {
+                    caller.give_up();
+                    caller.call();
+                });
+            }
+            Ok(())
+        },
+    )
 }
 
 /// Requests are put several times each.
@@ -180,9 +185,8 @@ fn late() -> Scenario {
 fn deferred() -> Scenario {
     Scenario::new("rpc/deferred", "requests are answered by another thread, in another order", 2, |cluster| {
         let course = Course::new(cluster);
-        let (server, clients) = open_with(cluster, &course, options(2, 1), |node| {
-            Server::<Ask, Told>::open(node, "rpc", options(2, 1))
-        })?;
+        let (server, clients) =
+            open_with(cluster, &course, options(2, 1), |node| Server::<Ask, Told>::open(node, "rpc", options(2, 1)))?;
         let done = Rc::clone(&course);
         cluster.thread(0, "answers", move |ep| {
             let first = ep.block_on(server.accept(ep))?;
@@ -206,9 +210,8 @@ fn deferred() -> Scenario {
 fn no_reply() -> Scenario {
     Scenario::new("rpc/no-reply", "a request without a reply ends its call, and is not handled again", 2, |cluster| {
         let course = Course::new(cluster);
-        let (server, clients) = open_with(cluster, &course, options(1, 1), |node| {
-            Server::<Ask, Told>::open(node, "rpc", options(1, 1))
-        })?;
+        let (server, clients) =
+            open_with(cluster, &course, options(1, 1), |node| Server::<Ask, Told>::open(node, "rpc", options(1, 1)))?;
         let done = Rc::clone(&course);
         let drops = server.clone();
         cluster.thread(0, "drops", move |ep| {
@@ -269,7 +272,10 @@ fn closed() -> Scenario {
                 let ask = caller.course.ask();
                 let result = caller.ep.block_on(caller.client.call(caller.ep, &ask));
                 if let Err(error) = &result {
-                    assert!(number > 0 && !error.is_timeout(), "the first is handled, and the others end soon: {error}");
+                    assert!(
+                        number > 0 && !error.is_timeout(),
+                        "the first is handled, and the others end soon: {error}"
+                    );
                 }
                 caller.course.end(ask, result, true);
             }
