@@ -106,7 +106,8 @@ impl<Req: Value, Rep: Value> Client<Req, Rep> {
         let builder = ObjectBuilder::new(node, path, "Rpc").layout(&described::<Req, Rep>(&options)).homes(&[server]);
         let object = builder.calls(&CALLS).regions(regions).require_regions(of_server).open()?;
         let place = node.rank_of(node.id());
-        let requests = object.remote::<u64>(server, "requests")?.byte_add(layout.request_at(place, 0) as u64);
+        let requests =
+            object.remote::<u64>(server, "requests")?.byte_add(layout.request_at(place * options.window) as u64);
         let session = replies.remote::<u64>(0).packed();
         let slots = (0..options.window).map(|_| Word::new(FREE)).collect();
         let link = Link { object, server, options, layout, session, replies, requests, slots };
@@ -411,7 +412,7 @@ impl Link {
 
     /// Where the request of a slot is put.
     pub(crate) fn request(&self, slot: usize) -> RemotePtr<u64> {
-        self.requests.byte_add(self.layout.request_at(0, slot) as u64)
+        self.requests.byte_add(self.layout.request_at(slot) as u64)
     }
 
     /// Why no reply can come any more.

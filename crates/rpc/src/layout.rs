@@ -16,6 +16,8 @@
 //!       └─────────────────────────────────────┘
 //! ```
 
+use core::ops::{Deref, DerefMut};
+
 use farfield_core::toolkit::{ErrorContext, region_bytes};
 use farfield_core::{ErrorKind, Result, Value};
 use farfield_fabric::{Word, read_words};
@@ -35,8 +37,55 @@ pub(crate) const HEADER: usize = 4;
 /// Bits of the attempt, below the number.
 const ATTEMPT_BITS: u32 = 16;
 
-/// A copy of a message. Short ones need no allocation.
-pub(crate) type Image = SmallVec<[u64; 64]>;
+/// Words of a message that needs no allocation.
+const SHORT: usize = 64;
+
+/// A copy of a message.
+pub(crate) struct Image {
+    short: [u64; SHORT],
+    /// In place of `short`, if there are more words.
+    long: Vec<u64>,
+    len: usize,
+}
+
+impl Image {
+    pub(crate) fn new() -> Image {
+        Image { short: [0; SHORT], long: Vec::new(), len: 0 }
+    }
+
+    fn clear(&mut self) {
+        self.len = 0;
+    }
+
+    /// Adds words, up to this number.
+    pub(crate) fn grow(&mut self, words: usize) {
+        debug_assert!(words >= self.len, "only `clear` takes words away");
+        if words <= SHORT {
+            self.short[self.len..words].fill(0);
+        } else {
+            if self.len <= SHORT {
+                self.long.clear();
+                self.long.extend_from_slice(&self.short[..self.len]);
+            }
+            self.long.resize(words, 0);
+        }
+        self.len = words;
+    }
+}
+
+impl Deref for Image {
+    type Target = [u64];
+
+    fn deref(&self) -> &[u64] {
+        if self.len <= SHORT { &self.short[..self.len] } else { &self.long }
+    }
+}
+
+impl DerefMut for Image {
+    fn deref_mut(&mut self) -> &mut [u64] {
+        if self.len <= SHORT { &mut self.short[..self.len] } else { &mut self.long }
+    }
+}
 
 /// The word of a call's attempt.
 pub(crate) fn call_word(number: u64, attempt: u64) -> u64 {
@@ -68,15 +117,17 @@ pub(crate) fn values_of(image: &[u64]) -> usize {
 
 /// Copies a message. False if not all of it is there: words land in any order.
 pub(crate) fn read(slot: &[Word], image: &mut Image) -> bool {
-    image.clear();
-    image.resize(HEADER, 0);
-    read_words(&slot[..HEADER], image);
-    let words = HEADER.saturating_add((image[SHAPE] >> 32) as usize);
+    let mut header = [0; HEADER];
+    read_words(&slot[..HEADER], &mut header);
+    let words = HEADER.saturating_add((header[SHAPE] >> 32) as usize);
     if words > slot.len() {
         return false;
     }
-    image.resize(words, 0);
-    read_words(&slot[HEADER..words], &mut image[HEADER..]);
+    image.clear();
+    image.grow(words);
+    let (first, rest) = image.split_at_mut(HEADER);
+    first.copy_from_slice(&header);
+    read_words(&slot[HEADER..words], rest);
     image[CHECK] == hash_of(image)
 }
 
@@ -136,7 +187,7 @@ pub(crate) struct Replies {
 impl Replies {
     pub(crate) fn new() -> Replies {
         let mut image = Image::new();
-        image.resize(HEADER + 1, 0);
+        image.grow(HEADER + 1);
         Replies { image, values: 0 }
     }
 
@@ -152,7 +203,7 @@ impl Replies {
             return self.push_status(Status::TooLong);
         }
         let at = self.image.len();
-        self.image.resize(at + V::words(value.bytes()), 0);
+        self.image.grow(at + V::words(value.bytes()));
         value.encode(&mut self.image[at..]);
         self.push_status(Status::Done);
     }
@@ -178,6 +229,8 @@ pub(crate) struct Layout {
     pub(crate) request_words: usize,
     pub(crate) reply_words: usize,
     pub(crate) window: usize,
+    request_stride: usize,
+    reply_stride: usize,
     pub(crate) requests_bytes: usize,
     pub(crate) replies_bytes: usize,
 }
@@ -192,23 +245,26 @@ impl Layout {
         let request_words = HEADER.saturating_add(values(Req::words(options.request_bytes_max)));
         let reply_words = (HEADER + 1).saturating_add(values(Rep::words(options.reply_bytes_max)));
         let sizes = "`window`, `batch_max`, `request_bytes_max` or `reply_bytes_max`";
-        let bytes = |slots: usize, words: usize| region_bytes(slots, stride(words) / 8, sizes).of(path);
+        let (request_stride, reply_stride) = (stride(request_words), stride(reply_words));
+        let bytes = |slots: usize, stride: usize| region_bytes(slots, stride / 8, sizes).of(path);
         Ok(Layout {
             request_words,
             reply_words,
             window: options.window,
-            requests_bytes: bytes(places.saturating_mul(options.window), request_words)?,
-            replies_bytes: REPLIES + bytes(options.window, reply_words)?,
+            request_stride,
+            reply_stride,
+            requests_bytes: bytes(places.saturating_mul(options.window), request_stride)?,
+            replies_bytes: REPLIES + bytes(options.window, reply_stride)?,
         })
     }
 
-    /// The request of a slot, which is that of its place.
-    pub(crate) fn request_at(&self, place: usize, slot: usize) -> usize {
-        (place * self.window + slot) * stride(self.request_words)
+    /// The request of a slot, of those of all places one after the other.
+    pub(crate) fn request_at(&self, slot: usize) -> usize {
+        slot * self.request_stride
     }
 
     pub(crate) fn reply_at(&self, slot: usize) -> usize {
-        REPLIES + slot * stride(self.reply_words)
+        REPLIES + slot * self.reply_stride
     }
 }
 

@@ -31,6 +31,12 @@ farfield_core::mutants! {
     /// *Scenario:* `rpc/opened-again`.
     RPC_ANY_SESSION = "rpc-any-session" in "Rpc":
         "A request of an earlier opening of the client is handled as that of the present one.";
+    /// *Missing:* the second comparison of the session, after the claim: of two threads of the server one has read a request before, and
+    /// takes it when it was handled, and the node has opened its client again. Needs no reordering.
+    ///
+    /// *Scenario:* `rpc/opened-again-threads`.
+    RPC_LATE_LOOK = "rpc-late-look" in "Rpc":
+        "A thread handles what it has read before another thread handled it.";
     /// *Missing:* the end of the window. Needs no reordering.
     ///
     /// *Scenario:* `rpc/window`.

@@ -418,6 +418,13 @@ pub(crate) struct Served {
     pub(crate) is_refused: bool,
 }
 
+impl Served {
+    fn answered(&mut self, is_refused: bool) {
+        self.has_answered |= !is_refused;
+        self.is_refused |= is_refused;
+    }
+}
+
 impl Core {
     pub(crate) fn is_closed(&self) -> bool {
         self.is_closed.load() != 0
@@ -431,52 +438,58 @@ impl Core {
     }
 
     fn message(&self, slot: usize) -> &[Word] {
-        let at = self.layout.request_at(slot / self.layout.window, slot % self.layout.window);
-        self.requests.words(at, self.layout.request_words)
+        self.requests.words(self.layout.request_at(slot), self.layout.request_words)
     }
 
-    fn session_of(&self, slot: usize) -> u64 {
-        self.sessions.0[slot / self.layout.window].load()
-    }
-
-    /// The slots of nodes with clients, from one on and round.
-    fn slots_from(&self, first: usize) -> impl Iterator<Item = usize> + '_ {
-        let (window, mut without) = (self.layout.window, None);
-        (first..self.slots.len()).chain(0..first).filter(move |slot| {
-            let place = slot / window;
-            // A look at one word for each place.
-            if (slot.is_multiple_of(window) || *slot == first) && self.session_of(*slot) == 0 {
-                without = Some(place);
+    /// Looks at the slots of nodes with clients, from one on and round, until a look gives a value. It gets the slot, and the session of its
+    /// node.
+    fn scan<T>(&self, first: usize, mut look: impl FnMut(usize, u64) -> Option<T>) -> Option<T> {
+        let (window, places) = (self.layout.window, self.sessions.0.len());
+        let (mut place, index) = (first / window, first % window);
+        for turn in 0..=places {
+            let session = self.sessions.0[place].load();
+            if session != 0 {
+                let slots = if turn == 0 { index } else { 0 }..if turn == places { index } else { window };
+                let found = slots.map(|index| place * window + index).find_map(|slot| look(slot, session));
+                if found.is_some() {
+                    return found;
+                }
             }
-            without != Some(place)
-        })
+            place = if place + 1 == places { 0 } else { place + 1 };
+        }
+        None
     }
 
-    /// Whether a message is there that needs an answer. It reads words only.
-    fn is_ready(&self, slot: usize, image: &mut Image) -> bool {
-        let (words, of) = (self.message(slot), &self.slots[slot]);
-        // A look at one word, as a rule.
-        words[CHECK].load() != of.done.load()
-            && of.is_taken.load() == 0
-            && words[SESSION].load() == self.session_of(slot)
-            && layout::read(words, image)
+    /// Whether a slot has another message than the last that was dealt with, and no thread has it: a look at one word, as a rule.
+    #[inline]
+    fn is_changed(&self, slot: usize) -> bool {
+        let of = &self.slots[slot];
+        self.requests.word(self.layout.request_at(slot) + 8 * CHECK).load() != of.done.load() && of.is_taken.load() == 0
+    }
+
+    /// Whether a message is there that needs an answer. It reads words only, so that a look that finds nothing changes nothing.
+    fn is_ready(&self, slot: usize, session: u64, image: &mut Image) -> bool {
+        if !self.is_changed(slot) {
+            return false;
+        }
+        let words = self.message(slot);
+        words[SESSION].load() == session && layout::read(words, image) && image[SESSION] == session
     }
 
     fn is_any_ready(&self, image: &mut Image) -> bool {
-        self.slots_from(0).any(|slot| self.is_ready(slot, image))
+        self.scan(0, |slot, session| self.is_ready(slot, session, image).then_some(())).is_some()
     }
 
     /// Takes the message of a slot, if there is one. An old one is dealt with.
-    fn take(&self, endpoint: &Endpoint, slot: usize, image: &mut Image) -> Found {
+    fn take(&self, endpoint: &Endpoint, slot: usize, session: u64, image: &mut Image) -> Found {
         let of = &self.slots[slot];
-        if !self.is_ready(slot, image) || of.is_taken.compare_exchange(0, 1).is_err() {
+        if !self.is_ready(slot, session, image) || of.is_taken.compare_exchange(0, 1).is_err() {
             return Found::None;
         }
-        // Another thread may have had it in between.
-        let is_there = layout::read(self.message(slot), image) && image[CHECK] != of.done.load();
-        // A later incarnation of the node may have come, or another opening.
-        let session = image.get(SESSION).copied().unwrap_or(0);
-        if !is_there || session != self.session_of(slot) {
+        // Another thread may have dealt with it in between. So may a later incarnation of the node have come, or another opening: then
+        // what is known of the slot is about that one.
+        let is_current = self.sessions.0[slot / self.layout.window].load() == session;
+        if image[CHECK] == of.done.load() || !is_current {
             of.is_taken.store(0);
             return Found::None;
         }
@@ -503,21 +516,20 @@ impl Core {
     /// The next request that was not handled before; and what else was found on the way.
     fn next(&self, endpoint: &Endpoint, image: &mut Image) -> (Option<Claim>, Served) {
         let mut served = Served::default();
-        for slot in self.slots_from(self.next.glance() as usize % self.slots.len()) {
-            match self.take(endpoint, slot, image) {
+        let first = self.next.glance() as usize;
+        let claim = self.scan(if first < self.slots.len() { first } else { 0 }, |slot, session| {
+            match self.take(endpoint, slot, session, image) {
                 Found::New(claim) => {
                     // The others have their turn before this one has another.
                     self.next.store(slot as u64 + 1);
-                    return (Some(claim), served);
+                    return Some(claim);
                 }
-                Found::Old { is_refused } => {
-                    served.has_answered |= !is_refused;
-                    served.is_refused |= is_refused;
-                }
+                Found::Old { is_refused } => served.answered(is_refused),
                 Found::None => {}
             }
-        }
-        (None, served)
+            None
+        });
+        (claim, served)
     }
 
     /// Handles all requests that are there, each slot once at most.
@@ -527,19 +539,17 @@ impl Core {
         handler: &mut impl FnMut(NodeId, Req) -> Rep,
     ) -> Served {
         let (mut served, mut image) = (Served::default(), Image::new());
-        for slot in self.slots_from(0) {
-            match self.take(endpoint, slot, &mut image) {
+        self.scan(0, |slot, session| {
+            match self.take(endpoint, slot, session, &mut image) {
                 Found::New(claim) => {
                     served.is_refused |= self.handle(endpoint, claim, &image, handler);
                     served.handled += claim.values;
                 }
-                Found::Old { is_refused } => {
-                    served.has_answered |= !is_refused;
-                    served.is_refused |= is_refused;
-                }
+                Found::Old { is_refused } => served.answered(is_refused),
                 Found::None => {}
             }
-        }
+            None::<()>
+        });
         served
     }
 

@@ -13,7 +13,7 @@ use super::{Ask, Caller, Client, Course, Effects, Told, options};
 use crate::Server;
 
 pub(super) fn scenarios() -> Vec<Scenario> {
-    vec![opened_again(), client_leaves(), client_dies(), server_dies()]
+    vec![opened_again(), opened_again_threads(), client_leaves(), client_dies(), server_dies()]
 }
 
 fn open(node: &Node, server: u16) -> Result<Client<Ask, Told>> {
@@ -23,7 +23,16 @@ fn open(node: &Node, server: u16) -> Result<Client<Ask, Told>> {
 /// A node closes its client, of which a repeated request may still be under way, and opens it again.
 fn opened_again() -> Scenario {
     let about = "a late request of an earlier opening has no effect in a later one";
-    Scenario::new("rpc/opened-again", about, 2, |cluster| {
+    opens_again("rpc/opened-again", about, 1)
+}
+
+fn opened_again_threads() -> Scenario {
+    let about = "a thread of a server that is slow handles no request of an earlier opening again";
+    opens_again("rpc/opened-again-threads", about, 2)
+}
+
+fn opens_again(name: &str, about: &str, threads: usize) -> Scenario {
+    Scenario::new(name, about, 2, move |cluster| {
         let course = Course::new(cluster);
         let servers = cluster.on_each(|node| match node.id() {
             NodeId(0) => Server::<Ask, Told>::open(node, "rpc", options(1, 1)).map(Some),
@@ -31,7 +40,9 @@ fn opened_again() -> Scenario {
         })?;
         let server = servers.into_iter().flatten().next().expect("node 0 has it");
         course.keep(server.clone());
-        super::serve(cluster, &course, &server);
+        for _ in 0..threads {
+            super::serve(cluster, &course, &server);
+        }
         let (node, ended) = (cluster.node(1), Rc::new(farfield_fabric::Word::new(0)));
         course.busy.borrow_mut().push((1, Rc::clone(&ended)));
         cluster.thread_without_endpoint(1, "calls", move || {
