@@ -11,7 +11,7 @@ use farfield_fabric::{GroupKey, Instant, NodeId, Region, RemotePtr, Word};
 
 use crate::call::{BatchCall, Call, Frame};
 use crate::errors::{ServerClosed, WindowFull};
-use crate::layout::{self, CALL, Image, Layout, SESSION, check_length, number_of};
+use crate::layout::{self, CALL, Image, Layout, SESSION, check_length, number_of, values_of};
 use crate::options::RpcOptions;
 
 /// The calls, as they are measured.
@@ -304,7 +304,24 @@ impl<Req: Value, Rep: Value> Client<Req, Rep> {
                 }
                 next = batches.next();
             }
-            post_all(link, endpoint, under_way.iter_mut().skip(first).filter_map(|frame| frame.as_mut().ok()));
+            let is_one = under_way.len() == first + 1;
+            let gone = endpoint.check_alive(link.server).err();
+            for slot in under_way.iter_mut().skip(first) {
+                let Ok(frame) = slot else { continue };
+                let refused = match &gone {
+                    Some(gone) => Some(gone.clone()),
+                    None if is_one => frame.post().err(),
+                    None => None,
+                };
+                // Nothing of it has happened.
+                if let Some(error) = refused {
+                    let count = values_of(frame.image());
+                    *slot = Err((count, Error::from(error).of(link.object.path())));
+                }
+            }
+            if !is_one {
+                post_all(link, endpoint, under_way.iter().skip(first).filter_map(|frame| frame.as_ref().ok()));
+            }
             match under_way.pop_front() {
                 Some(Ok(mut frame)) => results.extend(frame.replies_of_all(&mut limit).await),
                 Some(Err((count, error))) => results.extend((0..count).map(|_| Err(error.clone()))),
@@ -328,16 +345,9 @@ impl<Req: Value, Rep: Value> Client<Req, Rep> {
     }
 }
 
-/// Puts several messages behind one doorbell. One that is refused is put again by its wait.
-fn post_all<'a, 'b: 'a>(link: &Link, endpoint: &Endpoint, frames: impl Iterator<Item = &'a mut Frame<'b>>) {
-    let mut frames: Vec<&'a mut Frame<'b>> = frames.collect();
-    if let [frame] = &mut frames[..] {
-        let _ = frame.post();
-        return;
-    }
-    let batch =
-        frames.iter().fold(endpoint.batch(link.server), |batch, frame| batch.put(frame.target(), frame.image()));
-    drop(batch.post());
+/// Puts several messages behind one doorbell. Which of them are refused is not known: their waits put them again.
+fn post_all<'a, 'b: 'a>(link: &Link, endpoint: &Endpoint, frames: impl Iterator<Item = &'a Frame<'b>>) {
+    drop(frames.fold(endpoint.batch(link.server), |batch, frame| batch.put(frame.target(), frame.image())).post());
 }
 
 impl Link {

@@ -13,7 +13,7 @@ use std::time::Duration;
 use farfield_check::parts::{Excuse, goes_on};
 use farfield_check::scenarios::with_slow;
 use farfield_check::{Cluster, Scenario, crashed};
-use farfield_core::{Endpoint, Error, Node, Result};
+use farfield_core::{Endpoint, Error, ErrorKind, Node, Result};
 use farfield_fabric::{LocalMutex, NodeId, Word};
 
 use crate::{Client, EffectUnknown, NoReply, RpcOptions, Server};
@@ -125,6 +125,8 @@ impl Course {
             }
             Err(error) => {
                 assert!(is_excused, "nothing has happened: {error}");
+                let is_wrong = matches!(error.kind(), ErrorKind::Config { .. } | ErrorKind::Corrupt { .. });
+                assert!(!is_wrong, "{error}");
                 if may_have_happened(&error) { Ended::Unknown } else { Ended::Never }
             }
         };

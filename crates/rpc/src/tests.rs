@@ -209,6 +209,26 @@ fn clients_come_and_go() {
     });
 }
 
+/// A server that has left is an error of each request, in one put or in several.
+#[test]
+fn calls_of_a_server_that_has_left_have_not_happened() {
+    let mut nodes = local_session(2).expect("a session");
+    let (server, clients) = open::<u64, u64>(&nodes, options());
+    let (there, ep) = (nodes[0].id(), nodes[1].endpoint().unwrap());
+    drop(server);
+    nodes.remove(0).leave();
+    ep.block_on(ep.wait_until(ep.deadline(), || ep.check_alive(there).err())).expect("it leaves");
+    for count in [1, 4, 5, 17] {
+        let results = ep.block_on(clients[0].call_many(&ep, &vec![7; count]));
+        assert_eq!(results.len(), count);
+        for result in results {
+            let error = result.expect_err("it has left");
+            assert!(error.is_gone() || error.custom_ref::<ServerClosed>().is_some(), "{error}");
+            assert!(error.custom_ref::<EffectUnknown>().is_none(), "{error}");
+        }
+    }
+}
+
 #[test]
 fn what_cannot_work_is_refused() {
     let nodes = local_session(2).expect("a session");

@@ -7,7 +7,7 @@ use farfield_fabric::DeathRule;
 use super::{Caller, Course, calls, open_on_service, open_on_threads, options};
 
 pub(super) fn scenarios() -> Vec<Scenario> {
-    vec![client_dies(), server_dies(), server_cut(), client_cut(), suspected()]
+    vec![client_dies(), server_dies(), batches_server_dies(), server_cut(), client_cut(), suspected()]
 }
 
 fn three_calls(caller: &Caller<'_>) {
@@ -63,6 +63,22 @@ fn server_dies() -> Scenario {
                     return;
                 }
             }
+        });
+        Ok(())
+    })
+    .faults(Faults::new().crashes(1).of([0]))
+}
+
+/// The same for several requests in a put, and several puts.
+fn batches_server_dies() -> Scenario {
+    let about = "a server's death ends the calls of several puts, each with its own error";
+    Scenario::new("rpc/batches-server-dies", about, 2, |cluster| {
+        let course = Course::new(cluster);
+        let clients = open_on_threads(cluster, &course, options(2, 2), 1)?;
+        calls(cluster, &course, 1, &clients[0], |caller| {
+            caller.call_many(1);
+            caller.call_many(5);
+            caller.call_many(2);
         });
         Ok(())
     })
