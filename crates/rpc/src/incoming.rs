@@ -9,7 +9,7 @@ use farfield_fabric::NodeId;
 use smallvec::SmallVec;
 
 use crate::layout::{Replies, Status};
-use crate::server::{Claim, Core};
+use crate::requests::{Claim, Core};
 
 /// The requests of one put, taken by [`Server::accept`](crate::Server::accept): one of [`Client::call`](crate::Client::call), several of a
 /// batch. It may be sent to another thread, which answers when the results are there. The client's other calls go on meanwhile.

@@ -97,13 +97,13 @@ mod call;
 #[cfg(any(not(seeded), clippy, doc, rust_analyzer))]
 mod client;
 mod errors;
-#[cfg(any(not(seeded), clippy, doc, rust_analyzer))]
 mod incoming;
 #[cfg(any(not(seeded), clippy, doc, rust_analyzer))]
 mod layout;
 pub mod mutants;
 mod options;
 #[cfg(any(not(seeded), clippy, doc, rust_analyzer))]
+mod requests;
 mod server;
 mod service;
 // The unit tests run none of them, and are built sooner without.

@@ -7,7 +7,7 @@ use farfield_core::toolkit::{Poller, Progress};
 use farfield_core::{Endpoint, Value};
 use farfield_fabric::NodeId;
 
-use crate::server::Core;
+use crate::requests::Core;
 
 pub(crate) struct Service<Req, Rep, H> {
     core: Arc<Core>,
