@@ -32,6 +32,7 @@ pub fn all() -> Vec<Scenario> {
 type Ask = [u64; 2];
 /// A reply: the number, how many requests were handled before, and both together.
 type Told = [u64; 3];
+type Clients = Vec<Client<Ask, Told>>;
 
 fn options(window: usize, batch_max: usize) -> RpcOptions {
     RpcOptions { window, batch_max, ..RpcOptions::default() }
@@ -194,13 +195,13 @@ impl Caller<'_> {
         let asks: Vec<Ask> = (0..count).map(|_| self.course.ask()).collect();
         let results = self.ep.block_on(self.client.call_many(self.ep, &asks));
         assert_eq!(results.len(), count);
-        let ended = asks.into_iter().zip(results).map(|(ask, result)| self.end(ask, result));
-        ended.fold(true, |all, one| all && one)
+        let ended: Vec<bool> = asks.into_iter().zip(results).map(|(ask, result)| self.end(ask, result)).collect();
+        ended.into_iter().all(|one| one)
     }
 }
 
 /// Node 0 has a server whose requests its service thread handles; the others have a client each.
-fn open_on_service(cluster: &Cluster, course: &Rc<Course>, options: RpcOptions) -> Result<Vec<Client<Ask, Told>>> {
+fn open_on_service(cluster: &Cluster, course: &Rc<Course>, options: RpcOptions) -> Result<Clients> {
     let effects = Arc::clone(&course.effects);
     open_with(cluster, course, options, move |node| {
         let effects = Arc::clone(&effects);
@@ -210,12 +211,7 @@ fn open_on_service(cluster: &Cluster, course: &Rc<Course>, options: RpcOptions) 
 }
 
 /// Node 0 has a server, and threads that handle its requests.
-fn open_on_threads(
-    cluster: &Cluster,
-    course: &Rc<Course>,
-    options: RpcOptions,
-    threads: usize,
-) -> Result<Vec<Client<Ask, Told>>> {
+fn open_on_threads(cluster: &Cluster, course: &Rc<Course>, options: RpcOptions, threads: usize) -> Result<Clients> {
     let (server, clients) = open_with(cluster, course, options, move |node| Server::open(node, "rpc", options))?;
     for _ in 0..threads {
         serve(cluster, course, &server);
@@ -228,13 +224,13 @@ fn open_with(
     course: &Rc<Course>,
     options: RpcOptions,
     server: impl Fn(&Node) -> Result<Server<Ask, Told>> + 'static,
-) -> Result<(Server<Ask, Told>, Vec<Client<Ask, Told>>)> {
+) -> Result<(Server<Ask, Told>, Clients)> {
     let opened = cluster.on_each(move |node| match node.id() {
         NodeId(0) => Ok((Some(server(node)?), None)),
         _ => Ok((None, Some(Client::open(node, "rpc", NodeId(0), options)?))),
     })?;
     let (servers, clients): (Vec<_>, Vec<_>) = opened.into_iter().unzip();
-    let clients: Vec<Client<Ask, Told>> = clients.into_iter().flatten().collect();
+    let clients: Clients = clients.into_iter().flatten().collect();
     let server = servers.into_iter().flatten().next().expect("node 0 has it");
     course.keep((server.clone(), clients.clone()));
     Ok((server, clients))

@@ -33,7 +33,7 @@ fn requests_and_replies_of_all_lengths_come_back_as_they_were() {
     let client = Client::<ByteString, ByteString>::open(&nodes[1], "rpc", nodes[0].id(), options).expect("a client");
     let ep = nodes[1].endpoint().expect("an endpoint");
     for len in 0..=600usize {
-        let request: Vec<u8> = (0..len).map(|at| (at * 7 ^ len) as u8).collect();
+        let request: Vec<u8> = (0..len).map(|at| ((at * 7) ^ len) as u8).collect();
         let reply = ep.block_on(client.call(&ep, &request.as_slice().into())).expect("a reply");
         assert!(reply.iter().eq(request.iter().rev()), "{len}");
     }

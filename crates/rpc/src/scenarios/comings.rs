@@ -23,12 +23,12 @@ fn open(node: &Node, server: u16) -> Result<Client<Ask, Told>> {
 /// A node closes its client, of which a repeated request may still be under way, and opens it again.
 fn opened_again() -> Scenario {
     let about = "a late request of an earlier opening has no effect in a later one";
-    opens_again("rpc/opened-again", about, 1)
+    opens_again("rpc/opened-again", about, 1).kills(&["rpc-any-session"])
 }
 
 fn opened_again_threads() -> Scenario {
     let about = "a thread of a server that is slow handles no request of an earlier opening again";
-    opens_again("rpc/opened-again-threads", about, 2)
+    opens_again("rpc/opened-again-threads", about, 2).kills(&["rpc-late-look"])
 }
 
 fn opens_again(name: &str, about: &str, threads: usize) -> Scenario {
@@ -127,6 +127,7 @@ fn client_goes(name: &str, about: &str, leaves: bool) -> Scenario {
 
 fn client_leaves() -> Scenario {
     client_goes("rpc/client-leaves", "a client at the place of one that has left has calls of its own", true)
+        .kills(&["rpc-counts-on"])
 }
 
 fn client_dies() -> Scenario {

@@ -67,6 +67,7 @@ fn server_dies() -> Scenario {
         Ok(())
     })
     .faults(Faults::new().crashes(1).of([0]))
+    .kills(&["rpc-waits-for-dead", "rpc-says-never"])
 }
 
 /// The same for several requests in a put, and several puts.

@@ -4,6 +4,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use farfield_check::{Scenario, choose};
+use farfield_fabric::NodeId;
 
 use super::{Ask, Course, Ended, Told, calls, open_on_service, open_on_threads, open_with, options};
 use crate::{Client, NoReply, Server};
@@ -39,6 +40,7 @@ fn service() -> Scenario {
         }
         Ok(())
     })
+    .kills(&["rpc-torn", "rpc-any-reply"])
 }
 
 /// Two threads handle the requests of two threads of one node.
@@ -54,6 +56,7 @@ fn threads() -> Scenario {
         }
         Ok(())
     })
+    .kills(&["rpc-two-take"])
 }
 
 /// A thread has several calls under way, and waits for them in another order.
@@ -90,6 +93,7 @@ fn window() -> Scenario {
         }
         Ok(())
     })
+    .kills(&["rpc-window"])
 }
 
 /// More requests than one put carries, and more puts than there are slots.
@@ -125,6 +129,7 @@ fn given_up() -> Scenario {
             Ok(())
         },
     )
+    .kills(&["rpc-number-reused"])
 }
 
 /// Requests are put several times each.
@@ -138,6 +143,7 @@ fn retried() -> Scenario {
         });
         Ok(())
     })
+    .kills(&["rpc-twice", "rpc-renumbered"])
 }
 
 /// The repeated request of one thread may land after the next request of another one, in the same slot.
@@ -154,6 +160,7 @@ fn retried_by_two() -> Scenario {
         }
         Ok(())
     })
+    .kills(&["rpc-not-repeated"])
 }
 
 /// Calls time out at any moment, and are waited for again.
@@ -245,6 +252,7 @@ fn no_reply() -> Scenario {
         });
         Ok(())
     })
+    .kills(&["rpc-forgets"])
 }
 
 /// The server is dropped while calls are under way.
@@ -255,8 +263,7 @@ fn closed() -> Scenario {
             let options = options(1, 1);
             match node.id().index() {
                 0 => Server::<Ask, Told>::open(node, "rpc", options).map(|server| (Some(server), None)),
-                _ => Client::<Ask, Told>::open(node, "rpc", farfield_fabric::NodeId(0), options)
-                    .map(|client| (None, Some(client))),
+                _ => Client::<Ask, Told>::open(node, "rpc", NodeId(0), options).map(|client| (None, Some(client))),
             }
         })?;
         let (mut servers, mut clients): (Vec<_>, Vec<_>) = opened.into_iter().unzip();
@@ -282,4 +289,5 @@ fn closed() -> Scenario {
         });
         Ok(())
     })
+    .kills(&["rpc-closed-silently"])
 }
