@@ -194,13 +194,14 @@ fn calls_cost_what_they_say() {
         // A wait of 10 ms would put a request again.
         assert!(many.join().unwrap() >= 3);
     });
-    // Looks that find nothing cost nothing.
+    // Looks that find nothing cost nothing; the first may find a request that was put again.
+    server.try_serve(&near, sum).unwrap();
     assert_eq!(costs(&near, async { server.try_serve(&near, sum) }, [0; 4]), 0);
-    // The client's wait puts its request again, after 10 ms.
+    // The client's wait puts its request again: after 10 ms, then after 20, 40 and 80 more. A busy machine wakes it later.
     let mut call = costs(&far, client.begin(&far, &[1, 2, 3]), [1, 0, 0, 0]);
-    let soon = far.now() + Duration::from_millis(15);
-    let (_, counts) = far.block_on(far.counted(call.wait_deadline(soon)));
-    assert_eq!(card(counts), [1, 0, 0, 0]);
+    let later = far.now() + Duration::from_millis(200);
+    let (_, counts) = far.block_on(far.counted(call.wait_deadline(later)));
+    assert!((1..=4).contains(&counts.puts) && card(counts)[1..] == [0; 3], "{:?}", card(counts));
 }
 
 #[test]

@@ -18,7 +18,7 @@ pub(super) fn judge(story: &Story, findings: &mut Findings) {
 
 #[cfg(test)]
 mod tests {
-    use super::super::tests::{call, counts, found};
+    use super::super::tests::{call, counts, found, judged, story};
     use super::*;
     use crate::chaos::log::Answer;
 
@@ -33,7 +33,7 @@ mod tests {
     #[test]
     fn a_call_counts_once() {
         let right = || vec![called(1, 10, 0), called(2, 20, 1), counted(2)];
-        assert_eq!(counts(judge, right()), [("calls of servers", 2), ("counts of servers", 1)]);
+        assert_eq!(counts(&judged(judge, &story(right()))), [("calls of servers", 2), ("counts of servers", 1)]);
         assert_eq!(found(judge, vec![called(1, 10, 0), called(2, 20, 0)]).len(), 2, "twice the same");
         assert_eq!(found(judge, vec![called(1, 10, 0), called(2, 20, 1), counted(3)]).len(), 1, "one counted twice");
         assert_eq!(found(judge, vec![called(1, 10, 1), called(2, 20, 0)]).len(), 1, "in another order");
