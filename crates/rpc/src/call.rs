@@ -9,7 +9,7 @@ use farfield_fabric::{self as fabric, Buf, ErrorKind as FabricError, Instant, Re
 
 use crate::client::Link;
 use crate::errors::{EffectUnknown, NoReply, ReplyTooLong, ServerClosed};
-use crate::layout::{HEADER, Image, SESSION, Status, call_word, seal, values_of, words_of};
+use crate::layout::{HEADER, Image, OPENING, Status, call_word, seal, values_of, words_of};
 
 /// A request without a reply is put again after such a pause, which doubles. The first may have been lost with a connection, or its reply
 /// refused; or a late put has overwritten one of them.
@@ -55,7 +55,7 @@ impl<'a> Frame<'a> {
         for request in requests {
             at += request.encode(&mut image[at..]);
         }
-        seal(&mut image, call_word(number, 0), link.session, requests.len());
+        seal(&mut image, call_word(number, 0), link.opening, requests.len());
         Ok(Frame { link, endpoint, slot, number, attempt: 0, image, again: None, has_ended: false })
     }
 
@@ -81,7 +81,7 @@ impl<'a> Frame<'a> {
         let mut image = self.endpoint.buf::<u64>(self.image.len())?;
         image.copy_from_slice(&self.image);
         let values = values_of(&image);
-        seal(&mut image, call_word(self.number, self.attempt), self.link.session, values);
+        seal(&mut image, call_word(self.number, self.attempt), self.link.opening, values);
         self.endpoint.put(self.target(), &image).detach()?;
         self.image = image;
         Ok(())
@@ -111,7 +111,7 @@ impl<'a> Frame<'a> {
             }
         }
         self.has_ended = true;
-        debug_assert_eq!(image[SESSION], link.session);
+        debug_assert_eq!(image[OPENING], link.opening);
         Ok(image)
     }
 

@@ -11,7 +11,7 @@ use farfield_fabric::{GroupKey, Instant, NodeId, Region, RemotePtr, Word};
 
 use crate::call::{BatchCall, Call, Frame};
 use crate::errors::{ServerClosed, WindowFull};
-use crate::layout::{self, CALL, Image, Layout, SESSION, check_length, number_of, values_of};
+use crate::layout::{self, CALL, Image, Layout, OPENING, check_length, number_of, values_of};
 use crate::options::RpcOptions;
 
 /// The calls, as they are measured.
@@ -66,7 +66,7 @@ pub(crate) struct Link {
     pub(crate) options: RpcOptions,
     layout: Layout,
     /// Where the replies are: as a word, the name of this opening of this node.
-    pub(crate) session: u64,
+    pub(crate) opening: u64,
     replies: Region,
     /// The server's slots for this node.
     requests: RemotePtr<u64>,
@@ -108,9 +108,9 @@ impl<Req: Value, Rep: Value> Client<Req, Rep> {
         let place = node.rank_of(node.id());
         let requests =
             object.remote::<u64>(server, "requests")?.byte_add(layout.request_at(place * options.window) as u64);
-        let session = replies.remote::<u64>(0).packed();
+        let opening = replies.remote::<u64>(0).packed();
         let slots = (0..options.window).map(|_| Word::new(FREE)).collect();
-        let link = Link { object, server, options, layout, session, replies, requests, slots };
+        let link = Link { object, server, options, layout, opening, replies, requests, slots };
         Ok(Client { link: Arc::new(link), types: PhantomData })
     }
 
@@ -417,7 +417,7 @@ impl Link {
         let words = self.replies.words(self.layout.reply_at(slot), self.layout.reply_words);
         let is_it = |call: u64| number_of(call) == number;
         // A look at one word, as a rule.
-        is_it(words[CALL].load()) && layout::read(words, image) && is_it(image[CALL]) && image[SESSION] == self.session
+        is_it(words[CALL].load()) && layout::read(words, image) && is_it(image[CALL]) && image[OPENING] == self.opening
     }
 
     /// Where the request of a slot is put.

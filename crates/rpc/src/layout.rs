@@ -6,7 +6,7 @@
 //!   +8  ├─────────────────────────┬───────────┤
 //!       │ number of the call (48) │ attempt   │  the number counts the calls of this slot, from 1
 //!   +16 ├─────────────────────────┴───────────┤
-//!       │ session: where the replies go       │  of the client: no two of them are the same
+//!       │ opening: where the replies go       │  of the client: no two of them are the same
 //!   +24 ├─────────────────────────┬───────────┤
 //!       │ words behind this (32)  │ values    │
 //!   +32 ├─────────────────────────┴───────────┤
@@ -29,7 +29,7 @@ use crate::options::RpcOptions;
 
 pub(crate) const CHECK: usize = 0;
 pub(crate) const CALL: usize = 1;
-pub(crate) const SESSION: usize = 2;
+pub(crate) const OPENING: usize = 2;
 const SHAPE: usize = 3;
 /// Words before the values of a request.
 pub(crate) const HEADER: usize = 4;
@@ -98,9 +98,9 @@ pub(crate) fn number_of(word: u64) -> u64 {
 }
 
 /// Writes all of the header but the hash, and then the hash.
-pub(crate) fn seal(image: &mut [u64], call: u64, session: u64, values: usize) {
+pub(crate) fn seal(image: &mut [u64], call: u64, opening: u64, values: usize) {
     image[CALL] = call;
-    image[SESSION] = session;
+    image[OPENING] = opening;
     image[SHAPE] = ((image.len() - HEADER) as u64) << 32 | values as u64;
     image[CHECK] = hash_of(image);
 }
@@ -217,8 +217,8 @@ impl Replies {
         self.values
     }
 
-    pub(crate) fn seal(&mut self, call: u64, session: u64) {
-        seal(&mut self.image, call, session, self.values);
+    pub(crate) fn seal(&mut self, call: u64, opening: u64) {
+        seal(&mut self.image, call, opening, self.values);
     }
 }
 

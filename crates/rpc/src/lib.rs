@@ -13,8 +13,8 @@
 //!      │ place 1, slot 0              │                        │ …                            │
 //!      │ …                            │                        └──────────────────────────────┘
 //!      └──────────────────────────────┘
-//!   a slot of either: hash (64) │ number (48), attempt (16) │ session (64) │ words (32), values (32) │ values …
-//! in the server's own memory, for each slot: the session and number of its last call, and the message with its replies
+//!   a slot of either: hash (64) │ number (48), attempt (16) │ opening (64) │ words (32), values (32) │ values …
+//! in the server's own memory, for each slot: the opening and number of its last call, and the message with its replies
 //! ```
 //!
 //! # Algorithm
@@ -27,10 +27,10 @@
 //! a client may put a request as often as it likes. It does so by itself, 10 ms after it began to wait, and then at most every 100 ms. A
 //! message with a lower number is late, and is ignored.
 //!
-//! *Sessions.* The session is the address of the client's region, which no two openings have in common: an address that was freed is not
-//! given out again, and another incarnation of the node has another node number. When a client is opened, the nodes' service
-//! threads tell the server its address. The server handles messages of the present session of each place alone, and begins to count anew
-//! with another one.
+//! *Openings.* A message names the opening of the client that it belongs to, by the address of the client's region. No two openings have an
+//! address in common: one that was freed is not given out again, and another incarnation of the node has another node number. When a
+//! client is opened, the nodes' service threads tell the server its address. The server handles messages of the present opening of each
+//! place alone, and begins to count anew with another one.
 //!
 //! *A slot is used again* for the next call when its reply was read. A call that was given up leaves it: it is free when the reply is there,
 //! and before, if no other slot is left. Then the server may miss a call that was given up; it never takes one for another.
@@ -48,7 +48,7 @@
 //! *Read before reuse.* A client reads a reply before it puts the slot's next request (`CR → NLR`), and the server reads a request before it puts
 //! its reply.
 //!
-//! *Two threads of a server.* One claims a slot. It compares the session again after the claim: what it has read may be of a session
+//! *Two threads of a server.* One claims a slot. It compares the opening again after the claim: what it has read may be of an opening
 //! that was replaced meanwhile, and the other thread may have counted anew.
 //!
 //! # Costs
@@ -71,7 +71,7 @@
 //! # When a node dies, or leaves
 //!
 //! *A client's.* Requests that it has put are handled, or not. Its replies go nowhere. Its slots are the next client's of its place: a
-//! session of its own, with numbers from 1. The other clients notice nothing.
+//! opening of its own, with numbers from 1. The other clients notice nothing.
 //!
 //! *The server's.* A call that is under way ends with [`EffectUnknown`] as soon as nothing of the server can land any more, and its reply
 //! has not. A call that begins later ends with the fabric's error, which says that nothing has happened. The server's memory is
@@ -88,7 +88,7 @@
 //! in its memory alone: exactly-once ends with it. For what has to outlive a server, use a [replicated log](https://docs.rs/farfield-mu).
 //!
 //! Source: the shape is that of FaRM's and HERD's message slots (Dragojević et al., NSDI 2014; Kalia et al., SIGCOMM 2014), with Birrell and
-//! Nelson's last reply of each activity (1984). Sessions, hashes and slots that several endpoints share are ours.
+//! Nelson's last reply of each activity (1984). Openings, hashes and slots that several endpoints share are ours.
 
 #![forbid(unsafe_code)]
 

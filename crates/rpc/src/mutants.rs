@@ -21,17 +21,17 @@ farfield_core::mutants! {
     /// *Scenario:* `rpc/threads`.
     RPC_TWO_TAKE = "rpc-two-take" in "Rpc":
         "Two threads of a server handle one request.";
-    /// *Missing:* a new count for a new session. Needs no reordering.
+    /// *Missing:* a new count for a new opening. Needs no reordering.
     ///
     /// *Scenario:* `rpc/client-leaves`.
     RPC_COUNTS_ON = "rpc-counts-on" in "Rpc":
         "The calls of a client at the place of an earlier one are taken for repetitions of its calls.";
-    /// *Missing:* the comparison of the session: the late `NRW` of an earlier opening's request is served.
+    /// *Missing:* the comparison of the opening: the late `NRW` of an earlier opening's request is served.
     ///
     /// *Scenario:* `rpc/opened-again`.
-    RPC_ANY_SESSION = "rpc-any-session" in "Rpc":
+    RPC_ANY_OPENING = "rpc-any-opening" in "Rpc":
         "A request of an earlier opening of the client is handled as that of the present one.";
-    /// *Missing:* the second comparison of the session, after the claim: of two threads of the server one has read a request before, and
+    /// *Missing:* the second comparison of the opening, after the claim: of two threads of the server one has read a request before, and
     /// takes it when it was handled, and the node has opened its client again. Needs no reordering.
     ///
     /// *Scenario:* `rpc/opened-again-threads`.

@@ -6,24 +6,24 @@ use farfield_core::toolkit::{ErrorContext, Hold, Object};
 use farfield_core::{Endpoint, Node, Result, Value};
 use farfield_fabric::{self as fabric, ErrorKind as FabricError, LocalMutex, NodeId, Region, RemotePtr, Word};
 
-use crate::layout::{self, CALL, CHECK, HEADER, Image, Layout, Replies, SESSION, Status, number_of, values_of};
+use crate::layout::{self, CALL, CHECK, HEADER, Image, Layout, OPENING, Replies, Status, number_of, values_of};
 use crate::options::RpcOptions;
 
 /// By place: where the replies to its present client go, or 0.
-pub(crate) struct Sessions(Box<[Word]>);
+pub(crate) struct Openings(Box<[Word]>);
 
-impl Sessions {
-    pub(crate) fn new(places: usize) -> Sessions {
-        Sessions((0..places).map(|_| Word::new(0)).collect())
+impl Openings {
+    pub(crate) fn new(places: usize) -> Openings {
+        Openings((0..places).map(|_| Word::new(0)).collect())
     }
 
     /// A node has opened a client. Runs on the service thread.
-    pub(crate) fn opened(&self, place: usize, from: NodeId, session: u64) {
+    pub(crate) fn opened(&self, place: usize, from: NodeId, opening: u64) {
         let word = &self.0[place];
         let earlier = word.load();
         // An announcement of an earlier incarnation may be late.
         if earlier == 0 || RemotePtr::<u64>::from_packed(earlier).node() <= from {
-            word.store(session);
+            word.store(opening);
         }
     }
 }
@@ -36,7 +36,7 @@ pub(crate) struct Core {
     pub(crate) path: String,
     node: Node,
     requests: Region,
-    sessions: Arc<Sessions>,
+    openings: Arc<Openings>,
     slots: Box<[ServerSlot]>,
     pub(crate) options: RpcOptions,
     layout: Layout,
@@ -58,7 +58,7 @@ struct ServerSlot {
 /// The last call of a slot.
 #[derive(Default)]
 struct Last {
-    session: u64,
+    opening: u64,
     number: u64,
     /// The message with its replies. It is put again if the request comes again.
     reply: Vec<u64>,
@@ -68,7 +68,7 @@ struct Last {
 #[derive(Clone, Copy)]
 pub(crate) struct Claim {
     slot: usize,
-    pub(crate) session: u64,
+    pub(crate) opening: u64,
     call: u64,
     check: u64,
     pub(crate) values: usize,
@@ -105,7 +105,7 @@ impl Core {
     pub(crate) fn new(
         object: &Object,
         requests: Region,
-        sessions: Arc<Sessions>,
+        openings: Arc<Openings>,
         layout: Layout,
         options: RpcOptions,
     ) -> Core {
@@ -115,8 +115,8 @@ impl Core {
             path: object.path().into(),
             node: object.node().for_service(),
             requests,
-            slots: (0..sessions.0.len() * options.window).map(slot).collect(),
-            sessions,
+            slots: (0..openings.0.len() * options.window).map(slot).collect(),
+            openings,
             options,
             layout,
             next: Word::new(0),
@@ -128,8 +128,8 @@ impl Core {
     pub(crate) fn close(&self, endpoint: Option<&Endpoint>) {
         self.is_closed.store(1);
         if let Some(endpoint) = endpoint {
-            for session in self.sessions.0.iter().map(Word::load).filter(|session| *session != 0) {
-                let _ = endpoint.put_value(RemotePtr::<u64>::from_packed(session), 1).detach();
+            for opening in self.openings.0.iter().map(Word::load).filter(|opening| *opening != 0) {
+                let _ = endpoint.put_value(RemotePtr::<u64>::from_packed(opening), 1).detach();
             }
         }
         self.node.fabric().wake_service();
@@ -151,16 +151,16 @@ impl Core {
         self.requests.words(self.layout.request_at(slot), self.layout.request_words)
     }
 
-    /// Looks at the slots of nodes with clients, from one on and round, until a look gives a value. It gets the slot, and the session of its
+    /// Looks at the slots of nodes with clients, from one on and round, until a look gives a value. It gets the slot, and the opening of its
     /// node.
     fn scan<T>(&self, first: usize, mut look: impl FnMut(usize, u64) -> Option<T>) -> Option<T> {
-        let (window, places) = (self.layout.window, self.sessions.0.len());
+        let (window, places) = (self.layout.window, self.openings.0.len());
         let (mut place, index) = (first / window, first % window);
         for turn in 0..=places {
-            let session = self.sessions.0[place].load();
-            if session != 0 {
+            let opening = self.openings.0[place].load();
+            if opening != 0 {
                 let slots = if turn == 0 { index } else { 0 }..if turn == places { index } else { window };
-                let found = slots.map(|index| place * window + index).find_map(|slot| look(slot, session));
+                let found = slots.map(|index| place * window + index).find_map(|slot| look(slot, opening));
                 if found.is_some() {
                     return found;
                 }
@@ -178,44 +178,44 @@ impl Core {
     }
 
     /// Whether a message is there that needs an answer. It reads words only, so that a look that finds nothing changes nothing.
-    fn is_ready(&self, slot: usize, session: u64, image: &mut Image) -> bool {
+    fn is_ready(&self, slot: usize, opening: u64, image: &mut Image) -> bool {
         if !self.is_changed(slot) {
             return false;
         }
         let words = self.message(slot);
-        words[SESSION].load() == session && layout::read(words, image) && image[SESSION] == session
+        words[OPENING].load() == opening && layout::read(words, image) && image[OPENING] == opening
     }
 
     pub(crate) fn is_any_ready(&self, image: &mut Image) -> bool {
-        self.scan(0, |slot, session| self.is_ready(slot, session, image).then_some(())).is_some()
+        self.scan(0, |slot, opening| self.is_ready(slot, opening, image).then_some(())).is_some()
     }
 
     /// Takes the message of a slot, if there is one. An old one is dealt with.
-    fn take(&self, endpoint: &Endpoint, slot: usize, session: u64, image: &mut Image) -> Found {
+    fn take(&self, endpoint: &Endpoint, slot: usize, opening: u64, image: &mut Image) -> Found {
         let of = &self.slots[slot];
-        if !self.is_ready(slot, session, image) || of.is_taken.compare_exchange(0, 1).is_err() {
+        if !self.is_ready(slot, opening, image) || of.is_taken.compare_exchange(0, 1).is_err() {
             return Found::None;
         }
         // Another thread may have dealt with it in between. So may a later incarnation of the node have come, or another opening: then
         // what is known of the slot is about that one.
-        let is_current = self.sessions.0[slot / self.layout.window].load() == session;
+        let is_current = self.openings.0[slot / self.layout.window].load() == opening;
         if image[CHECK] == of.done.load() || !is_current {
             of.is_taken.store(0);
             return Found::None;
         }
         let (call, check) = (image[CALL], image[CHECK]);
         let mut last = of.last.lock();
-        if last.session != session {
-            (last.session, last.number) = (session, 0);
+        if last.opening != opening {
+            (last.opening, last.number) = (opening, 0);
         }
         if number_of(call) > last.number {
             last.number = number_of(call);
-            return Found::New(Claim { slot, session, call, check, values: values_of(image) });
+            return Found::New(Claim { slot, opening, call, check, values: values_of(image) });
         }
         // It was handled before: nothing happens again. A message of an earlier call is late, and needs no answer.
         let mut is_refused = false;
         if number_of(call) == last.number {
-            is_refused = self.put(endpoint, slot, session, &last.reply);
+            is_refused = self.put(endpoint, slot, opening, &last.reply);
         }
         drop(last);
         of.done.store(if is_refused { 0 } else { check });
@@ -227,8 +227,8 @@ impl Core {
     pub(crate) fn next(&self, endpoint: &Endpoint, image: &mut Image) -> (Option<Claim>, Served) {
         let mut served = Served::default();
         let first = self.next.glance() as usize;
-        let claim = self.scan(if first < self.slots.len() { first } else { 0 }, |slot, session| {
-            match self.take(endpoint, slot, session, image) {
+        let claim = self.scan(if first < self.slots.len() { first } else { 0 }, |slot, opening| {
+            match self.take(endpoint, slot, opening, image) {
                 Found::New(claim) => {
                     // The others have their turn before this one has another.
                     self.next.store(slot as u64 + 1);
@@ -249,8 +249,8 @@ impl Core {
         handler: &mut impl FnMut(NodeId, Req) -> Rep,
     ) -> Served {
         let (mut served, mut image) = (Served::default(), Image::new());
-        self.scan(0, |slot, session| {
-            match self.take(endpoint, slot, session, &mut image) {
+        self.scan(0, |slot, opening| {
+            match self.take(endpoint, slot, opening, &mut image) {
                 Found::New(claim) => {
                     served.is_refused |= self.handle(endpoint, claim, &image, handler);
                     served.handled += claim.values;
@@ -290,9 +290,9 @@ impl Core {
 
     /// Answers a message that this thread has taken. Whether the put was refused: then a later look puts it again.
     pub(crate) fn answer(&self, endpoint: &Endpoint, claim: Claim, mut replies: Replies) -> bool {
-        replies.seal(claim.call, claim.session);
+        replies.seal(claim.call, claim.opening);
         self.keep(claim, &replies.image);
-        let is_refused = self.put(endpoint, claim.slot, claim.session, &replies.image);
+        let is_refused = self.put(endpoint, claim.slot, claim.opening, &replies.image);
         if is_refused {
             self.slots[claim.slot].done.store(0);
         }
@@ -302,7 +302,7 @@ impl Core {
     /// The message is not answered: the next thread that looks says so to the client.
     pub(crate) fn give_up(&self, claim: Claim) {
         let mut replies = Replies::all(Status::None, claim.values);
-        replies.seal(claim.call, claim.session);
+        replies.seal(claim.call, claim.opening);
         self.keep(Claim { check: 0, ..claim }, &replies.image);
         self.node.fabric().wake_local();
         self.node.fabric().wake_service();
@@ -321,9 +321,9 @@ impl Core {
     }
 
     /// Puts replies to the client. Whether that was refused, so that it has to be repeated. A client that is gone needs none.
-    fn put(&self, endpoint: &Endpoint, slot: usize, session: u64, replies: &[u64]) -> bool {
+    fn put(&self, endpoint: &Endpoint, slot: usize, opening: u64, replies: &[u64]) -> bool {
         let to =
-            RemotePtr::<u64>::from_packed(session).byte_add(self.layout.reply_at(slot % self.layout.window) as u64);
+            RemotePtr::<u64>::from_packed(opening).byte_add(self.layout.reply_at(slot % self.layout.window) as u64);
         let put = || {
             let mut image = endpoint.buf::<u64>(replies.len())?;
             image.copy_from_slice(replies);
@@ -335,7 +335,7 @@ impl Core {
 
 impl Claim {
     pub(crate) fn client(&self) -> NodeId {
-        RemotePtr::<u64>::from_packed(self.session).node()
+        RemotePtr::<u64>::from_packed(self.opening).node()
     }
 }
 

@@ -12,7 +12,7 @@ use crate::client::described;
 use crate::incoming::Incoming;
 use crate::layout::{self, HEADER, Image, Layout};
 use crate::options::RpcOptions;
-use crate::requests::{Claim, Core, Served, Sessions};
+use crate::requests::{Claim, Core, Openings, Served};
 use crate::service::Service;
 
 /// Handles the requests of clients on other nodes.
@@ -301,18 +301,18 @@ fn open<Req: Value, Rep: Value>(node: &Node, path: &str, options: RpcOptions, gr
     let layout = Layout::new::<Req, Rep>(&options, places, path)?;
     let mut regions = Regions::new(node);
     let requests = regions.alloc("requests", group, layout.requests_bytes).of(path)?;
-    let sessions = Arc::new(Sessions::new(places));
-    let (of_clients, here) = (Arc::clone(&sessions), node.for_service());
+    let openings = Arc::new(Openings::new(places));
+    let (of_clients, here) = (Arc::clone(&openings), node.for_service());
     let connected = move |from: NodeId, theirs: &ObjectDescriptor| {
         let replies =
             theirs.regions.iter().find(|region| region.0 == "replies" && region.2 == layout.replies_bytes as u64);
-        let Some((_, session, _)) = replies else { return };
-        of_clients.opened(here.rank_of(from), from, *session);
+        let Some((_, opening, _)) = replies else { return };
+        of_clients.opened(here.rank_of(from), from, *opening);
         // A request may have come before.
         here.fabric().wake_local();
     };
     let builder = ObjectBuilder::new(node, path, "Rpc").layout(&described::<Req, Rep>(&options)).homes(&[node.id()]);
     let object = builder.regions(regions).on_connect(connected).open()?;
-    let core = Core::new(&object, requests, sessions, layout, options);
+    let core = Core::new(&object, requests, openings, layout, options);
     Ok(Handle { core: Arc::new(core), object })
 }

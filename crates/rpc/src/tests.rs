@@ -7,7 +7,7 @@ use farfield_core::{ByteString, Endpoint, ErrorKind, Node, Value, local_session}
 use proptest::prelude::*;
 
 use super::*;
-use crate::layout::{CALL, HEADER, Image, Layout, Replies, SESSION, Status};
+use crate::layout::{CALL, HEADER, Image, Layout, OPENING, Replies, Status};
 
 fn options() -> RpcOptions {
     RpcOptions { window: 4, batch_max: 4, ..RpcOptions::default() }
@@ -259,7 +259,7 @@ fn clients_have_to_agree_with_the_server() {
     assert!(matches!(error.kind(), ErrorKind::Mismatch { .. }), "{error}");
 }
 
-fn message(values: &[Vec<u8>], number: u64, attempt: u64, session: u64) -> Image {
+fn message(values: &[Vec<u8>], number: u64, attempt: u64, opening: u64) -> Image {
     let values: Vec<ByteString> = values.iter().map(|value| value.as_slice().into()).collect();
     let mut image = Image::new();
     image.grow(HEADER + layout::words_of(&values));
@@ -267,7 +267,7 @@ fn message(values: &[Vec<u8>], number: u64, attempt: u64, session: u64) -> Image
     for value in &values {
         at += value.encode(&mut image[at..]);
     }
-    layout::seal(&mut image, layout::call_word(number, attempt), session, values.len());
+    layout::seal(&mut image, layout::call_word(number, attempt), opening, values.len());
     image
 }
 
@@ -283,14 +283,14 @@ fn values() -> impl Strategy<Value = Vec<Vec<u8>>> {
 const SLOT: usize = HEADER + 8 * 7;
 
 proptest! {
-    /// A message comes back, with its number, session and values.
+    /// A message comes back, with its number, opening and values.
     #[test]
-    fn messages_come_back(values in values(), number in 1u64..1 << 48, attempt in any::<u16>(), session in any::<u64>()) {
-        let image = message(&values, number, attempt.into(), session);
+    fn messages_come_back(values in values(), number in 1u64..1 << 48, attempt in any::<u16>(), opening in any::<u64>()) {
+        let image = message(&values, number, attempt.into(), opening);
         let mut copy = Image::new();
         prop_assert!(layout::read(&slot_of(&image, SLOT), &mut copy));
         prop_assert_eq!(&*copy, &*image);
-        prop_assert_eq!((layout::number_of(copy[CALL]), copy[SESSION]), (number, session));
+        prop_assert_eq!((layout::number_of(copy[CALL]), copy[OPENING]), (number, opening));
         let decoded = layout::decode::<ByteString>(&copy[HEADER..], layout::values_of(&copy)).expect("its values");
         prop_assert!(decoded.iter().map(|value| value.to_vec()).eq(values));
     }

@@ -23,7 +23,7 @@ fn open(node: &Node, server: u16) -> Result<Client<Ask, Told>> {
 /// A node closes its client, of which a repeated request may still be under way, and opens it again.
 fn opened_again() -> Scenario {
     let about = "a late request of an earlier opening has no effect in a later one";
-    opens_again("rpc/opened-again", about, 1).kills(&["rpc-any-session"])
+    opens_again("rpc/opened-again", about, 1).kills(&["rpc-any-opening"])
 }
 
 fn opened_again_threads() -> Scenario {
