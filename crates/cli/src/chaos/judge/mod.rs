@@ -10,6 +10,7 @@ mod locks;
 pub(super) mod pace;
 mod queue;
 mod ring;
+mod rpc;
 mod swarm;
 mod turns;
 mod vars;
@@ -154,7 +155,8 @@ pub(super) fn judge(story: &mut Story) -> Findings {
     for (what, nodes) in [("nodes come under load", story.newcomers.len()), ("deaths found out", story.deaths.len())] {
         findings.count(what, nodes as u64);
     }
-    let of_objects = [kv::judge, queue::judge, locks::judge, ring::judge, barrier::judge, vars::judge, swarm::judge];
+    let of_objects =
+        [kv::judge, queue::judge, locks::judge, ring::judge, barrier::judge, vars::judge, rpc::judge, swarm::judge];
     let of_replicas = [wrdt::judge, turns::judge, entries::judge];
     for judge in of_objects.into_iter().chain(of_replicas).chain([errors::judge, custom::judge]) {
         judge(story, &mut findings);
@@ -239,6 +241,7 @@ mod tests {
             done(0, Op::Send { ring: 0, number: 0 }, Answer::Changed(false)),
             done(0, Op::Meet { path: "chaos/0/barrier-0".into(), round: 1, again: false }, Answer::Done),
             done(0, Op::Add { counter: 0 }, Answer::Value(0)),
+            done(0, Op::Call { server: 0 }, Answer::Value(0)),
             done(0, Op::Swarm { key: 1, op: KvOp::Get }, Answer::Found(None)),
             done(0, Op::Ledger { op: LedgerOp::Deposit(1) }, Answer::Changed(true)),
             done(0, Op::Grab { of: Turns::Mutex }, Answer::Value(1)),
@@ -253,7 +256,8 @@ mod tests {
             ("calls cut off within their time", 1),
             ("calls of guest", 1),
             ("calls of replicated types", 1),
-            ("calls within their time", 11),
+            ("calls of servers", 1),
+            ("calls within their time", 12),
             ("deaths found out", 1),
             ("deaths of waiters", 0),
             ("entries decided", 0),

@@ -1,0 +1,318 @@
+//! The server, and the ways to handle its requests.
+
+use core::fmt;
+use core::marker::PhantomData;
+use std::sync::Arc;
+
+use farfield_core::toolkit::{ErrorContext, Object, ObjectBuilder, ObjectDescriptor, RefusedPause, Regions};
+use farfield_core::{Endpoint, Node, Result, Value};
+use farfield_fabric::{GroupKey, Instant, NodeId};
+
+use crate::client::described;
+use crate::incoming::Incoming;
+use crate::layout::{self, HEADER, Image, Layout};
+use crate::options::RpcOptions;
+use crate::requests::{Claim, Core, Openings, Served};
+use crate::service::Service;
+
+/// Handles the requests of clients on other nodes.
+///
+/// Either threads of its node serve, when they have time and as many as there are; or the node's service thread does
+/// ([`Server::open_on_service`]). The handle can be cloned, and is used by any threads of its node at once.
+///
+/// ```
+/// use farfield_rpc::{Client, RpcOptions, Server};
+/// # let nodes = farfield::local_session(2)?; let options = RpcOptions::default();
+/// let server = Server::<u64, u64>::open(&nodes[0], "sum", options)?;
+/// let mut sum = 0;
+/// let thread = nodes[0].spawn("serves", move |ep| {
+///     let deadline = ep.now() + std::time::Duration::from_millis(200);
+///     let handled = ep.block_on(server.serve(&ep, deadline, |_, request| {
+///         sum += request;
+///         sum
+///     }));
+///     assert_eq!(handled.unwrap(), 2);
+/// })?;
+/// let client = Client::<u64, u64>::open(&nodes[1], "sum", nodes[0].id(), options)?;
+/// let ep = nodes[1].endpoint()?;
+/// assert_eq!(ep.block_on(client.call(&ep, &3))?, 3);
+/// assert_eq!(ep.block_on(client.call(&ep, &4))?, 7);
+/// # thread.join().unwrap(); Ok::<(), farfield::Error>(())
+/// ```
+pub struct Server<Req: Value, Rep: Value> {
+    handle: Arc<Handle>,
+    types: PhantomData<fn(Req) -> Rep>,
+}
+
+impl<Req: Value, Rep: Value> Clone for Server<Req, Rep> {
+    fn clone(&self) -> Server<Req, Rep> {
+        Server { handle: Arc::clone(&self.handle), types: PhantomData }
+    }
+}
+
+impl<Req: Value, Rep: Value> fmt::Debug for Server<Req, Rep> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Server").field("options", &self.handle.core.options).finish_non_exhaustive()
+    }
+}
+
+/// Closes the server with the last handle.
+struct Handle {
+    core: Arc<Core>,
+    object: Object,
+}
+
+impl Drop for Handle {
+    fn drop(&mut self) {
+        self.core.close(self.object.node().background_endpoint().ok().as_ref());
+    }
+}
+
+impl<Req: Value, Rep: Value> Server<Req, Rep> {
+    /// Opens a server whose requests are handled by threads of this node, with [`Server::serve`], [`Server::serve_next`],
+    /// [`Server::try_serve`] or [`Server::accept`]. It waits for no client.
+    ///
+    /// ```
+    /// # use farfield_rpc::{RpcOptions, Server};
+    /// # let node = farfield::Node::builder().start()?;
+    /// let server = Server::<u64, u64>::open(&node, "double", RpcOptions::default())?;
+    /// # Ok::<(), farfield::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// The path is open already, or clients still use the memory of an earlier server of this node; no memory; invalid options.
+    pub fn open(node: &Node, path: &str, options: RpcOptions) -> Result<Server<Req, Rep>> {
+        let handle = open::<Req, Rep>(node, path, options, GroupKey::SIGNAL)?;
+        Ok(Server { handle: Arc::new(handle), types: PhantomData })
+    }
+
+    /// Opens a server whose requests are handled by the node's service thread: also while all threads of the application compute. The
+    /// handler must be short, and must not wait for another node: the service thread has other work. If it panics, the node is dead.
+    ///
+    /// ```
+    /// # use farfield_rpc::{RpcOptions, Server};
+    /// # let node = farfield::Node::builder().start()?;
+    /// let mut sum = 0;
+    /// let server = Server::<u64, u64>::open_on_service(&node, "sum", RpcOptions::default(), move |_client, request| {
+    ///     sum += request;
+    ///     sum
+    /// })?;
+    /// # Ok::<(), farfield::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`Server::open`].
+    pub fn open_on_service(
+        node: &Node,
+        path: &str,
+        options: RpcOptions,
+        handler: impl FnMut(NodeId, Req) -> Rep + Send + 'static,
+    ) -> Result<Server<Req, Rep>> {
+        // A put to its requests wakes the service thread.
+        let handle = open::<Req, Rep>(node, path, options, GroupKey::SERVICE)?;
+        node.add_poller(Box::new(Service::new(Arc::clone(&handle.core), handler)));
+        Ok(Server { handle: Arc::new(handle), types: PhantomData })
+    }
+
+    /// Handles requests until the deadline, and sleeps while there are none. The result is how many.
+    ///
+    /// ```
+    /// # use farfield_rpc::{RpcOptions, Server};
+    /// # let node = farfield::Node::builder().start()?; let ep = node.endpoint()?;
+    /// # let server = Server::<u64, u64>::open(&node, "double", RpcOptions::default())?;
+    /// let deadline = ep.now() + std::time::Duration::from_millis(5);
+    /// assert_eq!(ep.block_on(server.serve(&ep, deadline, |_client, request| 2 * request))?, 0); // no client has called
+    /// # Ok::<(), farfield::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// This node is evicted.
+    pub async fn serve(
+        &self,
+        endpoint: &Endpoint,
+        deadline: Instant,
+        mut handler: impl FnMut(NodeId, Req) -> Rep,
+    ) -> Result<usize> {
+        let (mut handled, mut pause) = (0, RefusedPause::default());
+        loop {
+            self.core().check_member()?;
+            let served = self.core().serve_all::<Req, Rep>(endpoint, &mut handler);
+            handled += served.handled;
+            if endpoint.now() >= deadline {
+                return Ok(handled);
+            }
+            match self.wait(endpoint, deadline, &served, &mut pause).await {
+                Err(error) if error.is_timeout() => return Ok(handled),
+                waited => waited?,
+            }
+        }
+    }
+
+    /// [`serve`](Self::serve), which it waits for on this thread.
+    ///
+    /// ```
+    /// # use farfield_rpc::{RpcOptions, Server};
+    /// # let node = farfield::Node::builder().start()?; let ep = node.endpoint()?;
+    /// # let server = Server::<u64, u64>::open(&node, "double", RpcOptions::default())?;
+    /// let deadline = ep.now() + std::time::Duration::from_millis(5);
+    /// assert_eq!(server.serve_blocking(&ep, deadline, |_client, request| 2 * request)?, 0); // no client has called
+    /// # Ok::<(), farfield::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As `serve`.
+    pub fn serve_blocking(
+        &self,
+        endpoint: &Endpoint,
+        deadline: Instant,
+        handler: impl FnMut(NodeId, Req) -> Rep,
+    ) -> Result<usize> {
+        endpoint.block_on(self.serve(endpoint, deadline, handler))
+    }
+
+    /// Waits for requests, as long as the endpoint's timeout, and handles those of one put. The result is how many.
+    ///
+    /// ```
+    /// # use farfield_rpc::{Client, RpcOptions, Server};
+    /// # let nodes = farfield::local_session(2)?; let options = RpcOptions::default();
+    /// # let server = Server::<u64, u64>::open(&nodes[0], "double", options)?;
+    /// # let client = Client::<u64, u64>::open(&nodes[1], "double", nodes[0].id(), options)?;
+    /// # let (here, there) = (nodes[0].endpoint()?, nodes[1].endpoint()?);
+    /// let mut call = there.block_on(client.begin(&there, &4))?;
+    /// assert_eq!(here.block_on(server.serve_next(&here, |_client, request| 2 * request))?, 1);
+    /// assert_eq!(there.block_on(call.wait())?, 8);
+    /// # drop(call); Ok::<(), farfield::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// A timeout; this node is evicted.
+    pub async fn serve_next(&self, endpoint: &Endpoint, mut handler: impl FnMut(NodeId, Req) -> Rep) -> Result<usize> {
+        let (deadline, mut image) = (endpoint.deadline(), Image::new());
+        let claim = self.next(endpoint, deadline, &mut image).await?;
+        self.core().handle::<Req, Rep>(endpoint, claim, &image, &mut handler);
+        Ok(claim.values)
+    }
+
+    /// Handles the requests that are there, at most one put of each slot. The result is how many.
+    ///
+    /// ```
+    /// # use farfield_rpc::{RpcOptions, Server};
+    /// # let node = farfield::Node::builder().start()?; let ep = node.endpoint()?;
+    /// # let server = Server::<u64, u64>::open(&node, "double", RpcOptions::default())?;
+    /// assert_eq!(server.try_serve(&ep, |_client, request| 2 * request)?, 0); // between two pieces of other work
+    /// # Ok::<(), farfield::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// This node is evicted.
+    pub fn try_serve(&self, endpoint: &Endpoint, mut handler: impl FnMut(NodeId, Req) -> Rep) -> Result<usize> {
+        self.core().check_member()?;
+        Ok(self.core().serve_all::<Req, Rep>(endpoint, &mut handler).handled)
+    }
+
+    /// Waits for requests, as long as the endpoint's timeout, and takes those of one put, to be answered later and by any thread.
+    ///
+    /// ```
+    /// # use farfield_rpc::{Client, RpcOptions, Server};
+    /// # let nodes = farfield::local_session(2)?; let options = RpcOptions::default();
+    /// # let server = Server::<u64, u64>::open(&nodes[0], "double", options)?;
+    /// # let client = Client::<u64, u64>::open(&nodes[1], "double", nodes[0].id(), options)?;
+    /// # let (here, there) = (nodes[0].endpoint()?, nodes[1].endpoint()?);
+    /// let mut call = there.block_on(client.begin(&there, &4))?;
+    /// let incoming = here.block_on(server.accept(&here))?;
+    /// assert_eq!((incoming.client(), incoming.requests()), (nodes[1].id(), &[4][..]));
+    /// incoming.reply(&here, [8]); // now, or when its result is there
+    /// assert_eq!(there.block_on(call.wait())?, 8);
+    /// # drop(call); Ok::<(), farfield::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// A timeout; this node is evicted.
+    pub async fn accept(&self, endpoint: &Endpoint) -> Result<Incoming<Req, Rep>> {
+        self.accept_deadline(endpoint, endpoint.deadline()).await
+    }
+
+    /// [`Server::accept`] with a deadline.
+    ///
+    /// ```
+    /// # use farfield_rpc::{RpcOptions, Server};
+    /// # let node = farfield::Node::builder().start()?; let ep = node.endpoint()?;
+    /// # let server = Server::<u64, u64>::open(&node, "double", RpcOptions::default())?;
+    /// let deadline = ep.now() + std::time::Duration::from_millis(5);
+    /// assert!(ep.block_on(server.accept_deadline(&ep, deadline)).unwrap_err().is_timeout()); // no client has called
+    /// # Ok::<(), farfield::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As `accept`.
+    pub async fn accept_deadline(&self, endpoint: &Endpoint, deadline: Instant) -> Result<Incoming<Req, Rep>> {
+        let mut image = Image::new();
+        loop {
+            let claim = self.next(endpoint, deadline, &mut image).await?;
+            match layout::decode::<Req>(&image[HEADER..], claim.values) {
+                Some(requests) => return Ok(Incoming::new(Arc::clone(self.core()), claim, requests)),
+                None => self.core().refuse(endpoint, claim),
+            };
+        }
+    }
+
+    fn core(&self) -> &Arc<Core> {
+        &self.handle.core
+    }
+
+    /// Takes the next message, with a copy of it.
+    async fn next(&self, endpoint: &Endpoint, deadline: Instant, image: &mut Image) -> Result<Claim> {
+        let mut pause = RefusedPause::default();
+        loop {
+            self.core().check_member()?;
+            match self.core().next(endpoint, image) {
+                (Some(claim), _) => return Ok(claim),
+                (None, served) => self.wait(endpoint, deadline, &served, &mut pause).await?,
+            }
+        }
+    }
+
+    /// Waits until a request is there; or a little, if the last look could not answer one.
+    async fn wait(
+        &self,
+        endpoint: &Endpoint,
+        deadline: Instant,
+        last: &Served,
+        pause: &mut RefusedPause,
+    ) -> Result<()> {
+        if last.is_refused && endpoint.now() < deadline {
+            pause.wait(endpoint, deadline).await;
+            return Ok(());
+        }
+        let core = self.core();
+        let mut image = Image::new();
+        let mut is_there = || core.is_any_ready(&mut image).then_some(Ok(()));
+        if endpoint.spin_until(&mut is_there).is_some() {
+            return Ok(());
+        }
+        let fails = || core.check_member().err().map(Err);
+        let waited = endpoint.wait_until_or(deadline, is_there, fails).await;
+        waited.waiting_for("a request").of(&core.path)?
+    }
+}
+
+fn open<Req: Value, Rep: Value>(node: &Node, path: &str, options: RpcOptions, group: GroupKey) -> Result<Handle> {
+    let places = node.nodes();
+    let layout = Layout::new::<Req, Rep>(&options, places, path)?;
+    let mut regions = Regions::new(node);
+    let requests = regions.alloc("requests", group, layout.requests_bytes).of(path)?;
+    let openings = Arc::new(Openings::new(places));
+    let (of_clients, here) = (Arc::clone(&openings), node.for_service());
+    let connected = move |from: NodeId, theirs: &ObjectDescriptor| {
+        let replies =
+            theirs.regions.iter().find(|region| region.0 == "replies" && region.2 == layout.replies_bytes as u64);
+        let Some((_, opening, _)) = replies else { return };
+        of_clients.opened(here.rank_of(from), from, *opening);
+        // A request may have come before.
+        here.fabric().wake_local();
+    };
+    let builder = ObjectBuilder::new(node, path, "Rpc").layout(&described::<Req, Rep>(&options)).homes(&[node.id()]);
+    let object = builder.regions(regions).on_connect(connected).open()?;
+    let core = Core::new(&object, requests, openings, layout, options);
+    Ok(Handle { core: Arc::new(core), object })
+}
