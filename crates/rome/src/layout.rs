@@ -1,0 +1,93 @@
+//! Where things lie in the owner's memory, and the words that name them.
+
+use farfield_core::Result;
+use farfield_core::toolkit::region_bytes;
+
+/// The line with the word `stable`.
+pub(crate) const CONTROL_BYTES: usize = 64;
+/// Words of a slot: one cache line.
+pub(crate) const SLOT_WORDS: usize = 8;
+/// The supplemental words of a slot.
+pub(crate) const LOCK: usize = 1;
+pub(crate) const LAST_VERSION: usize = 2;
+pub(crate) const DELETED: usize = 3;
+
+/// An active word: the block in which an object lies, and how many of its words count.
+///
+/// ```text
+/// 63                          32 31                           0
+/// ┌─────────────────────────────┬─────────────────────────────┐
+/// │ block + 1, 0 for none       │ end of base and log (words) │
+/// └─────────────────────────────┴─────────────────────────────┘
+/// ```
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Active {
+    pub(crate) block: u32,
+    pub(crate) end: u32,
+}
+
+impl Active {
+    #[inline]
+    pub(crate) fn of(word: u64) -> Option<Active> {
+        let block = (word >> 32) as u32;
+        (block != 0).then(|| Active { block: block - 1, end: word as u32 })
+    }
+
+    #[inline]
+    pub(crate) fn word(self) -> u64 {
+        (u64::from(self.block) + 1) << 32 | u64::from(self.end)
+    }
+}
+
+/// How many slots and blocks a region has.
+///
+/// ```text
+/// +0   ┌────────┬─────────┬──────────────────────────┬──────────────────────────────┐
+///      │ stable │ unused  │ `slots` lines of 8 words │ `blocks` of `block_words`    │
+///      └────────┴─────────┴──────────────────────────┴──────────────────────────────┘
+///               +8        +64
+/// ```
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Shape {
+    pub(crate) slots: usize,
+    pub(crate) blocks: usize,
+    pub(crate) block_words: usize,
+}
+
+impl Shape {
+    pub(crate) fn bytes(&self, options: &str) -> Result<usize> {
+        let slots = region_bytes(self.slots, SLOT_WORDS, options)?;
+        Ok(CONTROL_BYTES + slots + region_bytes(self.blocks, self.block_words, options)?)
+    }
+
+    /// The offset of a slot's active word.
+    #[inline]
+    pub(crate) fn slot_at(&self, slot: u32) -> usize {
+        CONTROL_BYTES + slot as usize * SLOT_WORDS * 8
+    }
+
+    #[inline]
+    pub(crate) fn block_at(&self, block: u32) -> usize {
+        CONTROL_BYTES + self.slots * SLOT_WORDS * 8 + block as usize * self.block_words * 8
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_active_word_is_its_block_and_end() {
+        assert_eq!(Active::of(0), None);
+        for active in [Active { block: 0, end: 0 }, Active { block: u32::MAX - 1, end: u32::MAX }] {
+            assert_eq!(Active::of(active.word()), Some(active));
+        }
+    }
+
+    #[test]
+    fn blocks_follow_the_slots() {
+        let shape = Shape { slots: 3, blocks: 2, block_words: 10 };
+        assert_eq!((shape.slot_at(1), shape.block_at(0), shape.block_at(1)), (128, 256, 336));
+        assert_eq!(shape.bytes("`slots`").expect("it is small"), 416);
+    }
+}
