@@ -179,8 +179,9 @@ impl Arena {
     #[inline]
     pub(crate) fn publish(&self, ep: &Endpoint, version: u64) {
         self.await_stable(ep, version - 1);
-        // It wakes no thread, which would take a fence: one that waits for this is about to look again.
-        self.stable_word().store(version);
+        // It is `version` then. As an atomic (`CAS`) it is in memory when the caller returns, and with it all that he has stored before:
+        // a read that begins afterwards, anywhere, finds it. It wakes no thread: one that waits for this is about to look again.
+        self.stable_word().fetch_add(1);
     }
 
     /// Waits until all tickets up to this version are published. Their holders are threads of this process that run.

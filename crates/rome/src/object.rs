@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use farfield_core::toolkit::ErrorContext;
 use farfield_core::{Endpoint, Error, ErrorKind, Node, Result};
-use farfield_fabric::{Instant, NodeId, Word, read_words, write_words};
+use farfield_fabric::{Instant, NodeId, Word, memory_fence, read_words, write_words};
 
 use crate::arena::{Arena, Replaced, Stash};
 use crate::layout::Active;
@@ -210,6 +210,9 @@ impl ObjectWriter {
                 // Of the record all is in memory before the active word is (`CW → CW`).
                 write_words(&arena.block_words(active.block)[active.end as usize..end], words);
                 lock.set(lock.last_version(), Active { end: end as u32, ..active });
+                drop(lock);
+                // It is in memory when the call returns, so that a read that begins afterwards, anywhere, finds it.
+                memory_fence();
                 return Ok(());
             }
             if let Some(block) = stash.blocks.pop() {
