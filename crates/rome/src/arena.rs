@@ -8,15 +8,19 @@
 //! is none, or of v or later. A reader announces before it reads `stable`. Then one that had not announced by that moment reads at v or
 //! later, and the active words that it finds no longer name the block. A reader at a version below v had announced it.
 
+use core::time::Duration;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
 use farfield_core::{Endpoint, Error, MemberStatus, Node, Result};
-use farfield_fabric::{Instant, LocalMutex, NodeId, Region, RemotePtr, Word, memory_fence};
+use farfield_fabric::{Instant, LocalMutex, NodeId, Region, RemotePtr, Word};
 
 use crate::errors::MemoryFull;
 use crate::layout::{Active, DELETED, LAST_VERSION, LOCK, SLOT_WORDS, Shape};
 use crate::seats::{Announced, SEAT_WORDS, Seats};
+
+/// How long a thread without memory waits at first before it looks again.
+const PAUSE_MIN: Duration = Duration::from_micros(50);
 
 /// What a ticket has replaced.
 #[derive(Clone, Copy, Debug)]
@@ -225,7 +229,7 @@ impl Arena {
             return Ok(());
         }
         let deadline = ep.deadline();
-        let mut pause = self.own.lease() / 64;
+        let mut pause = PAUSE_MIN;
         loop {
             self.collect(ep);
             if self.take(stash, blocks, slots) {
@@ -238,7 +242,7 @@ impl Arena {
             }
             // Until a reader has gone on; of another node that wakes no thread here.
             let until = (now + pause).min(deadline);
-            pause = (pause * 2).min(self.own.lease() / 8);
+            pause = (pause * 8).min(self.own.lease() / 2);
             let _ = ep.block_on(ep.wait_until(until, || None::<()>));
         }
     }
@@ -316,9 +320,9 @@ impl Arena {
     /// The version from which on readers need what was replaced.
     fn needed_from(&self, ep: &Endpoint) -> u64 {
         let mut watched = core::mem::take(&mut *self.watched.lock());
+        // It is in memory, since atomics change it. What is read next is read after it (`CR → CR`, `CR → NRR`): a reader that has not announced
+        // itself by then finds it, or a later one.
         let stable = self.stable();
-        // `CW → MF → CR`: this thread may have stored `stable`; readers that have not announced yet load it.
-        memory_fence();
         let mut from = stable;
         let seats = self.own.count();
         let lease = self.own.lease();

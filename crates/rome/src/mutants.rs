@@ -31,11 +31,6 @@ farfield_core::mutants! {
     /// *Scenario:* `rome/local`.
     ROME_NO_FENCE = "rome-no-fence" in "ROMe":
         "A thread of the owner reads without a fence behind its announcement.";
-    /// *Missing:* the `MF` between the new active word and the reads of the announcements.
-    ///
-    /// *Scenario:* `rome/local`.
-    ROME_COLLECTS_UNFENCED = "rome-collects-unfenced" in "ROMe":
-        "Announcements are read before it is visible that the block was replaced.";
     /// *Missing:* the end of the wait for a reader that is dead or has stopped. Needs no reordering.
     ///
     /// *Scenario:* `rome/reader-dies`.
@@ -101,6 +96,11 @@ farfield_core::mutants! {
     /// *Scenario:* `rome/cached`.
     ROME_NO_TOMBSTONE = "rome-no-tombstone" in "ROMe":
         "A leaf that was merged into another one stays as it was for readers that remember it.";
+    /// *Missing:* the announcements of readers that come to a slot at an earlier version.
+    ///
+    /// *Scenario:* `rome/slots`.
+    ROME_SLOT_EARLY = "rome-slot-early" in "ROMe":
+        "The slot of a leaf that was merged into another one is used again at once.";
     /// *Missing:* the read of `stable` before those of the active words.
     ///
     /// *Scenario:* `rome/multi-get`.

@@ -206,7 +206,7 @@ impl ObjectWriter {
             let lock = arena.lock(ep, 0);
             let active = lock.active().expect("the owner has opened it");
             let end = active.end as usize + words.len();
-            if end <= arena.shape.block_words {
+            if end <= object.base_end() + object.options.log_bytes.div_ceil(8) {
                 // Of the record all is in memory before the active word is (`CW → CW`).
                 write_words(&arena.block_words(active.block)[active.end as usize..end], words);
                 lock.set(lock.last_version(), Active { end: end as u32, ..active });

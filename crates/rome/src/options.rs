@@ -87,8 +87,8 @@ fn check_common(node: &Node, block_words: usize, seats: usize, lease: Duration) 
     if seats > (1 << 16) / SEAT_WORDS {
         return Err(config(format!("`seats` is {seats}: it has to be {} at most", (1 << 16) / SEAT_WORDS)));
     }
-    if lease < Duration::from_millis(10) {
-        return Err(config(format!("`lease` is {lease:?}: it has to be 10 ms at least")));
+    if lease < Duration::from_millis(1) {
+        return Err(config(format!("`lease` is {lease:?}: it has to be 1 ms at least")));
     }
     Ok(())
 }

@@ -33,7 +33,7 @@ type Tree = RomeTree<u64, u64>;
 
 /// Small nodes, so that few calls split and merge them.
 fn tiny(blocks: usize) -> TreeOptions {
-    TreeOptions { pairs: 3, records: 1, blocks, seats: 3, lease: Duration::from_millis(100) }
+    TreeOptions { pairs: 4, records: 1, blocks, seats: 3, lease: Duration::from_millis(1) }
 }
 
 /// A tree that all nodes have opened, with the history of its calls, which is judged at the end.
@@ -69,6 +69,7 @@ fn change(
         MapCall::Delete(key) => MapAnswer::Value(partition.delete(ep, &key)?),
         MapCall::Get(key) => MapAnswer::Value(partition.get(&key)),
         MapCall::MultiGet(keys) => MapAnswer::Values(partition.multi_get(&keys)),
+        MapCall::First => MapAnswer::Pairs(Vec::from_iter(partition.first(ep)?)),
         MapCall::Range(from, to, false) => MapAnswer::Pairs(partition.range(ep, from..to, usize::MAX)?),
         MapCall::Range(from, to, true) => MapAnswer::Pairs(partition.range_back(ep, from..to, usize::MAX)?),
     };
@@ -88,6 +89,7 @@ fn read(
     let answer = match call {
         MapCall::Get(key) => MapAnswer::Value(ep.block_on(reader.get(ep, &key))?),
         MapCall::MultiGet(keys) => MapAnswer::Values(ep.block_on(reader.multi_get(ep, &keys))?),
+        MapCall::First => MapAnswer::Pairs(Vec::from_iter(ep.block_on(reader.first(ep))?)),
         MapCall::Range(from, to, false) => MapAnswer::Pairs(ep.block_on(reader.range(ep, from..to, usize::MAX))?),
         MapCall::Range(from, to, true) => MapAnswer::Pairs(ep.block_on(reader.range_back(ep, from..to, usize::MAX))?),
         other => panic!("{other:?} is for the owner"),

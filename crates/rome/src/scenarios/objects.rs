@@ -6,13 +6,14 @@ use std::rc::Rc;
 use farfield_check::parts::unless_faults;
 use farfield_check::{Cluster, Faults, Scenario};
 use farfield_core::{Endpoint, Result};
+use farfield_fabric::DeathRule;
 
 use super::OWNER;
 use super::histories::{Calls, WordsCall, WordsModel};
 use crate::{ObjectOptions, ObjectReader, ObjectWriter, RomeObject};
 
 pub(super) fn scenarios() -> Vec<Scenario> {
-    vec![patched(), one_word(), compacted(), local(), reused(), reader_dies(), reader_stops()]
+    vec![patched(), one_word(), compacted(), local(), reused(), reader_dies(), reader_stops(), reader_suspected(), reader_cut()]
 }
 
 /// Words of the value.
@@ -21,7 +22,7 @@ const WORDS: usize = 2;
 type History = Rc<Calls<WordsModel>>;
 
 fn open(cluster: &Cluster, log_words: usize, blocks: usize) -> Result<(Vec<RomeObject>, History)> {
-    let lease = Duration::from_millis(100);
+    let lease = Duration::from_millis(1);
     let options = ObjectOptions { bytes: 8 * WORDS, log_bytes: 8 * log_words, blocks, seats: 2, lease };
     let objects = cluster.on_each(move |node| RomeObject::open(node, "object", OWNER, options))?;
     let history = History::default();
@@ -114,7 +115,7 @@ fn local() -> Scenario {
         });
         Ok(())
     })
-    .kills(&["rome-no-fence", "rome-collects-unfenced"])
+    .kills(&["rome-no-fence"])
 }
 
 /// The only other block is used again and again.
@@ -141,15 +142,34 @@ fn reader_dies() -> Scenario {
     .kills(&["rome-waits-for-all"])
 }
 
+/// A block that is used again has a patch of before behind its value.
 fn reader_stops() -> Scenario {
     let about = "a reader that stops does not stop the writer, and returns nothing that was overwritten";
-    Scenario::new("rome/reader-stops", about, 2, |cluster| {
-        let (objects, history) = open(cluster, 0, 2)?;
-        writes(cluster, &objects, &history, &[&[(0, 1), (1, 1)], &[(0, 2), (1, 2)], &[(0, 3), (1, 3)]])?;
-        let (mut reader, history) = (objects[1].reader()?, Rc::clone(&history));
-        cluster.thread(1, "reads", move |ep| (0..2).try_for_each(|_| read(&mut reader, &history, ep, 2 + 2)));
-        Ok(())
-    })
-    .faults(Faults::new().pauses(1).of([1]))
-    .kills(&["rome-lease-unchecked"])
+    Scenario::new("rome/reader-stops", about, 2, stops)
+        .faults(Faults::new().pauses(1).of([1]))
+        .kills(&["rome-lease-unchecked"])
+}
+
+fn stops(cluster: &Cluster) -> Result<()> {
+    let (objects, history) = open(cluster, 2, 2)?;
+    writes(cluster, &objects, &history, &[&[(0, 1)], &[(1, 1)], &[(0, 2)], &[(1, 2)], &[(0, 3)], &[(1, 3)]])?;
+    let (mut reader, history) = (objects[1].reader()?, Rc::clone(&history));
+    cluster.thread(1, "reads", move |ep| {
+        (0..2).try_for_each(|_| unless_faults(read(&mut reader, &history, ep, 2 + 2)).map(drop))
+    });
+    Ok(())
+}
+
+fn reader_suspected() -> Scenario {
+    let about = "a reader that is evicted returns nothing that was overwritten";
+    Scenario::new("rome/reader-suspected", about, 3, stops)
+        .rule(DeathRule::Majority)
+        .faults(Faults::new().false_suspicions(1).of([1]))
+}
+
+fn reader_cut() -> Scenario {
+    let about = "a reader that is cut off does not stop the writer, and returns nothing that was overwritten";
+    Scenario::new("rome/reader-cut", about, 3, stops)
+        .rule(DeathRule::Majority)
+        .faults(Faults::new().cuts(1).side([1]))
 }

@@ -5,7 +5,7 @@ use farfield_check::{Faults, Scenario};
 use std::rc::Rc;
 
 use super::histories::MapAnswer;
-use super::histories::MapCall::{Delete, Get, Put, Range};
+use super::histories::MapCall::{Delete, First, Get, Put, Range};
 use super::{before, changes, open, read, reads, tiny};
 use crate::SnapshotExpired;
 
@@ -18,9 +18,9 @@ const GETS_MAX: u64 = 40;
 /// Hardly more blocks than are in use.
 fn scanned() -> Scenario {
     Scenario::new("rome/scanned", "blocks that a scan needs are not used again before it ends", 2, |cluster| {
-        let opened = open(cluster, tiny(9))?;
-        before(cluster, &opened, &[1, 2, 3, 4, 5].map(|key| Put(key, key)))?;
-        let list = (0..8).map(|round| Put(1 + round % 5, 10 + round)).collect();
+        let opened = open(cluster, tiny(10))?;
+        before(cluster, &opened, &[1, 2, 3, 4, 5, 6].map(|key| Put(key, key)))?;
+        let list = (0..8).map(|round| Put(1 + round % 6, 10 + round)).collect();
         changes(cluster, &opened, 1, list)?;
         reads(cluster, &opened, 1, GETS_MAX, vec![Range(0, 9, false), Get(5)])
     })
@@ -30,45 +30,32 @@ fn scanned() -> Scenario {
 /// Slots of leaves that were merged become those of others.
 fn slots() -> Scenario {
     Scenario::new("rome/slots", "a slot is used again when no reader at an earlier version is left", 2, |cluster| {
-        let opened = open(cluster, tiny(16))?;
-        before(cluster, &opened, &[1, 2, 3, 4, 5, 6].map(|key| Put(key, key)))?;
-        let shrinks = [3, 4, 5, 6, 2].map(Delete);
-        let grows = [7, 8, 9].map(|key| Put(key, key));
+        let opened = open(cluster, tiny(12))?;
+        before(cluster, &opened, &[1, 2, 3, 4, 5, 6, 7, 8].map(|key| Put(key, key)))?;
+        let shrinks = vec![Delete(1), Delete(2), Delete(5), Delete(6), Delete(7), Put(8, 1)];
+        let grows = [9, 10, 11, 12, 13, 14].map(|key| Put(key, key));
         changes(cluster, &opened, 1, shrinks.into_iter().chain(grows).collect())?;
-        reads(cluster, &opened, 1, GETS_MAX, vec![Get(5), Range(0, 10, false), Get(8)])
+        reads(cluster, &opened, 1, GETS_MAX, vec![Get(8), Range(0, 10, false), Get(4)])
     })
+    .kills(&["rome-slot-early"])
 }
 
-/// A scan leaf by leaf, and one after the other.
+/// A scan that ends before it has read all that it has looked for, and another one.
 fn scans() -> Scenario {
     Scenario::new("rome/scans", "two scans, each of another moment", 2, |cluster| {
         let opened = open(cluster, tiny(16))?;
-        before(cluster, &opened, &[1, 2, 3, 4, 5].map(|key| Put(key, key)))?;
-        changes(cluster, &opened, 1, vec![Put(5, 1), Put(1, 1), Put(6, 1)])?;
-        let (mut reader, calls) = (opened.trees[1].reader()?, Rc::clone(&opened.calls));
-        cluster.thread(1, "scans", move |ep| {
-            for _ in 0..2 {
-                let call = calls.begin(10, Range(0, 10, false));
-                let mut pairs = Vec::new();
-                ep.block_on(async {
-                    let mut scan = reader.scan(ep, 0..10).await?;
-                    while scan.next(ep, &mut pairs).await? {}
-                    Ok::<(), farfield_core::Error>(())
-                })?;
-                calls.end(call, MapAnswer::Pairs(pairs));
-            }
-            Ok(())
-        });
-        Ok(())
+        before(cluster, &opened, &[1, 2, 3, 4, 5, 6, 7].map(|key| Put(key, key)))?;
+        changes(cluster, &opened, 1, vec![Put(7, 1), Put(1, 1), Put(6, 1)])?;
+        reads(cluster, &opened, 1, GETS_MAX, vec![First, Range(0, 10, false), First, Range(0, 10, false)])
     })
     .kills(&["rome-old-words"])
 }
 
 fn reader_dies() -> Scenario {
     Scenario::new("rome/scanner-dies", "a scanner that dies does not stop writers", 2, |cluster| {
-        let opened = open(cluster, tiny(9))?;
-        before(cluster, &opened, &[1, 2, 3, 4, 5].map(|key| Put(key, key)))?;
-        changes(cluster, &opened, 1, (0..8).map(|round| Put(1 + round % 5, 10 + round)).collect())?;
+        let opened = open(cluster, tiny(10))?;
+        before(cluster, &opened, &[1, 2, 3, 4, 5, 6].map(|key| Put(key, key)))?;
+        changes(cluster, &opened, 1, (0..8).map(|round| Put(1 + round % 6, 10 + round)).collect())?;
         let (mut reader, calls) = (opened.trees[1].reader()?, Rc::clone(&opened.calls));
         cluster.thread(1, "scans", move |ep| {
             unless_faults(read(10, &mut reader, &calls, ep, Range(0, 9, false))).map(drop)
@@ -82,9 +69,9 @@ fn reader_dies() -> Scenario {
 fn reader_stops() -> Scenario {
     let about = "a scanner that stops does not stop writers, and returns nothing that was overwritten";
     Scenario::new("rome/scanner-stops", about, 2, |cluster| {
-        let opened = open(cluster, tiny(9))?;
-        before(cluster, &opened, &[1, 2, 3, 4, 5].map(|key| Put(key, key)))?;
-        changes(cluster, &opened, 1, (0..8).map(|round| Put(1 + round % 5, 10 + round)).collect())?;
+        let opened = open(cluster, tiny(10))?;
+        before(cluster, &opened, &[1, 2, 3, 4, 5, 6].map(|key| Put(key, key)))?;
+        changes(cluster, &opened, 1, (0..8).map(|round| Put(1 + round % 6, 10 + round)).collect())?;
         let (mut reader, calls) = (opened.trees[1].reader()?, Rc::clone(&opened.calls));
         cluster.thread(1, "scans", move |ep| {
             let excuse = Excuse::now();

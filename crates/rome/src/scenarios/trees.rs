@@ -11,6 +11,7 @@ pub(super) fn scenarios() -> Vec<Scenario> {
     vec![
         one_key(),
         order(),
+        later(),
         inserted(),
         compacted(),
         split(),
@@ -50,12 +51,22 @@ fn one_key() -> Scenario {
 /// Two leaves, each with a thread that changes it.
 fn order() -> Scenario {
     scenario("rome/order", "what one thread has written before another is never seen without it", |cluster, opened| {
-        before(cluster, opened, &puts([1, 2, 3, 7, 8]))?;
+        before(cluster, opened, &puts([1, 2, 3, 7, 8, 9]))?;
         changes(cluster, opened, 1, vec![Put(1, 1), Get(8)])?;
         changes(cluster, opened, 2, vec![Put(8, 1), Get(1)])?;
         reads(cluster, opened, 1, GETS_MAX, vec![Range(0, 9, false), MultiGet(vec![8, 1])])
     })
     .kills(&["rome-version-dropped", "rome-tickets-pass"])
+}
+
+/// One thread writes on the left first, and then on the right, in a new base.
+fn later() -> Scenario {
+    scenario("rome/later", "a scan takes nothing of a leaf that is later than its moment", |cluster, opened| {
+        before(cluster, opened, &puts([1, 2, 3, 7, 8, 9]))?;
+        changes(cluster, opened, 1, vec![Put(1, 1), Put(9, 1), Put(1, 2), Put(9, 2), Put(1, 3), Put(9, 3)])?;
+        reads(cluster, opened, 1, GETS_MAX, vec![Range(0, 10, false), Range(0, 10, false)])
+    })
+    .kills(&["rome-base-version"])
 }
 
 /// A call that changes nothing has seen what is not stable yet.
@@ -74,13 +85,13 @@ fn compacted() -> Scenario {
         changes(cluster, opened, 2, vec![Put(6, 1), Put(6, 2)])?;
         reads(cluster, opened, 1, GETS_MAX, vec![Get(5), Range(0, 9, false)])
     })
-    .kills(&["rome-log-lost", "rome-base-version"])
+    .kills(&["rome-log-lost"])
 }
 
 /// The root becomes an inner node.
 fn split() -> Scenario {
     scenario("rome/split", "a root that is split is whole at each moment", |cluster, opened| {
-        before(cluster, opened, &puts([1, 3, 5]))?;
+        before(cluster, opened, &puts([1, 3, 5, 6]))?;
         changes(cluster, opened, 1, puts([2, 4]))?;
         reads(cluster, opened, 1, GETS_MAX, vec![Range(0, 9, false), Get(5)])
     })
@@ -89,8 +100,8 @@ fn split() -> Scenario {
 /// A leaf is split.
 fn split_below() -> Scenario {
     scenario("rome/split-below", "a leaf that is split is whole at each moment, and its sibling is found", |cluster, opened| {
-        before(cluster, opened, &puts([1, 2, 3, 4, 5]))?;
-        changes(cluster, opened, 1, puts([6, 7, 8]))?;
+        before(cluster, opened, &puts([1, 2, 3, 4, 5, 6]))?;
+        changes(cluster, opened, 1, puts([7, 8, 10, 11]))?;
         changes(cluster, opened, 2, vec![Get(5), Put(9, 9)])?;
         reads(cluster, opened, 1, GETS_MAX, vec![Get(5), Range(3, 9, false), Get(7)])
     })
@@ -100,28 +111,30 @@ fn split_below() -> Scenario {
 /// Leaves with few pairs become one.
 fn merged() -> Scenario {
     scenario("rome/merge", "two leaves that are merged are whole at each moment", |cluster, opened| {
-        before(cluster, opened, &puts([1, 2, 3, 4, 5, 6, 7, 8]))?;
-        changes(cluster, opened, 1, vec![Delete(1), Delete(2), Delete(3), Delete(4), Delete(5)])?;
-        reads(cluster, opened, 1, GETS_MAX, vec![Range(0, 9, false), Get(6)])
+        before(cluster, opened, &puts(1..=10))?; // in three leaves
+        changes(cluster, opened, 1, vec![Delete(1), Delete(2), Delete(5), Delete(6), Delete(7), Put(8, 1)])?;
+        reads(cluster, opened, 1, GETS_MAX, vec![Range(0, 10, false), Get(8)])
     })
 }
 
 /// All leaves become the root.
 fn shrunk() -> Scenario {
     scenario("rome/shrunk", "a tree that loses a level is whole at each moment", |cluster, opened| {
-        before(cluster, opened, &puts([1, 2, 3, 4, 5]))?;
-        changes(cluster, opened, 1, vec![Delete(1), Delete(2), Delete(3), Delete(4), Put(9, 1)])?;
-        reads(cluster, opened, 1, GETS_MAX, vec![Get(5), Range(0, 9, false)])
+        before(cluster, opened, &puts(1..=6))?;
+        changes(cluster, opened, 1, vec![Delete(1), Delete(2), Delete(5), Put(6, 1), Put(9, 1)])?;
+        changes(cluster, opened, 2, vec![Get(6), Put(7, 1)])?;
+        reads(cluster, opened, 1, GETS_MAX, vec![Get(6), Range(0, 10, false)])
     })
 }
 
 /// A reader remembers inner nodes that are no longer there.
 fn cached() -> Scenario {
     scenario("rome/cached", "an inner node that is out of date leads to no wrong answer", |cluster, opened| {
-        before(cluster, opened, &puts([1, 2, 3, 4, 5, 6, 7, 8]))?;
-        let changes_list = vec![Delete(1), Delete(2), Delete(3), Delete(4), Put(6, 1), Put(2, 1), Put(4, 1)];
-        changes(cluster, opened, 1, changes_list)?;
-        reads(cluster, opened, 1, GETS_MAX, vec![Get(3), Get(6), Get(4), Range(2, 9, false)])
+        before(cluster, opened, &puts(1..=8))?;
+        let shrinks = vec![Delete(1), Delete(2), Delete(5), Delete(6), Delete(7), Put(8, 1)];
+        let goes_on = vec![Put(8, 2), Put(5, 2), Put(6, 2), Put(7, 2)];
+        changes(cluster, opened, 1, [shrinks, goes_on].concat())?;
+        reads(cluster, opened, 1, GETS_MAX, vec![Get(8), Get(8), Get(5), Range(2, 9, false)])
     })
     .kills(&["rome-no-tombstone"])
 }

@@ -224,7 +224,7 @@ impl<K: TreeKey, V: Field> Partition<K, V> {
                 (Err(at), Some(value)) => pairs.insert(at, (*key, value)),
                 (Err(_), None) => {}
             }
-            let is_few = pairs.len() < options.pairs / 4 && locked.slot != ROOT;
+            let is_few = pairs.len() <= options.pairs / 4 && locked.slot != ROOT;
             let split = Store { ep, pairs: options.pairs, stash, words }.rewrite(arena, locked, &Frame::of(page), pairs);
             // The change is done. What follows makes searches shorter, and may be left to later changes.
             self.unlinked.extend(split.map(|(separator, right)| (1, separator, right)));
