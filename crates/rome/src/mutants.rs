@@ -98,7 +98,7 @@ farfield_core::mutants! {
         "A leaf that was merged into another one stays as it was for readers that remember it.";
     /// *Missing:* the announcements of readers that come to a slot at an earlier version.
     ///
-    /// *Scenario:* `rome/slots`.
+    /// *Scenario:* `rome/slots-wide`.
     ROME_SLOT_EARLY = "rome-slot-early" in "ROMe":
         "The slot of a leaf that was merged into another one is used again at once.";
     /// *Missing:* the read of `stable` before those of the active words.

@@ -10,7 +10,7 @@ use super::{before, changes, open, read, reads, tiny};
 use crate::SnapshotExpired;
 
 pub(super) fn scenarios() -> Vec<Scenario> {
-    vec![scanned(), slots(), scans(), reader_dies(), reader_stops()]
+    vec![scanned(), slots("rome/slots", 12), slots("rome/slots-wide", 30).kills(&["rome-slot-early"]), scans(), reader_dies(), reader_stops()]
 }
 
 const GETS_MAX: u64 = 40;
@@ -28,16 +28,15 @@ fn scanned() -> Scenario {
 }
 
 /// Slots of leaves that were merged become those of others.
-fn slots() -> Scenario {
-    Scenario::new("rome/slots", "a slot is used again when no reader at an earlier version is left", 2, |cluster| {
-        let opened = open(cluster, tiny(12))?;
+fn slots(name: &str, blocks: usize) -> Scenario {
+    Scenario::new(name, "a slot is used again when no reader at an earlier version is left", 2, move |cluster| {
+        let opened = open(cluster, tiny(blocks))?;
         before(cluster, &opened, &[1, 2, 3, 4, 5, 6, 7, 8].map(|key| Put(key, key)))?;
         let shrinks = vec![Delete(1), Delete(2), Delete(5), Delete(6), Delete(7), Put(8, 1)];
         let grows = [9, 10, 11, 12, 13, 14].map(|key| Put(key, key));
         changes(cluster, &opened, 1, shrinks.into_iter().chain(grows).collect())?;
         reads(cluster, &opened, 1, GETS_MAX, vec![Get(8), Range(0, 10, false), Get(4)])
     })
-    .kills(&["rome-slot-early"])
 }
 
 /// A scan that ends before it has read all that it has looked for, and another one.
