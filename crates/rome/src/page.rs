@@ -249,7 +249,7 @@ impl<W: Words, K: TreeKey, V: Field> Page<W, K, V> {
             changes.push((self.key_from(record + 1), (head & 1 == 0).then(value)));
         }
         // The last one of a key prevails: of equal keys they stay in order.
-        changes.sort_by(|one, other| one.0.cmp(&other.0));
+        changes.sort_by_key(|change| change.0);
         let (mut changes, mut base) = (changes.into_iter().peekable(), 0..self.count());
         let mut next = base.next();
         while let Some((key, mut value)) = changes.next() {
@@ -342,15 +342,8 @@ mod tests {
     fn a_page_is_read_as_of_each_version() {
         let block: Vec<Word> = (0..words_max::<u64, u64>(8, 4)).map(|_| Word::new(0)).collect();
         let pairs = [(10, 1), (20, 2), (30, 3)];
-        let draft = Draft {
-            level: 0,
-            is_tombstone: false,
-            previous: 0,
-            right: Some(4),
-            low: 5,
-            high: Some(40),
-            pairs: &pairs,
-        };
+        let draft =
+            Draft { level: 0, is_tombstone: false, previous: 0, right: Some(4), low: 5, high: Some(40), pairs: &pairs };
         let mut scratch = Vec::new();
         let mut end = draft.write(&block, &mut scratch);
         set_version(&block, 7);

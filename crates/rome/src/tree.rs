@@ -291,7 +291,8 @@ impl<K: TreeKey, V: Field> Partition<K, V> {
     /// [`MemoryFull`](crate::MemoryFull): nothing has changed.
     #[inline]
     pub fn insert(&mut self, ep: &Endpoint, key: K, value: V) -> Result<bool> {
-        let before = self.change(ep, &key, |before| if before.is_some() { Change::None } else { Change::Put(value) })?;
+        let before =
+            self.change(ep, &key, |before| if before.is_some() { Change::None } else { Change::Put(value) })?;
         Ok(before.is_none())
     }
 
@@ -311,7 +312,8 @@ impl<K: TreeKey, V: Field> Partition<K, V> {
     /// [`MemoryFull`](crate::MemoryFull): nothing has changed.
     #[inline]
     pub fn update(&mut self, ep: &Endpoint, key: K, value: V) -> Result<bool> {
-        let before = self.change(ep, &key, |before| if before.is_some() { Change::Put(value) } else { Change::None })?;
+        let before =
+            self.change(ep, &key, |before| if before.is_some() { Change::Put(value) } else { Change::None })?;
         Ok(before.is_some())
     }
 
@@ -369,12 +371,7 @@ impl<K: TreeKey, V: Field> Partition<K, V> {
     ///
     /// # Errors
     /// [`MemoryFull`](crate::MemoryFull): nothing has changed.
-    pub fn change(
-        &mut self,
-        ep: &Endpoint,
-        key: &K,
-        decide: impl FnMut(Option<V>) -> Change<V>,
-    ) -> Result<Option<V>> {
+    pub fn change(&mut self, ep: &Endpoint, key: &K, decide: impl FnMut(Option<V>) -> Change<V>) -> Result<Option<V>> {
         self.change_with(ep, key, decide).of(self.tree.opened.object.path())
     }
 }

@@ -190,12 +190,7 @@ impl<K: TreeKey, V: Field> TreeReader<K, V> {
     ///
     /// # Errors
     /// The owner is dead or cannot be reached.
-    pub async fn range_back(
-        &mut self,
-        ep: &Endpoint,
-        range: impl RangeBounds<K>,
-        limit: usize,
-    ) -> Result<Vec<(K, V)>> {
+    pub async fn range_back(&mut self, ep: &Endpoint, range: impl RangeBounds<K>, limit: usize) -> Result<Vec<(K, V)>> {
         self.some(ep, &range, true, limit).await
     }
 
@@ -326,12 +321,7 @@ fn again(error: Error) -> Result<()> {
 }
 
 /// The version as of which the caller, who has announced himself, reads. All that he reads next, he reads after it.
-async fn version_now(
-    opened: &Opened,
-    ep: &Endpoint,
-    seat: &mut Seat,
-    ahead: &mut BTreeMap<u32, u64>,
-) -> Result<u64> {
+async fn version_now(opened: &Opened, ep: &Endpoint, seat: &mut Seat, ahead: &mut BTreeMap<u32, u64>) -> Result<u64> {
     ahead.clear();
     let version = ep.get(opened.stable_at()).await?;
     check(seat, ep)?;

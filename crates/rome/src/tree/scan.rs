@@ -99,7 +99,20 @@ impl<K: TreeKey, V: Field> Cursor<K, V> {
         let is_done = matches!(edge, Edge::Below(key) if key == K::FIRST);
         let window = window.clamp(1, WINDOW_MAX);
         let (queue, kind) = (VecDeque::new(), PhantomData);
-        Cursor { start, end, is_backward, edge, queue, link: None, sibling: None, parent: None, is_fresh: false, is_done, window, kind }
+        Cursor {
+            start,
+            end,
+            is_backward,
+            edge,
+            queue,
+            link: None,
+            sibling: None,
+            parent: None,
+            is_fresh: false,
+            is_done,
+            window,
+            kind,
+        }
     }
 
     /// Whether keys from this one on, in the order of the scan, are out of the range.
@@ -193,14 +206,24 @@ impl<K: TreeKey, V: Field> Cursor<K, V> {
         let (edge, range) = (self.edge, (self.start, self.end));
         let is_in = |key: &K| {
             let is_ahead = match edge {
-                Edge::At(at) => if self.is_backward { *key <= at } else { *key >= at },
+                Edge::At(at) => {
+                    if self.is_backward {
+                        *key <= at
+                    } else {
+                        *key >= at
+                    }
+                }
                 Edge::Below(bound) => *key < bound,
                 Edge::End => true,
             };
             is_ahead && range.contains(key)
         };
         let pairs = pairs.into_iter().filter(|pair| is_in(&pair.0));
-        if self.is_backward { into.extend(pairs.rev()) } else { into.extend(pairs) }
+        if self.is_backward {
+            into.extend(pairs.rev())
+        } else {
+            into.extend(pairs)
+        }
         let fence = if self.is_backward { Some(leaf.low()) } else { leaf.high() };
         self.link = leaf.right();
         self.is_fresh = false;
