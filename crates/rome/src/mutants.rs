@@ -1,0 +1,119 @@
+//! Seeded bugs of objects and trees.
+
+farfield_core::mutants! {
+    /// *Missing:* the record's `CW` before that of the active word.
+    ///
+    /// *Scenario:* `rome/patched`.
+    ROME_OFFSET_FIRST = "rome-offset-first" in "ROMe":
+        "A patch counts before it is written.";
+    /// *Missing:* the `MF` behind the active word's `CW`.
+    ///
+    /// *Scenario:* `rome/patched`.
+    ROME_RETURNS_EARLY = "rome-returns-early" in "ROMe":
+        "A write returns before other nodes find it.";
+    /// *Missing:* the lock before the read of the log. Needs no reordering.
+    ///
+    /// *Scenario:* `rome/compacted`.
+    ROME_COMPACTION_LOSES = "rome-compaction-loses" in "ROMe":
+        "A writer goes on from the state that it has seen before it has the lock, and a patch that comes meanwhile is lost.";
+    /// *Missing:* the announcements: a block is used again as soon as it is replaced.
+    ///
+    /// *Scenario:* `rome/reused`.
+    ROME_EPOCH_IGNORED = "rome-epoch-ignored" in "ROMe":
+        "A block is used again, whatever readers have announced.";
+    /// *Missing:* the announcement's `CW` before the `NRR` of the active word.
+    ///
+    /// *Scenario:* `rome/reused`.
+    ROME_ANNOUNCED_LATE = "rome-announced-late" in "ROMe":
+        "A reader announces itself when it has read the active word.";
+    /// *Missing:* the `MF` between the announcement and the owner's reads (`CW → CR`).
+    ///
+    /// *Scenario:* `rome/local`.
+    ROME_NO_FENCE = "rome-no-fence" in "ROMe":
+        "A thread of the owner reads without a fence behind its announcement.";
+    /// *Missing:* the end of the wait for a reader that is dead or has stopped. Needs no reordering.
+    ///
+    /// *Scenario:* `rome/reader-dies`.
+    ROME_WAITS_FOR_ALL = "rome-waits-for-all" in "ROMe":
+        "The owner waits for readers that are dead.";
+    /// *Missing:* the reader's look at its clock: what it has read may be of a block that is used again.
+    ///
+    /// *Scenario:* `rome/reader-stops`.
+    ROME_LEASE_UNCHECKED = "rome-lease-unchecked" in "ROMe":
+        "A reader that was stopped returns what it finds.";
+    /// *Missing:* the version's `CW` before that of the active word.
+    ///
+    /// *Scenario:* `rome/one-key`.
+    ROME_RECORD_LATER = "rome-record-later" in "ROMe":
+        "A record of a leaf counts before it has its version.";
+    /// *Missing:* the active word's `CW` before that of `stable`.
+    ///
+    /// *Scenario:* `rome/one-key`.
+    ROME_STABLE_FIRST = "rome-stable-first" in "ROMe":
+        "A version is stable before its active word is stored.";
+    /// *Missing:* the order of tickets: `stable` passes a change whose active word is not stored yet.
+    ///
+    /// *Scenario:* `rome/order`.
+    ROME_TICKETS_PASS = "rome-tickets-pass" in "ROMe":
+        "A change becomes stable before the ones with earlier tickets.";
+    /// *Missing:* the comparison of a record's version. Needs no reordering.
+    ///
+    /// *Scenario:* `rome/order`.
+    ROME_VERSION_DROPPED = "rome-version-dropped" in "ROMe":
+        "A scan takes all records that it finds, of later versions, too.";
+    /// *Missing:* the wait for what a call has seen to be stable.
+    ///
+    /// *Scenario:* `rome/inserted`.
+    ROME_FAILED_EARLY = "rome-failed-early" in "ROMe":
+        "An insert that finds the key returns before the key can be read.";
+    /// *Missing:* the lock of a leaf between the read of its log and its new base. Needs no reordering.
+    ///
+    /// *Scenario:* `rome/merged-log`.
+    ROME_LOG_LOST = "rome-log-lost" in "ROMe":
+        "A leaf's log is merged without the lock, and a record that comes meanwhile is lost.";
+    /// *Missing:* the version of a new base. Needs no reordering.
+    ///
+    /// *Scenario:* `rome/merged-log`.
+    ROME_BASE_VERSION = "rome-base-version" in "ROMe":
+        "A new base keeps the version of the one before.";
+    /// *Missing:* the right part's active word before `stable`: a split is seen in halves.
+    ///
+    /// *Scenario:* `rome/split-below`.
+    ROME_SPLIT_HALVES = "rome-split-halves" in "ROMe":
+        "A split is stable before its right part is there.";
+    /// *Missing:* the link to the right part. Needs no reordering.
+    ///
+    /// *Scenario:* `rome/split-below`.
+    ROME_STALE_SIBLING = "rome-stale-sibling" in "ROMe":
+        "The left part of a split keeps the right sibling that it had.";
+    /// *Missing:* what was there before a split, for readers of earlier versions.
+    ///
+    /// *Scenario:* `rome/split-below`.
+    ROME_SPLIT_FORGETS = "rome-split-forgets" in "ROMe":
+        "The left part of a split does not name the block before.";
+    /// *Missing:* the mark of a leaf that was merged into another one. Needs no reordering.
+    ///
+    /// *Scenario:* `rome/cached`.
+    ROME_NO_TOMBSTONE = "rome-no-tombstone" in "ROMe":
+        "A leaf that was merged into another one stays as it was for readers that remember it.";
+    /// *Missing:* the announcements of readers that come to a slot at an earlier version.
+    ///
+    /// *Scenario:* `rome/slots-wide`.
+    ROME_SLOT_EARLY = "rome-slot-early" in "ROMe":
+        "The slot of a leaf that was merged into another one is used again at once.";
+    /// *Missing:* the read of `stable` before those of the active words.
+    ///
+    /// *Scenario:* `rome/multi-get`.
+    ROME_NOT_AS_OF = "rome-not-as-of" in "ROMe":
+        "Several keys are read each as it is, and not as of one version.";
+    /// *Missing:* a version of the announcement. Needs no reordering.
+    ///
+    /// *Scenario:* `rome/scanned`.
+    ROME_BLOCK_EARLY = "rome-block-early" in "ROMe":
+        "A scan announces one version more than the one that it reads.";
+    /// *Missing:* the read of `stable` before that of an active word: a scan uses those of the one before.
+    ///
+    /// *Scenario:* `rome/scans`.
+    ROME_OLD_WORDS = "rome-old-words" in "ROMe":
+        "A scan uses active words that an earlier one has read.";
+}

@@ -1,0 +1,239 @@
+use std::collections::BTreeMap;
+use std::ops::Bound;
+
+use proptest::prelude::*;
+
+use super::*;
+
+fn options(pairs: usize, records: usize, blocks: usize) -> TreeOptions {
+    TreeOptions { pairs, records, blocks, ..TreeOptions::default() }
+}
+
+fn open<K: TreeKey, V: Field>(nodes: &[Node], options: TreeOptions) -> Vec<RomeTree<K, V>> {
+    let owner = nodes[0].id();
+    on_each(nodes, |node| RomeTree::open(node, "tree", owner, options)).expect("all open it")
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Call {
+    Insert(u64, u64),
+    Update(u64, u64),
+    Put(u64, u64),
+    Delete(u64),
+    Range(u64, u64),
+    Last,
+}
+
+fn call() -> impl Strategy<Value = Call> {
+    let key = 0..60u64;
+    prop_oneof![
+        2 => (key.clone(), any::<u64>()).prop_map(|(key, value)| Call::Insert(key, value)),
+        2 => (key.clone(), any::<u64>()).prop_map(|(key, value)| Call::Update(key, value)),
+        2 => (key.clone(), any::<u64>()).prop_map(|(key, value)| Call::Put(key, value)),
+        4 => key.clone().prop_map(Call::Delete),
+        1 => (key.clone(), key).prop_map(|(start, end)| Call::Range(start.min(end), start.max(end))),
+        1 => Just(Call::Last),
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
+
+    /// One tree for the calls of all: it is emptied at the end, so that nodes are merged, too.
+    #[test]
+    fn a_tree_is_a_sorted_map(calls in prop::collection::vec(call(), 1..400)) {
+        let (nodes, eps) = session(2);
+        let trees = open::<u64, u64>(&nodes, options(4, 2, 400));
+        let (mut partition, mut reader) = (trees[0].partition().unwrap(), trees[1].reader().unwrap());
+        let mut map = BTreeMap::new();
+        for call in calls {
+            match call {
+                Call::Insert(key, value) => {
+                    let is_new = !map.contains_key(&key);
+                    map.entry(key).or_insert(value);
+                    prop_assert_eq!(partition.insert(&eps[0], key, value).unwrap(), is_new);
+                }
+                Call::Update(key, value) => {
+                    let before = map.get_mut(&key).map(|now| *now = value);
+                    prop_assert_eq!(partition.update(&eps[0], key, value).unwrap(), before.is_some());
+                }
+                Call::Put(key, value) => {
+                    prop_assert_eq!(partition.put(&eps[0], key, value).unwrap(), map.insert(key, value));
+                }
+                Call::Delete(key) => {
+                    prop_assert_eq!(partition.delete(&eps[0], &key).unwrap(), map.remove(&key));
+                }
+                Call::Range(start, end) => {
+                    for range in [
+                        (Bound::Included(start), Bound::Excluded(end)),
+                        (Bound::Excluded(start), Bound::Included(end)),
+                        (Bound::Unbounded, Bound::Included(start)),
+                        (Bound::Included(end), Bound::Unbounded),
+                    ] {
+                        let is_empty = start == end;
+                        let expected: Vec<_> = match range {
+                            (Bound::Excluded(_), _) | (Bound::Included(_), Bound::Excluded(_)) if is_empty => Vec::new(),
+                            range => map.range(range).map(|(key, value)| (*key, *value)).collect(),
+                        };
+                        prop_assert_eq!(&partition.range(&eps[0], range, usize::MAX).unwrap(), &expected);
+                        prop_assert_eq!(&eps[1].block_on(reader.range(&eps[1], range, 1000)).unwrap(), &expected);
+                        let back: Vec<_> = expected.into_iter().rev().collect();
+                        prop_assert_eq!(&partition.range_back(&eps[0], range, usize::MAX).unwrap(), &back);
+                        prop_assert_eq!(&eps[1].block_on(reader.range_back(&eps[1], range, 1000)).unwrap(), &back);
+                    }
+                    let keys: Vec<u64> = (start..end).collect();
+                    let expected: Vec<_> = keys.iter().map(|key| map.get(key).copied()).collect();
+                    prop_assert_eq!(&partition.multi_get(&keys), &expected);
+                    prop_assert_eq!(&eps[1].block_on(reader.multi_get(&eps[1], &keys)).unwrap(), &expected);
+                    for (key, value) in keys.iter().zip(expected) {
+                        prop_assert_eq!(partition.get(key), value);
+                        prop_assert_eq!(eps[1].block_on(reader.get(&eps[1], key)).unwrap(), value);
+                    }
+                }
+                Call::Last => {
+                    let (first, last) = (map.first_key_value(), map.last_key_value());
+                    let pair = |pair: Option<(&u64, &u64)>| pair.map(|(key, value)| (*key, *value));
+                    prop_assert_eq!(partition.first(&eps[0]).unwrap(), pair(first));
+                    prop_assert_eq!(eps[1].block_on(reader.first(&eps[1])).unwrap(), pair(first));
+                    prop_assert_eq!(eps[1].block_on(reader.last(&eps[1])).unwrap(), pair(last));
+                }
+            }
+        }
+        while let Some((key, value)) = map.pop_last() {
+            prop_assert_eq!(partition.delete(&eps[0], &key).unwrap(), Some(value));
+        }
+        prop_assert_eq!(eps[1].block_on(reader.range(&eps[1], .., 10)).unwrap(), []);
+    }
+}
+
+#[test]
+fn memory_is_used_again_and_nodes_are_merged() {
+    let (nodes, eps) = session(2);
+    let tree = open::<u64, u64>(&nodes, options(4, 2, 200)).remove(0);
+    let mut partition = tree.partition().expect("a seat");
+    for round in 0..20 {
+        for key in 0..100 {
+            assert!(partition.insert(&eps[0], key * 7 % 100, round).expect("there is room"), "round {round}");
+        }
+        for key in 0..100 {
+            assert_eq!(partition.delete(&eps[0], &key).expect("there is room"), Some(round));
+        }
+    }
+}
+
+#[test]
+fn strings_are_keys_and_values() {
+    let (nodes, eps) = session(2);
+    let trees = open::<Bytes<2>, Bytes<1>>(&nodes, options(5, 3, 500));
+    let mut partition = trees[0].partition().expect("a seat");
+    let text = |text: &str| Bytes::<1>::new(text.as_bytes()).expect("it is short");
+    let name = |at: u64| Bytes::<2>::new(format!("user:{at}").as_bytes()).expect("it is short");
+    for at in 0..300 {
+        partition.put(&eps[0], name(at), text(&at.to_string())).expect("there is room");
+    }
+    let mut reader = trees[1].reader().expect("a seat");
+    assert_eq!(eps[1].block_on(reader.get(&eps[1], &name(77))).expect("it lives"), Some(text("77")));
+    let some = eps[1].block_on(reader.range(&eps[1], name(10)..name(11), 1000)).expect("it lives");
+    let expected = ["10", "100", "101", "102", "103", "104", "105", "106", "107", "108", "109"];
+    assert!(some.iter().map(|pair| pair.1).eq(expected.map(text)), "{some:?}");
+}
+
+#[test]
+fn threads_change_a_tree_at_the_same_time() {
+    let (nodes, eps) = session(2);
+    let trees = open::<u64, u64>(&nodes, options(6, 3, 3000));
+    let threads: Vec<_> = (0..3u64)
+        .map(|me| {
+            let mut partition = trees[0].partition().expect("a seat");
+            let change = move |ep: Endpoint| {
+                let mut own = BTreeMap::new();
+                for round in 0..6000u64 {
+                    let key = round.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 55;
+                    let key = key * 3 + me;
+                    if round % 3 == 2 {
+                        assert_eq!(partition.delete(&ep, &key).expect("there is room"), own.remove(&key));
+                    } else {
+                        assert_eq!(partition.put(&ep, key, round).expect("there is room"), own.insert(key, round));
+                    }
+                    assert_eq!(partition.get(&key), own.get(&key).copied());
+                }
+                let all = partition.range(&ep, .., usize::MAX).expect("no stop");
+                let mine = all.into_iter().filter(|pair| pair.0 % 3 == me);
+                assert!(mine.eq(own));
+            };
+            nodes[0].spawn("changes", change).expect("a thread")
+        })
+        .collect();
+    let mut reader = trees[1].reader().expect("a seat");
+    for _ in 0..300 {
+        let all = eps[1].block_on(reader.range(&eps[1], .., usize::MAX)).expect("the owner lives");
+        assert!(all.is_sorted_by(|one, next| one.0 < next.0));
+        let mut back = eps[1].block_on(reader.range_back(&eps[1], 300.., usize::MAX)).expect("the owner lives");
+        back.reverse();
+        assert!(back.is_sorted_by(|one, next| one.0 < next.0));
+    }
+    threads.into_iter().for_each(|thread| thread.join().expect("no panic"));
+}
+
+#[test]
+fn a_scan_is_of_one_moment() {
+    let (nodes, eps) = session(2);
+    let trees = open::<u64, u64>(&nodes, options(8, 4, 4000));
+    let (mut partition, mut reader) = (trees[0].partition().expect("a seat"), trees[1].reader().expect("a seat"));
+    partition.load(&eps[0], (0..500).map(|key| (key * 2, 0))).expect("it is empty");
+    eps[1].block_on(async {
+        let (mut pairs, mut first) = (Vec::new(), true);
+        let mut scan = reader.scan(&eps[1], ..).await.expect("the owner lives");
+        while first || scan.next(&eps[1], &mut pairs).await.expect("it is in time") {
+            first = false;
+            for key in 0..1000 {
+                partition.put(&eps[0], key, 1).expect("there is room");
+            }
+        }
+        assert!(pairs.into_iter().eq((0..500).map(|key| (key * 2, 0))));
+    });
+    assert_eq!(partition.range(&eps[0], .., usize::MAX).expect("no stop").len(), 1000);
+}
+
+#[test]
+fn round_trips_are_counted() {
+    let (nodes, eps) = session(2);
+    let trees = open::<u64, u64>(&nodes, options(64, 24, 4000));
+    let (mut partition, mut reader) = (trees[0].partition().expect("a seat"), trees[1].reader().expect("a seat"));
+    partition.load(&eps[0], (0..100_000).map(|key| (key, key))).expect("it is empty");
+    let before = eps[0].counts();
+    assert_eq!(partition.get(&77), Some(77));
+    partition.put(&eps[0], 77, 78).expect("there is room");
+    assert_eq!((eps[0].counts() - before).posted(), 0, "the owner uses no operation");
+    assert_eq!(eps[1].block_on(reader.get(&eps[1], &700)).expect("it lives"), Some(700));
+    let (value, counts) = eps[1].block_on(eps[1].counted(reader.get(&eps[1], &701)));
+    assert_eq!((value.expect("it lives"), counts.gets, counts.round_trips), (Some(701), 3, 2));
+    let keys: Vec<u64> = (0..20).map(|at| 690 + at).collect();
+    let (values, counts) = eps[1].block_on(eps[1].counted(reader.multi_get(&eps[1], &keys)));
+    assert_eq!((values.expect("it lives")[3], counts.round_trips), (Some(693), 3));
+    let (all, counts) = eps[1].block_on(eps[1].counted(reader.range(&eps[1], .., 100_000)));
+    assert_eq!(all.expect("it lives").len(), 100_000);
+    // Two gets for each leaf of 48 pairs, and the inner nodes once.
+    assert!(counts.gets < 2 * 100_000 / 48 + 200, "{counts:?}");
+    assert!(counts.round_trips < 150, "{} round trips for 100,000 pairs", counts.round_trips);
+}
+
+#[test]
+fn pairs_out_of_order_are_not_loaded() {
+    let (nodes, eps) = session(1);
+    let tree = open::<u64, u64>(&nodes, options(4, 2, 100)).remove(0);
+    let mut partition = tree.partition().expect("a seat");
+    let before = tree.memory().expect("it is the owner");
+    assert!(partition.load(&eps[0], (0..50).chain([49]).map(|key| (key, 0))).is_err());
+    assert!(partition.load(&eps[0], (0..1000).map(|key| (key, 0))).is_err(), "there is no room");
+    assert_eq!(tree.memory().expect("it is the owner"), before);
+    for _ in 0..2 {
+        for key in 0..100 {
+            partition.put(&eps[0], key, key).expect("there is room");
+        }
+        assert_eq!(partition.range(&eps[0], .., 1000).expect("no stop").len(), 100);
+        for key in 0..100 {
+            partition.delete(&eps[0], &key).expect("there is room");
+        }
+    }
+}

@@ -1,0 +1,431 @@
+//! Reads by operations.
+//!
+//! A search with cached inner nodes gets `stable` and the leaf's active word together, and then the leaf: two round trips. The two words are
+//! read in any order. The result is right in both:
+//!
+//! - `stable` = V first, then the active word: it names all that has a version up to V. What is read is the state at V, which was current
+//!   when `stable` was read.
+//! - the active word first, while `stable` was S, and then V ≥ S: it names all up to S, and maybe some up to V. If the latest record of the
+//!   key up to V is one of up to S, then it was current when the active word was read. Else it became current afterwards, when
+//!   `stable` reached its version, and that is before V was read.
+
+use core::ops::RangeBounds;
+use std::collections::BTreeMap;
+
+use farfield_core::toolkit::ErrorContext;
+use farfield_core::{Endpoint, Error, Result};
+
+use super::fetch::{Cache, Fetch, Node, There, check, corrupt};
+use super::scan::{Cursor, Edge, Scan, Side, WINDOW_MAX, some};
+use super::{ROOT, RomeTree};
+use crate::errors::SnapshotExpired;
+use crate::field::{Field, TreeKey};
+use crate::layout::Active;
+use crate::object::{Reading, late_since};
+use crate::open::Opened;
+use crate::page::Page;
+use crate::seats::Seat;
+
+/// A thread of any node, which reads the tree by gets. It remembers inner nodes.
+///
+/// Whatever the owner's threads do, a call has a bounded number of gets: no writer makes it start again. (This thread itself
+/// does, by stopping for a quarter of the lease in the middle of a call.)
+///
+/// ```
+/// # use farfield_rome::{RomeTree, TreeOptions};
+/// # let nodes = farfield::local_session(2)?;
+/// # let owner = nodes[0].id();
+/// # let trees = farfield::on_each(&nodes, |node| RomeTree::<u64, u64>::open(node, "tree", owner, TreeOptions::default()))?;
+/// let (here, ep) = (nodes[0].endpoint()?, nodes[1].endpoint()?);
+/// trees[0].partition()?.load(&here, (0..1000).map(|key| (key, key)))?;
+/// let mut reader = trees[1].reader()?;
+/// ep.block_on(reader.get(&ep, &700))?; // the first one reads the inner nodes on its way
+/// let (value, counts) = ep.block_on(ep.counted(reader.get(&ep, &701)));
+/// assert_eq!((value?, counts.gets, counts.round_trips), (Some(701), 3, 2));
+/// # Ok::<(), farfield::Error>(())
+/// ```
+pub struct TreeReader<K, V> {
+    tree: RomeTree<K, V>,
+    pub(super) seat: Seat,
+    cache: Cache,
+    ahead: BTreeMap<u32, u64>,
+    /// The latest `stable` that it has seen.
+    known: u64,
+}
+
+/// A leaf, and the version as of which it is.
+type Found = (Node, u64);
+
+/// How many right siblings a search from a cached node follows.
+const MOVES_MAX: usize = 2;
+
+impl<K: TreeKey, V: Field> TreeReader<K, V> {
+    pub(super) fn new(tree: RomeTree<K, V>, seat: Seat) -> TreeReader<K, V> {
+        TreeReader { tree, seat, cache: Cache::default(), ahead: BTreeMap::new(), known: 0 }
+    }
+
+    pub(super) fn fetch<'a>(&'a mut self, ep: &'a Endpoint, version: u64) -> There<'a> {
+        let TreeReader { tree, seat, cache, ahead, .. } = self;
+        There { opened: &tree.opened, seat, cache, ep, version, ahead }
+    }
+
+    /// The value of a key, as it was at one moment during the call.
+    ///
+    /// ```
+    /// # use farfield_rome::{RomeTree, TreeOptions};
+    /// # let node = farfield::Node::builder().start()?;
+    /// # let tree = RomeTree::<u64, u64>::open(&node, "tree", node.id(), TreeOptions::default())?;
+    /// # let ep = node.endpoint()?;
+    /// assert_eq!(ep.block_on(tree.reader()?.get(&ep, &7))?, None);
+    /// # Ok::<(), farfield::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// The owner is dead or cannot be reached.
+    pub async fn get(&mut self, ep: &Endpoint, key: &K) -> Result<Option<V>> {
+        let start = ep.now();
+        let TreeReader { tree, seat, cache, known, .. } = self;
+        let opened = &*tree.opened;
+        let path = opened.object.path();
+        loop {
+            late_since(ep, start).of(path)?;
+            let reading = Reading::begin(seat, ep, *known);
+            let mut search = Search { opened, ep, seat: &mut *reading.0, cache, version: None };
+            match search.leaf::<K, V>(key).await {
+                Ok((leaf, version)) => {
+                    *known = version;
+                    return Ok(Page::<&[u64], K, V>::of(&leaf).get(key, version));
+                }
+                Err(error) => again(error).of(path)?,
+            }
+        }
+    }
+
+    /// The values of several keys, all as of one moment: in three round trips, if the inner nodes are cached.
+    ///
+    /// ```
+    /// # use farfield_rome::{RomeTree, TreeOptions};
+    /// # let node = farfield::Node::builder().start()?;
+    /// # let tree = RomeTree::<u64, u64>::open(&node, "tree", node.id(), TreeOptions::default())?;
+    /// # let ep = node.endpoint()?;
+    /// tree.partition()?.put(&ep, 7, 70)?;
+    /// assert_eq!(ep.block_on(tree.reader()?.multi_get(&ep, &[6, 7]))?, [None, Some(70)]);
+    /// # Ok::<(), farfield::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// The owner is dead or cannot be reached.
+    pub async fn multi_get(&mut self, ep: &Endpoint, keys: &[K]) -> Result<Vec<Option<V>>> {
+        let start = ep.now();
+        let TreeReader { tree, seat, cache, ahead, known } = self;
+        let opened = &*tree.opened;
+        let path = opened.object.path();
+        loop {
+            late_since(ep, start).of(path)?;
+            let reading = Reading::begin(seat, ep, *known);
+            let values = async {
+                let version = version_now(opened, ep, &mut *reading.0, ahead).await?;
+                *known = version;
+                let leads: Vec<u32> = keys.iter().map(|key| cached(cache, key).0).collect();
+                let mut slots = leads.clone();
+                slots.sort_unstable();
+                slots.dedup();
+                let mut there = There { opened, seat: &mut *reading.0, cache: &mut *cache, ep, version, ahead };
+                let nodes = Fetch::<K, V>::nodes(&mut there, &slots, &[]).await?;
+                let mut values = Vec::with_capacity(keys.len());
+                for (key, lead) in keys.iter().zip(leads) {
+                    let node = slots.binary_search(&lead).ok().and_then(|at| nodes[at].clone());
+                    let is_it = |node: &Node| {
+                        let page: Page<&[u64], K, V> = Page::of(node);
+                        !page.is_tombstone() && page.level() == 0 && Edge::At(*key).side(page) == Side::Inside
+                    };
+                    let leaf = match node.filter(is_it) {
+                        Some(leaf) => leaf,
+                        None => {
+                            let version = Some(version);
+                            let mut search = Search { opened, ep, seat: &mut *reading.0, cache, version };
+                            search.leaf::<K, V>(key).await?.0
+                        }
+                    };
+                    values.push(Page::<&[u64], K, V>::of(&leaf).get(key, version));
+                }
+                Ok(values)
+            };
+            match values.await {
+                Ok(values) => return Ok(values),
+                Err(error) => again(error).of(path)?,
+            }
+        }
+    }
+
+    /// Up to `limit` pairs of a range, in the order of their keys, all as of one moment during the call.
+    ///
+    /// ```
+    /// # use farfield_rome::{RomeTree, TreeOptions};
+    /// # let node = farfield::Node::builder().start()?;
+    /// # let tree = RomeTree::<u64, u64>::open(&node, "tree", node.id(), TreeOptions::default())?;
+    /// # let ep = node.endpoint()?;
+    /// tree.partition()?.load(&ep, (0..10).map(|key| (key, key * 2)))?;
+    /// assert_eq!(ep.block_on(tree.reader()?.range(&ep, 3.., 2))?, [(3, 6), (4, 8)]);
+    /// # Ok::<(), farfield::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// The owner is dead or cannot be reached.
+    pub async fn range(&mut self, ep: &Endpoint, range: impl RangeBounds<K>, limit: usize) -> Result<Vec<(K, V)>> {
+        self.some(ep, &range, false, limit).await
+    }
+
+    /// Up to `limit` pairs of a range, the last ones, from the last to the first.
+    ///
+    /// ```
+    /// # use farfield_rome::{RomeTree, TreeOptions};
+    /// # let node = farfield::Node::builder().start()?;
+    /// # let tree = RomeTree::<u64, u64>::open(&node, "tree", node.id(), TreeOptions::default())?;
+    /// # let ep = node.endpoint()?;
+    /// tree.partition()?.load(&ep, (0..10).map(|key| (key, key * 2)))?;
+    /// assert_eq!(ep.block_on(tree.reader()?.range_back(&ep, .., 2))?, [(9, 18), (8, 16)]);
+    /// # Ok::<(), farfield::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// The owner is dead or cannot be reached.
+    pub async fn range_back(&mut self, ep: &Endpoint, range: impl RangeBounds<K>, limit: usize) -> Result<Vec<(K, V)>> {
+        self.some(ep, &range, true, limit).await
+    }
+
+    async fn some(
+        &mut self,
+        ep: &Endpoint,
+        range: &impl RangeBounds<K>,
+        is_backward: bool,
+        limit: usize,
+    ) -> Result<Vec<(K, V)>> {
+        let start = ep.now();
+        let TreeReader { tree, seat, cache, ahead, known } = self;
+        let opened = &*tree.opened;
+        let path = opened.object.path();
+        loop {
+            late_since(ep, start).of(path)?;
+            let reading = Reading::begin(seat, ep, *known);
+            let pairs = async {
+                let version = version_now(opened, ep, &mut *reading.0, ahead).await?;
+                *known = version;
+                let mut there = There { opened, seat: &mut *reading.0, cache, ep, version, ahead };
+                some(&mut there, range, is_backward, limit, tree.options.pairs).await
+            };
+            match pairs.await {
+                Ok(pairs) => return Ok(pairs),
+                Err(error) => again(error).of(path)?,
+            }
+        }
+    }
+
+    /// The first pair.
+    ///
+    /// ```
+    /// # use farfield_rome::{RomeTree, TreeOptions};
+    /// # let node = farfield::Node::builder().start()?;
+    /// # let tree = RomeTree::<u64, u64>::open(&node, "tree", node.id(), TreeOptions::default())?;
+    /// # let ep = node.endpoint()?;
+    /// assert_eq!(ep.block_on(tree.reader()?.first(&ep))?, None);
+    /// # Ok::<(), farfield::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// The owner is dead or cannot be reached.
+    pub async fn first(&mut self, ep: &Endpoint) -> Result<Option<(K, V)>> {
+        Ok(self.range(ep, .., 1).await?.pop())
+    }
+
+    /// The last pair.
+    ///
+    /// ```
+    /// # use farfield_rome::{RomeTree, TreeOptions};
+    /// # let node = farfield::Node::builder().start()?;
+    /// # let tree = RomeTree::<u64, u64>::open(&node, "tree", node.id(), TreeOptions::default())?;
+    /// # let ep = node.endpoint()?;
+    /// assert_eq!(ep.block_on(tree.reader()?.last(&ep))?, None);
+    /// # Ok::<(), farfield::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// The owner is dead or cannot be reached.
+    pub async fn last(&mut self, ep: &Endpoint) -> Result<Option<(K, V)>> {
+        Ok(self.range_back(ep, .., 1).await?.pop())
+    }
+
+    /// Begins a scan of a range, in the order of its keys: of the pairs as they are at this moment.
+    ///
+    /// ```
+    /// # use farfield_rome::{RomeTree, TreeOptions};
+    /// # let node = farfield::Node::builder().start()?;
+    /// # let tree = RomeTree::<u64, u64>::open(&node, "tree", node.id(), TreeOptions::default())?;
+    /// # let ep = node.endpoint()?;
+    /// let (mut reader, mut pairs) = (tree.reader()?, Vec::new());
+    /// ep.block_on(async { reader.scan(&ep, 10..20).await?.next(&ep, &mut pairs).await })?;
+    /// # Ok::<(), farfield::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// The owner is dead or cannot be reached.
+    pub async fn scan(&mut self, ep: &Endpoint, range: impl RangeBounds<K>) -> Result<Scan<'_, K, V>> {
+        self.begin_scan(ep, &range, false).await
+    }
+
+    /// Begins a scan of a range from its last key to its first.
+    ///
+    /// ```
+    /// # use farfield_rome::{RomeTree, TreeOptions};
+    /// # let node = farfield::Node::builder().start()?;
+    /// # let tree = RomeTree::<u64, u64>::open(&node, "tree", node.id(), TreeOptions::default())?;
+    /// # let ep = node.endpoint()?;
+    /// let (mut reader, mut pairs) = (tree.reader()?, Vec::new());
+    /// ep.block_on(async { reader.scan_back(&ep, 10..20).await?.next(&ep, &mut pairs).await })?;
+    /// # Ok::<(), farfield::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// The owner is dead or cannot be reached.
+    pub async fn scan_back(&mut self, ep: &Endpoint, range: impl RangeBounds<K>) -> Result<Scan<'_, K, V>> {
+        self.begin_scan(ep, &range, true).await
+    }
+
+    async fn begin_scan(
+        &mut self,
+        ep: &Endpoint,
+        range: &impl RangeBounds<K>,
+        is_backward: bool,
+    ) -> Result<Scan<'_, K, V>> {
+        let start = ep.now();
+        loop {
+            let TreeReader { tree, seat, ahead, known, .. } = &mut *self;
+            let path = tree.opened.object.path();
+            late_since(ep, start).of(path)?;
+            let reading = Reading::begin(seat, ep, *known);
+            match version_now(&tree.opened, ep, &mut *reading.0, ahead).await {
+                Ok(version) => {
+                    *known = version;
+                    core::mem::forget(reading); // until the scan is dropped
+                    return Ok(Scan { reader: self, cursor: Cursor::new(range, is_backward, WINDOW_MAX), version });
+                }
+                Err(error) => again(error).of(path)?,
+            }
+        }
+    }
+}
+
+/// A read that this thread has stopped in the middle of announces itself anew, and reads what is there then.
+fn again(error: Error) -> Result<()> {
+    if error.custom_ref::<SnapshotExpired>().is_some() { Ok(()) } else { Err(error) }
+}
+
+/// The version as of which the caller, who has announced himself, reads. All that he reads next, he reads after it.
+async fn version_now(opened: &Opened, ep: &Endpoint, seat: &mut Seat, ahead: &mut BTreeMap<u32, u64>) -> Result<u64> {
+    ahead.clear();
+    let version = ep.get(opened.stable_at()).await?;
+    check(seat, ep)?;
+    seat.raise(version);
+    Ok(version)
+}
+
+/// The slot that cached nodes lead to, and the one that has named it.
+fn cached<K: TreeKey>(cache: &Cache, key: &K) -> (u32, Option<u32>) {
+    let (mut slot, mut parent) = (ROOT, None);
+    while let Some(node) = cache.get(slot) {
+        let page: Page<&[u64], K, u64> = Page::of(node);
+        match (Edge::At(*key).side(page), page.right()) {
+            (Side::Inside, _) => {
+                parent = Some(slot);
+                slot = page.value(page.child_at(key)) as u32;
+            }
+            (Side::Right, Some(right)) => slot = right,
+            _ => return (ROOT, None),
+        }
+    }
+    (slot, parent)
+}
+
+/// A search of a reader that has announced itself.
+struct Search<'a> {
+    opened: &'a Opened,
+    ep: &'a Endpoint,
+    seat: &'a mut Seat,
+    cache: &'a mut Cache,
+    /// As of which version; none for one that is current.
+    version: Option<u64>,
+}
+
+impl Search<'_> {
+    /// The leaf with a key.
+    async fn leaf<K: TreeKey, V: Field>(&mut self, key: &K) -> Result<Found> {
+        if let Some(found) = self.walk::<K, V>(key, true).await? {
+            return Ok(found);
+        }
+        // Cached nodes were out of date. The tree of a version is whole.
+        self.cache.clear();
+        self.walk::<K, V>(key, false).await?.ok_or_else(corrupt)
+    }
+
+    async fn walk<K: TreeKey, V: Field>(&mut self, key: &K, uses_cache: bool) -> Result<Option<Found>> {
+        let (opened, ep) = (self.opened, self.ep);
+        let (mut slot, mut parent) = if uses_cache { cached(self.cache, key) } else { (ROOT, None) };
+        let (is_led, mut moves) = (slot != ROOT, 0);
+        let (version, mut word) = match self.version {
+            Some(version) => (version, ep.get(opened.slot_at(slot)).await?),
+            None if !uses_cache => {
+                // In this order: so the walk is in the tree of that version.
+                let stable = ep.get(opened.stable_at()).await?;
+                (stable, ep.get(opened.slot_at(slot)).await?)
+            }
+            None => {
+                // In one round trip.
+                let (stable, word) = (ep.get(opened.stable_at()), ep.get(opened.slot_at(slot)));
+                (stable.await?, word.await?)
+            }
+        };
+        loop {
+            check(self.seat, ep)?;
+            let Some(node) = self.state::<K, V>(word, version).await? else { return Ok(None) };
+            let page: Page<&[u64], K, V> = Page::of(&node);
+            let side = Edge::At(*key).side(page);
+            match (side, page.right()) {
+                _ if page.is_tombstone() => return Ok(None),
+                (Side::Left, _) => return Ok(None),
+                (Side::Right, Some(right)) => {
+                    moves += 1;
+                    if is_led && moves > MOVES_MAX {
+                        return Ok(None);
+                    }
+                    if let Some(parent) = parent.take() {
+                        self.cache.forget(parent); // it does not know that sibling
+                    }
+                    slot = right;
+                }
+                (Side::Right, None) => return Err(corrupt()),
+                (Side::Inside, _) if page.level() == 0 => return Ok(Some((node, version))),
+                (Side::Inside, _) => {
+                    self.cache.keep(slot, &node);
+                    let inner = page.inner();
+                    slot = inner.value(inner.child_at(key)) as u32;
+                }
+            }
+            word = ep.get(opened.slot_at(slot)).await?;
+        }
+    }
+
+    /// The state of a node as of a version, by its active word.
+    async fn state<K: TreeKey, V: Field>(&mut self, mut word: u64, version: u64) -> Result<Option<Node>> {
+        while let Some(active) = Active::of(word) {
+            let into = self.ep.buf::<u64>(active.end as usize)?;
+            let words = self.ep.get_into(self.opened.block_at(active.block), into).await?;
+            check(self.seat, self.ep)?;
+            let page: Page<&[u64], K, V> = Page::of(&words);
+            if page.version() <= version {
+                return Ok(Some(Node::from(&words[..])));
+            }
+            word = page.previous();
+        }
+        Ok(None)
+    }
+}
