@@ -239,6 +239,11 @@ fn main() -> Result<()> {
 
     let server = RpcServer::open(&nodes[1], "rpc", RpcOptions::default())?;
     let client = RpcClient::open(&nodes[0], "rpc", NodeId(1), RpcOptions::default())?;
+    let mut first = ep.block_on(client.begin(ep, &0))?;
+    // The server may learn of its client a moment later.
+    endpoints[1].block_on(server.serve_next(&endpoints[1], |_, request| request))?;
+    ep.block_on(first.wait())?;
+    drop(first);
     row("rpc", || loop_rpc([ep, &endpoints[1]], &client, &server))?;
 
     let barriers = on_each(&nodes, |node| Barrier::open(node, "barrier", 1))?;

@@ -213,7 +213,7 @@ fn passes(error: &fabric::Error) -> bool {
 /// let (here, there) = (nodes[0].endpoint()?, nodes[1].endpoint()?);
 /// let mut call = there.block_on(client.begin(&there, &4))?;
 /// assert!(!call.has_reply()); // the server's thread has other work
-/// server.try_serve(&here, |_, request| 2 * request)?;
+/// here.block_on(server.serve_next(&here, |_, request| 2 * request))?;
 /// assert_eq!(there.block_on(call.wait())?, 8);
 /// # drop(call); Ok::<(), farfield::Error>(())
 /// ```
@@ -299,7 +299,7 @@ impl<'a, Rep: Value> Call<'a, Rep> {
     ///     sum
     /// };
     /// let mut call = there.block_on(client.begin(&there, &4))?;
-    /// server.try_serve(&here, &mut add)?;
+    /// here.block_on(server.serve_next(&here, &mut add))?;
     /// call.retry()?;
     /// server.try_serve(&here, &mut add)?;
     /// assert_eq!(there.block_on(call.wait())?, 4); // added once

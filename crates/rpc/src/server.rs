@@ -193,7 +193,8 @@ impl<Req: Value, Rep: Value> Server<Req, Rep> {
         Ok(claim.values)
     }
 
-    /// Handles the requests that are there, at most one put of each slot. The result is how many.
+    /// Handles the requests that are there, at most one put of each slot. The result is how many. It finds those of a client that has just
+    /// been opened when the service thread has heard of it, a moment later.
     ///
     /// ```
     /// # use farfield_rpc::{RpcOptions, Server};

@@ -47,7 +47,8 @@ fn a_reply_that_is_too_long_is_an_error_of_its_request_alone() {
     let (server, clients) = open::<u64, ByteString>(&nodes, RpcOptions { reply_bytes_max: 16, ..options() });
     let eps = endpoints(&nodes);
     let mut calls = eps[1].block_on(clients[0].begin_batch(&eps[1], &[16, 17, 1])).expect("sent");
-    assert_eq!(server.try_serve(&eps[0], |_, len| vec![7; len as usize].into()).expect("a member"), 3);
+    let handled = eps[0].block_on(server.serve_next(&eps[0], |_, len| vec![7; len as usize].into()));
+    assert_eq!(handled, Ok(3));
     let replies = eps[1].block_on(calls.wait()).expect("replies");
     assert_eq!(replies[0].as_ref().map(|reply| reply.len()), Ok(16));
     let error = replies[1].as_ref().expect_err("it is too long");
@@ -73,7 +74,9 @@ fn a_full_window_is_an_error_after_which_nothing_has_happened() {
         seen.push(number);
         number
     };
-    server.try_serve(&eps[0], &mut handle).expect("a member");
+    for _ in 0..4 {
+        eps[0].block_on(server.serve_next(&eps[0], &mut handle)).expect("a request");
+    }
     for (number, mut call) in calls.into_iter().enumerate() {
         assert_eq!(eps[1].block_on(call.wait()).expect("a reply"), number as u64);
     }
@@ -92,12 +95,11 @@ fn calls_that_are_given_up_leave_their_slots() {
     }
     let mut call = eps[1].block_on(client.begin(&eps[1], &3)).expect("a slot");
     let mut seen = Vec::new();
-    server
-        .try_serve(&eps[0], |_, number| {
-            seen.push(number);
-            10 * number
-        })
-        .expect("a member");
+    let handle = |_, number| {
+        seen.push(number);
+        10 * number
+    };
+    eps[0].block_on(server.serve_next(&eps[0], handle)).expect("a request");
     assert_eq!(eps[1].block_on(call.wait()).expect("a reply"), 30);
     assert_eq!(seen, [3]); // the others were overwritten: this thread's puts land in order
 }
@@ -109,7 +111,7 @@ fn a_repeated_request_is_answered_again_and_handled_once() {
     let (eps, handled) = (endpoints(&nodes), AtomicU64::new(0));
     let mut handle = |_, request: u64| request + handled.fetch_add(1, Ordering::Relaxed);
     let mut call = eps[1].block_on(clients[0].begin(&eps[1], &100)).expect("sent");
-    server.try_serve(&eps[0], &mut handle).expect("a member");
+    eps[0].block_on(server.serve_next(&eps[0], &mut handle)).expect("a request");
     for _ in 0..3 {
         call.retry().expect("sent");
         let (_, counts) = eps[0].block_on(eps[0].counted(async { server.try_serve(&eps[0], &mut handle) }));
@@ -133,12 +135,11 @@ fn a_call_that_timed_out_is_waited_for_again() {
         let error = eps[1].block_on(call.wait_deadline(soon)).expect_err("no thread serves");
         assert!(error.is_timeout() && error.custom_ref::<EffectUnknown>().is_some(), "{error}");
     }
-    server
-        .try_serve(&eps[0], |_, request| {
-            handled += 1;
-            request
-        })
-        .expect("a member");
+    let handle = |_, request| {
+        handled += 1;
+        request
+    };
+    eps[0].block_on(server.serve_next(&eps[0], handle)).expect("a request");
     assert_eq!(eps[1].block_on(call.wait()).expect("a reply"), 7);
     server
         .try_serve(&eps[0], |_, request| {
@@ -159,7 +160,8 @@ fn a_handler_that_panics_ends_its_call_and_handles_it_once() {
         assert!(handled.fetch_add(1, Ordering::Relaxed) != 0, "the first panics");
         request
     };
-    let panicked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| server.try_serve(&eps[0], handle)));
+    let panicked =
+        std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| eps[0].block_on(server.serve_next(&eps[0], handle))));
     assert!(panicked.is_err());
     call.retry().expect("sent");
     server.try_serve(&eps[0], handle).expect("a member");
