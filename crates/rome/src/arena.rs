@@ -65,6 +65,7 @@ pub(crate) struct Arena {
     pub(crate) shape: Shape,
     /// The last ticket.
     tickets: Word,
+    done: Vec<Word>,
     pool: LocalMutex<Pool>,
     own: Arc<Seats>,
     /// 1 while a thread collects, with what is remembered of the seats: the own ones, and those of each rank.
@@ -90,6 +91,7 @@ impl Arena {
             region,
             shape,
             tickets: Word::new(0),
+            done: (0..own.count().next_power_of_two()).map(|_| Word::new(0)).collect(),
             pool: LocalMutex::new(pool),
             own: Arc::clone(own),
             collects: Word::new(0),
@@ -188,12 +190,53 @@ impl Arena {
     }
 
     /// The active words of this version are stored. Returns when it is stable.
+    ///
+    /// A thread whose turn has not come yet says that it is done, and a thread before it raises `stable` for it. So a thread that sleeps here
+    /// holds up no other.
     #[inline]
     pub(crate) fn publish(&self, ep: &Endpoint, version: u64) {
-        self.await_stable(ep, version - 1);
-        // It is `version` then. As an atomic (`CAS`) it is in memory when the caller returns, and with it all that he has stored before:
-        // a read that begins afterwards, anywhere, finds it. It wakes no thread: one that waits for this is about to look again.
-        self.stable_word().fetch_add(1);
+        if self.stable() == version - 1 {
+            // No other thread does, since this one has not said that it is done. As an atomic (`CAS`) it is in memory when the caller returns,
+            // and with it all that he has stored before: a read that begins afterwards, anywhere, finds it.
+            self.stable_word().fetch_add(1);
+            self.raise(ep, version);
+        } else {
+            self.publish_later(ep, version);
+        }
+    }
+
+    #[cold]
+    fn publish_later(&self, ep: &Endpoint, version: u64) {
+        // An atomic, so that of this thread and the one before at least one sees what the other has done (`CAS → CR` on both sides).
+        let done = self.done(version);
+        let _ = done.compare_exchange(done.load(), version);
+        self.raise(ep, self.stable());
+        self.await_stable(ep, version);
+    }
+
+    /// The word in which the thread with this ticket says that it is done: there are as many as threads can wait.
+    #[inline]
+    fn done(&self, version: u64) -> &Word {
+        &self.done[version as usize & (self.done.len() - 1)]
+    }
+
+    /// Raises `stable`, which was this, to the versions behind it of which the threads are done.
+    #[inline]
+    fn raise(&self, ep: &Endpoint, stable: u64) {
+        if self.done(stable + 1).load() == stable + 1 {
+            self.raise_slow(ep, stable);
+        }
+    }
+
+    #[cold]
+    fn raise_slow(&self, ep: &Endpoint, mut stable: u64) {
+        while self.done(stable + 1).load() == stable + 1 {
+            stable = match self.stable_word().compare_exchange(stable, stable + 1) {
+                Ok(_) => stable + 1,
+                Err(later) => later,
+            };
+        }
+        ep.wake_local();
     }
 
     /// Waits until all tickets up to this version are published. Their holders are threads of this process that run.

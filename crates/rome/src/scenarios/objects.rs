@@ -193,5 +193,8 @@ fn reader_suspected() -> Scenario {
 
 fn reader_cut() -> Scenario {
     let about = "a reader that is cut off does not stop the writer, and returns nothing that was overwritten";
-    Scenario::new("rome/reader-cut", about, 3, stops).rule(DeathRule::Majority).faults(Faults::new().cuts(1).side([1]))
+    Scenario::new("rome/reader-cut", about, 3, stops)
+        .rule(DeathRule::Majority)
+        .faults(Faults::new().cuts(1).side([1]))
+        .kills(&["rome-unreachable"])
 }
