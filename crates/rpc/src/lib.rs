@@ -33,7 +33,7 @@
 //! place alone, and begins to count anew with another one.
 //!
 //! *A slot is used again* for the next call when its reply was read. A call that was given up leaves it: it is free when the reply is there,
-//! and before, if no other slot is left. Then the server may miss a call that was given up; it never takes one for another.
+//! and before, if no other slot is free within a millisecond. Then the server may miss a call that was given up; it never takes one for another.
 //!
 //! # Ordering
 //!
