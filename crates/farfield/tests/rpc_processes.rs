@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use farfield::rpc::EffectUnknown;
+use farfield::rpc::{Effect, effect_of};
 use farfield::{Endpoint, MemberStatus, Node, NodeId, Result, RpcClient, RpcOptions, RpcServer};
 
 use session::{MEASURED, STEP_MAX, Session, begun};
@@ -207,24 +207,24 @@ fn server(node: &Node, endpoint: &Endpoint) -> Result<()> {
     let client = RpcClient::<Ask, u64>::open(node, "rpc", NodeId(0), OPTIONS)?;
     begun();
     let is_told = AtomicBool::new(false);
-    on_two_threads(node, |endpoint, thread| {
+    let numbers = on_two_threads(node, |endpoint, thread| {
         let until = |number: u64| {
             if number == 300 && !is_told.swap(true, Ordering::Relaxed) {
                 println!("calls");
             }
             false
         };
-        let before = endpoint.now();
         let (number, error) = calls(&client, endpoint, thread, until);
         let error = error.expect("the server was killed");
         assert!(error.is_gone() && error.node() == Some(NodeId(0)), "{error}");
-        assert!(number >= 300 || !is_told.load(Ordering::Relaxed) || endpoint.now() > before);
         // Either it may have happened, or the server was known to be dead.
-        let may_have_happened = error.custom_ref::<EffectUnknown>().is_some();
-        println!("{MEASURED}{number} calls before the death, and then an error; unknown: {may_have_happened}");
+        println!("{MEASURED}{number} calls before the death, and then an error; effect: {:?}", effect_of(&error));
+        assert_ne!(effect_of(&error), Effect::Done, "{error}");
         let is_evicted = || (node.status_of(NodeId(0)) == MemberStatus::Evicted).then_some(());
         endpoint.block_on(endpoint.wait_until(endpoint.now() + STEP_MAX, is_evicted)).expect("it is decided");
+        number
     });
+    assert!(numbers.into_iter().any(|number| number >= 300), "the server was killed when one had so many: {numbers:?}");
     drop(client);
     let client = RpcClient::<Ask, u64>::open(node, "rpc", next, OPTIONS)?;
     on_two_threads(node, |endpoint, thread| {

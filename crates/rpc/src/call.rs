@@ -8,12 +8,12 @@ use farfield_core::{Endpoint, Error, ErrorKind, Result, Value, WaitLimit};
 use farfield_fabric::{self as fabric, Buf, ErrorKind as FabricError, Instant, RemotePtr};
 
 use crate::client::Link;
-use crate::errors::{EffectUnknown, NoReply, ReplyTooLong, ServerClosed};
+use crate::errors::{CallEnded, EffectUnknown, NoReply, ReplyMalformed, ReplyTooLong, RequestMalformed, ServerClosed};
 use crate::layout::{HEADER, Image, OPENING, Status, call_word, seal, values_of, words_of};
 
 /// A request without a reply is put again after such a pause, which doubles. The first may have been lost with a connection, or its reply
 /// refused; or a late put has overwritten one of them.
-const AGAIN: [Duration; 2] = [Duration::from_millis(10), Duration::from_millis(100)];
+const REPEAT_PAUSES: [Duration; 2] = [Duration::from_millis(10), Duration::from_millis(100)];
 
 /// The requests of one put, and the slot that waits for their replies.
 pub(crate) struct Frame<'a> {
@@ -40,8 +40,7 @@ impl<'a> Frame<'a> {
     pub(crate) fn new<Req: Value>(
         link: &'a Link,
         endpoint: &'a Endpoint,
-        slot: usize,
-        number: u64,
+        (slot, number): (usize, u64),
         requests: &[Req],
     ) -> Result<Frame<'a>> {
         let mut image = match endpoint.buf::<u64>(HEADER + words_of(requests)) {
@@ -56,11 +55,16 @@ impl<'a> Frame<'a> {
             at += request.encode(&mut image[at..]);
         }
         seal(&mut image, call_word(number, 0), link.opening, requests.len());
-        Ok(Frame { link, endpoint, slot, number, attempt: 0, image, again: None, has_ended: false })
+        Ok(Frame { link, endpoint, slot, number, attempt: 0, image, again: None, has_ended: true })
     }
 
-    pub(crate) fn target(&self) -> RemotePtr<u64> {
+    fn target(&self) -> RemotePtr<u64> {
         self.link.request(self.slot)
+    }
+
+    /// Whether it was put, and waits for its replies.
+    pub(crate) fn is_sent(&self) -> bool {
+        !self.has_ended
     }
 
     pub(crate) fn image(&self) -> &Buf<'a, u64> {
@@ -95,8 +99,7 @@ impl<'a> Frame<'a> {
     async fn reply(&mut self, limit: &mut WaitLimit) -> Result<Image> {
         let (link, endpoint, slot, number) = (self.link, self.endpoint, self.slot, self.number);
         if self.has_ended {
-            let why = "the call has ended: its reply was returned, or it was not sent".into();
-            return Err(Error::from(ErrorKind::Config { why }).of(link.object.path()));
+            return Err(Error::custom(CallEnded { server: link.server }).about(link.server).of(link.object.path()));
         }
         let mut image = Image::new();
         let mut has_come = || link.read_reply(slot, number, &mut image).then_some(());
@@ -106,7 +109,7 @@ impl<'a> Frame<'a> {
             if let Err(because) = ended
                 && has_come().is_none()
             {
-                let unknown = EffectUnknown { server: link.server, number, because };
+                let unknown = EffectUnknown { server: link.server, slot, number, because };
                 return Err(Error::custom(unknown).about(link.server).of(link.object.path()));
             }
         }
@@ -120,13 +123,13 @@ impl<'a> Frame<'a> {
         let (link, endpoint, start) = (self.link, self.endpoint, self.endpoint.now());
         let deadline = limit.begin(endpoint).unwrap_or(start);
         loop {
-            let (again, pause) = *self.again.get_or_insert_with(|| (start + AGAIN[0], AGAIN[0]));
+            let (again, pause) = *self.again.get_or_insert_with(|| (start + REPEAT_PAUSES[0], REPEAT_PAUSES[0]));
             let replied = || has_come().map(Ok);
             let fails = || link.failure(endpoint).map(Err);
             match endpoint.wait_until_or(deadline.min(again), replied, fails).await {
                 Ok(Err(closed)) if closed.custom_ref::<ServerClosed>().is_some() => {
                     // Its last replies may land after the word that says so: they come from other endpoints.
-                    let soon = deadline.min(endpoint.now() + AGAIN[0]);
+                    let soon = deadline.min(endpoint.now() + REPEAT_PAUSES[0]);
                     return endpoint.wait_until(soon, &mut *has_come).await.map_err(|_| closed);
                 }
                 Ok(ended) => return ended,
@@ -138,10 +141,10 @@ impl<'a> Frame<'a> {
                 let (what, missing) = ("a reply".into(), vec![link.server]);
                 return Err(ErrorKind::Timeout { what, waited: now - start, missing }.into());
             }
-            let pause = AGAIN[1].min(2 * pause);
+            let pause = REPEAT_PAUSES[1].min(2 * pause);
             self.again = Some((now + pause, pause));
             match self.post_again() {
-                Err(error) if !passes(&error) => return Err(error.into()),
+                Err(error) if !may_try_again(&error) => return Err(error.into()),
                 // The members decide about a server that does not answer.
                 _ => {}
             }
@@ -177,27 +180,23 @@ impl<'a> Frame<'a> {
     /// A reply, from the words of it and of those after it.
     fn value<Rep: Value>(&self, image: &[u64], value: usize, words: &[u64]) -> Result<(Rep, usize)> {
         let (server, link) = (self.link.server, self.link);
-        let corrupt =
-            || ErrorKind::Corrupt { what: format!("a reply of {server} that is no value of its type") }.into();
+        let malformed = || Error::custom(ReplyMalformed { server });
         let error = match Status::of(image, value) {
-            _ if values_of(image) != values_of(&self.image) => corrupt(),
+            _ if values_of(image) != values_of(&self.image) => malformed(),
             Status::Done => match Rep::decode(words) {
                 Some((reply, used)) if used <= words.len() => return Ok((reply, used)),
-                _ => corrupt(),
+                _ => malformed(),
             },
             Status::TooLong => Error::custom(ReplyTooLong { server, max_bytes: link.options.reply_bytes_max }),
             Status::None => Error::custom(NoReply { server }),
-            Status::Malformed => {
-                let what = format!("a request to {server} that is no value of its type: it was not handled, and");
-                ErrorKind::Corrupt { what }.into()
-            }
+            Status::Malformed => Error::custom(RequestMalformed { server }),
         };
         Err(error.about(server).of(link.object.path()))
     }
 }
 
 /// Whether an attempt that ends so may be followed by another.
-fn passes(error: &fabric::Error) -> bool {
+fn may_try_again(error: &fabric::Error) -> bool {
     error.is_refused() || error.is_unreachable() || matches!(error.kind(), FabricError::Revoked { .. })
 }
 
@@ -259,7 +258,7 @@ impl<'a, Rep: Value> Call<'a, Rep> {
     /// ```
     ///
     /// # Errors
-    /// [`EffectUnknown`], [`NoReply`], [`ReplyTooLong`]; the call has ended already.
+    /// [`EffectUnknown`], [`NoReply`], [`ReplyTooLong`], [`ReplyMalformed`], [`RequestMalformed`]; [`CallEnded`].
     pub async fn wait(&mut self) -> Result<Rep> {
         self.frame.reply_of_one(&mut WaitLimit::Timeout).await
     }
@@ -372,7 +371,7 @@ impl<'a, Rep: Value> BatchCall<'a, Rep> {
     /// ```
     ///
     /// # Errors
-    /// [`EffectUnknown`], for all of them; they have ended already.
+    /// [`EffectUnknown`], for all of them; [`CallEnded`].
     pub async fn wait(&mut self) -> Result<Vec<Result<Rep>>> {
         self.wait_within(WaitLimit::Timeout).await
     }

@@ -2,16 +2,16 @@
 
 use core::fmt;
 use core::marker::PhantomData;
-use std::collections::VecDeque;
+use core::time::Duration;
 use std::sync::Arc;
 
 use farfield_core::toolkit::{ErrorContext, Object, ObjectBuilder, Regions};
 use farfield_core::{Endpoint, Error, ErrorKind, Node, Result, Value, WaitLimit};
-use farfield_fabric::{GroupKey, Instant, NodeId, Region, RemotePtr, Word};
+use farfield_fabric::{self as fabric, ErrorKind as FabricError, GroupKey, Instant, NodeId, Region, RemotePtr, Word};
 
 use crate::call::{BatchCall, Call, Frame};
 use crate::errors::{ServerClosed, WindowFull};
-use crate::layout::{self, CALL, Image, Layout, OPENING, check_length, number_of, values_of};
+use crate::layout::{self, CALL, Image, Layout, OPENING, check_length, number_of};
 use crate::options::RpcOptions;
 
 /// The calls, as they are measured.
@@ -24,7 +24,9 @@ const FREE: u64 = 0;
 /// A call has it.
 const TAKEN: u64 = 1;
 /// Its call was given up. It is used again when its reply is there, or when no other slot is free.
-const LEFT: u64 = 2;
+const GIVEN_UP: u64 = 2;
+/// So long a call waits for a free slot before it takes that of a call that was given up.
+const GIVEN_UP_PAUSE: Duration = Duration::from_millis(1);
 const STATE_BITS: u32 = 2;
 
 fn slot_state(word: u64) -> u64 {
@@ -43,7 +45,7 @@ fn slot_state(word: u64) -> u64 {
 /// # Ok::<(), farfield::Error>(())
 /// ```
 pub struct Client<Req: Value, Rep: Value> {
-    link: Arc<Link>,
+    pub(crate) link: Arc<Link>,
     types: PhantomData<fn(Req) -> Rep>,
 }
 
@@ -141,9 +143,11 @@ impl<Req: Value, Rep: Value> Client<Req, Rep> {
     /// ```
     ///
     /// # Errors
-    /// [`EffectUnknown`](crate::EffectUnknown): no reply came, for the reason that it names. [`NoReply`](crate::NoReply) and
-    /// [`ReplyTooLong`](crate::ReplyTooLong) say that the server has handled it. After any other error nothing has happened: the request is
-    /// too long, [`WindowFull`], [`ServerClosed`], the server is dead or departed, or the put was refused.
+    /// [`effect_of`](crate::effect_of) says whether the call has had its effect. [`EffectUnknown`](crate::EffectUnknown): no reply came, for
+    /// the reason that it names. [`NoReply`](crate::NoReply), [`ReplyTooLong`](crate::ReplyTooLong) and
+    /// [`ReplyMalformed`](crate::ReplyMalformed): the server has taken it. After any other error nothing has happened: the request is too
+    /// long, or [malformed](crate::RequestMalformed), [`WindowFull`], [`ServerClosed`], the server is dead or departed, this node is evicted,
+    /// or the put was refused.
     pub async fn call(&self, endpoint: &Endpoint, request: &Req) -> Result<Rep> {
         self.call_within(endpoint, request, WaitLimit::Timeout).await
     }
@@ -218,6 +222,32 @@ impl<Req: Value, Rep: Value> Client<Req, Rep> {
         self.begin_within(endpoint, request, &mut WaitLimit::Timeout).await
     }
 
+    /// [`Client::begin`] with a deadline for the free slot.
+    ///
+    /// ```
+    /// # use farfield_rpc::{Client, RpcOptions, Server, WindowFull};
+    /// # let nodes = farfield::local_session(2)?; let options = RpcOptions { window: 1, ..RpcOptions::default() };
+    /// # let server = Server::<u64, u64>::open(&nodes[0], "double", options)?;
+    /// # let client = Client::<u64, u64>::open(&nodes[1], "double", nodes[0].id(), options)?;
+    /// # let ep = nodes[1].endpoint()?;
+    /// let call = ep.block_on(client.begin(&ep, &1))?; // in the one slot
+    /// let deadline = ep.now() + std::time::Duration::from_millis(5);
+    /// let error = ep.block_on(client.begin_deadline(&ep, &2, deadline)).err().unwrap();
+    /// assert!(error.custom_ref::<WindowFull>().is_some());
+    /// # drop(call); Ok::<(), farfield::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As `begin`.
+    pub async fn begin_deadline<'a>(
+        &'a self,
+        endpoint: &'a Endpoint,
+        request: &Req,
+        deadline: Instant,
+    ) -> Result<Call<'a, Rep>> {
+        self.begin_within(endpoint, request, &mut WaitLimit::Deadline(deadline)).await
+    }
+
     async fn begin_within<'a>(
         &'a self,
         endpoint: &'a Endpoint,
@@ -246,12 +276,50 @@ impl<Req: Value, Rep: Value> Client<Req, Rep> {
     /// # Errors
     /// As [`Client::begin`], or there are more than [`RpcOptions::batch_max`] of them, or none.
     pub async fn begin_batch<'a>(&'a self, endpoint: &'a Endpoint, requests: &[Req]) -> Result<BatchCall<'a, Rep>> {
+        self.begin_batch_within(endpoint, requests, WaitLimit::Timeout).await
+    }
+
+    /// [`Client::begin_batch`] with a deadline for the free slot.
+    ///
+    /// ```
+    /// # use farfield_rpc::{Client, RpcOptions, Server};
+    /// # let nodes = farfield::local_session(2)?; let options = RpcOptions::default();
+    /// # let server = Server::<u64, u64>::open_on_service(&nodes[0], "double", options, |_, request| 2 * request)?;
+    /// # let client = Client::<u64, u64>::open(&nodes[1], "double", nodes[0].id(), options)?;
+    /// # let ep = nodes[1].endpoint()?;
+    /// let soon = ep.now() + std::time::Duration::from_millis(5);
+    /// let replies = ep.block_on(async { client.begin_batch_deadline(&ep, &[1, 2], soon).await?.wait().await })?;
+    /// assert_eq!(replies.len(), 2);
+    /// # Ok::<(), farfield::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As `begin_batch`.
+    pub async fn begin_batch_deadline<'a>(
+        &'a self,
+        endpoint: &'a Endpoint,
+        requests: &[Req],
+        deadline: Instant,
+    ) -> Result<BatchCall<'a, Rep>> {
+        self.begin_batch_within(endpoint, requests, WaitLimit::Deadline(deadline)).await
+    }
+
+    async fn begin_batch_within<'a>(
+        &'a self,
+        endpoint: &'a Endpoint,
+        requests: &[Req],
+        mut limit: WaitLimit,
+    ) -> Result<BatchCall<'a, Rep>> {
         let (asked, max) = (requests.len(), self.link.options.batch_max);
-        if asked == 0 || asked > max {
+        if asked == 0 {
+            let why = "a batch has no requests: give it one at least".into();
+            return Err(ErrorKind::Config { why }).of(self.link.object.path());
+        }
+        if asked > max {
             let what = "requests of a batch";
             return Err(ErrorKind::TooMany { what, asked, max }).of(self.link.object.path());
         }
-        let mut frame = self.frame(endpoint, requests, &mut WaitLimit::Timeout).await?;
+        let mut frame = self.frame(endpoint, requests, &mut limit).await?;
         frame.post().of(self.link.object.path())?;
         Ok(BatchCall::new(frame))
     }
@@ -260,7 +328,8 @@ impl<Req: Value, Rep: Value> Client<Req, Rep> {
     /// [`RpcOptions::batch_max`] allows, those that go out together behind one doorbell, and in one round trip as far as the window
     /// reaches. Requests of different puts have no order.
     ///
-    /// The result of each request is its own, as of [`Client::call`].
+    /// The result of each request is its own, as of [`Client::call`]. After the deadline nothing more is sent: the requests that are left
+    /// fail with [`NotSent`].
     ///
     /// ```
     /// # use farfield_rpc::{Client, RpcOptions, Server};
@@ -277,128 +346,139 @@ impl<Req: Value, Rep: Value> Client<Req, Rep> {
     /// # Ok::<(), farfield::Error>(())
     /// ```
     pub async fn call_many(&self, endpoint: &Endpoint, requests: &[Req]) -> Vec<Result<Rep>> {
+        self.call_many_within(endpoint, requests, WaitLimit::Timeout).await
+    }
+
+    /// [`call_many`](Self::call_many), which it waits for on this thread.
+    ///
+    /// ```
+    /// # use farfield_rpc::{Client, RpcOptions, Server};
+    /// # let nodes = farfield::local_session(2)?; let options = RpcOptions::default();
+    /// # let server = Server::<u64, u64>::open_on_service(&nodes[0], "double", options, |_, request| 2 * request)?;
+    /// # let client = Client::<u64, u64>::open(&nodes[1], "double", nodes[0].id(), options)?;
+    /// # let ep = nodes[1].endpoint()?;
+    /// let replies: farfield::Result<Vec<u64>> = client.call_many_blocking(&ep, &[1, 2, 3]).into_iter().collect();
+    /// assert_eq!(replies?, [2, 4, 6]);
+    /// # Ok::<(), farfield::Error>(())
+    /// ```
+    pub fn call_many_blocking(&self, endpoint: &Endpoint, requests: &[Req]) -> Vec<Result<Rep>> {
+        endpoint.block_on(self.call_many(endpoint, requests))
+    }
+
+    /// [`Client::call_many`] with a deadline for all of them.
+    ///
+    /// ```
+    /// # use farfield_rpc::{Client, Effect, RpcOptions, Server, effect_of};
+    /// # let nodes = farfield::local_session(2)?; let options = RpcOptions { window: 1, batch_max: 2, ..RpcOptions::default() };
+    /// # let server = Server::<u64, u64>::open(&nodes[0], "double", options)?;
+    /// # let client = Client::<u64, u64>::open(&nodes[1], "double", nodes[0].id(), options)?;
+    /// # let ep = nodes[1].endpoint()?;
+    /// let deadline = ep.now() + std::time::Duration::from_millis(5);
+    /// let replies = ep.block_on(client.call_many_deadline(&ep, &[1, 2, 3], deadline)); // no thread serves
+    /// let effects = replies.into_iter().map(|reply| effect_of(&reply.unwrap_err()));
+    /// assert!(effects.eq([Effect::Unknown, Effect::Unknown, Effect::None])); // the third was not sent
+    /// # Ok::<(), farfield::Error>(())
+    /// ```
+    pub async fn call_many_deadline(
+        &self,
+        endpoint: &Endpoint,
+        requests: &[Req],
+        deadline: Instant,
+    ) -> Vec<Result<Rep>> {
+        self.call_many_within(endpoint, requests, WaitLimit::Deadline(deadline)).await
+    }
+
+    async fn call_many_within(&self, endpoint: &Endpoint, requests: &[Req], limit: WaitLimit) -> Vec<Result<Rep>> {
         let meter = self.link.object.meter();
         if !meter.is_on() {
-            return self.many(endpoint, requests).await;
+            return self.many(endpoint, requests, limit).await;
         }
-        let many = async { Ok(self.many(endpoint, requests).await) };
+        let many = async { Ok(self.many(endpoint, requests, limit).await) };
         meter.measure(endpoint, MANY, many).await.unwrap_or_default()
     }
 
-    async fn many(&self, endpoint: &Endpoint, requests: &[Req]) -> Vec<Result<Rep>> {
-        let link = &*self.link;
-        let (mut results, mut limit) = (Vec::with_capacity(requests.len()), WaitLimit::Timeout);
-        let mut batches = requests.chunks(link.options.batch_max);
-        let mut under_way = VecDeque::with_capacity(link.options.window.min(batches.len()));
-        let mut next = batches.next();
-        while next.is_some() || !under_way.is_empty() {
-            // All that there are slots for, and one at least.
-            let first = under_way.len();
-            while let Some(batch) = next {
-                let mut now = WaitLimit::Now;
-                let may_wait = under_way.is_empty();
-                match self.frame(endpoint, batch, if may_wait { &mut limit } else { &mut now }).await {
-                    Ok(frame) => under_way.push_back(Ok(frame)),
-                    Err(error) if !may_wait && error.custom_ref::<WindowFull>().is_some() => break,
-                    Err(error) => under_way.push_back(Err((batch.len(), error))),
-                }
-                next = batches.next();
-            }
-            let is_one = under_way.len() == first + 1;
-            let gone = endpoint.check_alive(link.server).err();
-            for slot in under_way.iter_mut().skip(first) {
-                let Ok(frame) = slot else { continue };
-                let refused = match &gone {
-                    Some(gone) => Some(gone.clone()),
-                    None if is_one => frame.post().err(),
-                    None => None,
-                };
-                // Nothing of it has happened.
-                if let Some(error) = refused {
-                    let count = values_of(frame.image());
-                    *slot = Err((count, Error::from(error).of(link.object.path())));
-                }
-            }
-            if !is_one {
-                post_all(link, endpoint, under_way.iter().skip(first).filter_map(|frame| frame.as_ref().ok()));
-            }
-            match under_way.pop_front() {
-                Some(Ok(mut frame)) => results.extend(frame.replies_of_all(&mut limit).await),
-                Some(Err((count, error))) => results.extend((0..count).map(|_| Err(error.clone()))),
-                None => {}
-            }
-        }
-        results
-    }
-
     /// Takes a slot, and prepares the message.
-    async fn frame<'a>(&'a self, endpoint: &'a Endpoint, requests: &[Req], limit: &mut WaitLimit) -> Result<Frame<'a>> {
+    pub(crate) async fn frame<'a>(
+        &'a self,
+        endpoint: &'a Endpoint,
+        requests: &[Req],
+        limit: &mut WaitLimit,
+    ) -> Result<Frame<'a>> {
         let (link, path) = (&*self.link, self.link.object.path());
         requests.iter().try_for_each(|request| check_length(request, link.options.request_bytes_max)).of(path)?;
-        link.object.check_current()?;
-        link.check_open().of(path)?;
-        let (slot, number) = match link.try_take() {
+        link.check_usable()?;
+        let taken = match link.try_take(false) {
             Some(taken) => taken,
             None => link.take(endpoint, limit).await.of(path)?,
         };
-        Frame::new(link, endpoint, slot, number, requests).of(path)
+        Frame::new(link, endpoint, taken, requests).of(path)
     }
 }
 
-/// Puts several messages behind one doorbell. Which of them are refused is not known: their waits put them again.
-fn post_all<'a, 'b: 'a>(link: &Link, endpoint: &Endpoint, frames: impl Iterator<Item = &'a Frame<'b>>) {
-    drop(frames.fold(endpoint.batch(link.server), |batch, frame| batch.put(frame.target(), frame.image())).post());
-}
-
 impl Link {
-    pub(crate) fn check_open(&self) -> Result<()> {
+    /// Whether a call may begin.
+    pub(crate) fn check_usable(&self) -> Result<()> {
+        self.object.check_current()?;
+        self.check_open().of(self.object.path())
+    }
+
+    fn check_open(&self) -> Result<()> {
         if self.replies.word(0).load() == 0 {
             return Ok(());
         }
         Err(Error::custom(ServerClosed { server: self.server }).about(self.server))
     }
 
-    /// Takes a slot for a new call: which, and its number. One whose call was given up is free again with its reply. If no other is left,
-    /// it is taken without: the server may be in the middle of that call, and answers the new one when it has ended.
-    fn try_take(&self) -> Option<(usize, u64)> {
+    /// Takes a free slot for a new call: which, and its number. One whose call was given up is free again with its reply. With `given_up` it
+    /// is taken without: the server may be in the middle of that call, and answers the new one when it has ended.
+    pub(crate) fn try_take(&self, given_up: bool) -> Option<(usize, u64)> {
         let take = |slot: usize, found: u64| {
             let number = (found >> STATE_BITS) + 1;
             self.slots[slot].compare_exchange(found, number << STATE_BITS | TAKEN).ok().map(|_| (slot, number))
         };
         let slots = || self.slots.iter().map(Word::load).enumerate();
-        let mut free = slots().filter(|(slot, found)| match slot_state(*found) {
-            FREE => true,
-            LEFT => self.read_reply(*slot, found >> STATE_BITS, &mut Image::new()),
-            _ => false,
-        });
-        let mut left = slots().filter(|(_, found)| slot_state(*found) == LEFT);
+        let mut free = slots().filter(|(slot, found)| self.is_free(*slot, *found));
+        let mut left = slots().filter(|(_, found)| given_up && slot_state(*found) == GIVEN_UP);
         let taken = free.find_map(|(slot, found)| take(slot, found));
         taken.or_else(|| left.find_map(|(slot, found)| take(slot, found)))
+    }
+
+    /// Whether the server has answered the last call of a slot, of this word.
+    fn is_free(&self, slot: usize, found: u64) -> bool {
+        match slot_state(found) {
+            FREE => true,
+            GIVEN_UP => self.read_reply(slot, found >> STATE_BITS, &mut Image::new()),
+            _ => false,
+        }
     }
 
     async fn take(&self, endpoint: &Endpoint, limit: &mut WaitLimit) -> Result<(usize, u64)> {
         let start = endpoint.now();
         let deadline = limit.begin(endpoint).unwrap_or(start);
+        // A slot may be free in a moment: then no call that was given up is lost for it.
+        let left = if deadline > start { deadline - start } else { Duration::ZERO };
+        let soon = start + GIVEN_UP_PAUSE.min(left / 2);
+        let mut given_up = false;
         loop {
-            let is_any_free = || self.slots.iter().any(|slot| slot_state(slot.load()) != TAKEN);
+            let is_one =
+                |slot: usize, found: u64| self.is_free(slot, found) || given_up && slot_state(found) == GIVEN_UP;
+            let is_any = || self.slots.iter().enumerate().any(|(slot, word)| is_one(slot, word.load()));
             let fails = || self.failure(endpoint).map(Err);
-            let waited = match *limit {
-                WaitLimit::Now => Err(None),
-                _ => endpoint.wait_until_or(deadline, || is_any_free().then_some(Ok(())), fails).await.map_err(Some),
-            };
-            match waited {
+            let until = if given_up { deadline } else { soon };
+            match endpoint.wait_until_or(until, || is_any().then_some(Ok(())), fails).await {
                 Ok(free) => free?,
-                Err(Some(error)) if !error.is_timeout() => return Err(error.into()),
-                Err(_) => {
+                Err(error) if !error.is_timeout() => return Err(error.into()),
+                Err(_) if endpoint.now() >= deadline => {
                     let what = "a free slot".into();
                     let missing = vec![self.server];
                     let because = ErrorKind::Timeout { what, waited: endpoint.now() - start, missing }.into();
                     let full = WindowFull { server: self.server, window: self.slots.len(), because };
                     return Err(Error::custom(full).about(self.server));
                 }
+                Err(_) => given_up = true,
             }
             // Another thread may have been faster.
-            if let Some(taken) = self.try_take() {
+            if let Some(taken) = self.try_take(given_up) {
                 return Ok(taken);
             }
         }
@@ -406,7 +486,7 @@ impl Link {
 
     /// The call has ended, or is given up.
     pub(crate) fn leave(&self, endpoint: &Endpoint, slot: usize, number: u64, has_ended: bool) {
-        let state = if has_ended { FREE } else { LEFT };
+        let state = if has_ended { FREE } else { GIVEN_UP };
         self.slots[slot].store(number << STATE_BITS | state);
         // Threads that wait for a slot.
         endpoint.wake_local();
@@ -427,8 +507,11 @@ impl Link {
 
     /// Why no reply can come any more.
     pub(crate) fn failure(&self, endpoint: &Endpoint) -> Option<Error> {
-        let gone = || self.object.node().fenced_error(endpoint, self.server).map(Error::from);
-        self.check_open().and_then(|()| self.object.check_current()).err().or_else(gone)
+        let node = self.object.node();
+        let gone = || node.fenced_error(endpoint, self.server).map(Error::from);
+        // The members have evicted this node, and the server takes nothing from it any more.
+        let fenced = || node.fabric().is_fenced().then(|| fabric::Error::from(FabricError::Fenced).into());
+        self.check_open().and_then(|()| self.object.check_current()).err().or_else(gone).or_else(fenced)
     }
 }
 
@@ -446,5 +529,8 @@ fn wait_for_member(node: &Node, server: NodeId) -> Result<()> {
 /// What the server and its clients have to agree on.
 pub(crate) fn described<Req: Value, Rep: Value>(options: &RpcOptions) -> String {
     let (request, reply) = (Req::words(options.request_bytes_max), Rep::words(options.reply_bytes_max));
-    format!("{options:?}, requests of {request} words, replies of {reply} words")
+    // Two types may need as many words.
+    let length = |is_fixed| if is_fixed { "always" } else { "at most" };
+    let (of_request, of_reply) = (length(Req::FIXED), length(Rep::FIXED));
+    format!("{options:?}, requests of {of_request} {request} words, replies of {of_reply} {reply} words")
 }

@@ -101,7 +101,10 @@ impl<Req: Value, Rep: Value> Incoming<Req, Rep> {
         }
         // The iterator may have panicked before.
         self.claim = None;
-        self.core.answer(endpoint, claim, message);
+        if self.core.answer(endpoint, claim, message) {
+            // It was refused: a thread that serves puts it again.
+            self.core.wake();
+        }
     }
 }
 

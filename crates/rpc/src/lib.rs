@@ -33,7 +33,7 @@
 //! place alone, and begins to count anew with another one.
 //!
 //! *A slot is used again* for the next call when its reply was read. A call that was given up leaves it: it is free when the reply is there,
-//! and before, if no other slot is left. Then the server may miss a call that was given up; it never takes one for another.
+//! and before, if no other slot is free within a millisecond. Then the server may miss a call that was given up; it never takes one for another.
 //!
 //! # Ordering
 //!
@@ -62,7 +62,7 @@
 //! | [`Server::try_serve`] and the waits of a server that find nothing | | none: a look at a word for each slot of each node with a client |
 //! | opening a client | | control messages of the service threads |
 //!
-//! Messages of up to 64 words need no memory but the endpoint's buffers. The server holds an uncontended lock of its node while it keeps
+//! Messages of up to 64 words and four requests need no memory but the endpoint's buffers, and a buffer of a batch. The server holds an uncontended lock of its node while it keeps
 //! the replies. A thread that waits for requests or replies spins for a moment, and then sleeps until a put wakes it; over RDMA it polls.
 //!
 //! Memory: with n places, window w and batches of b, the server has n · w slots of 32 bytes and b requests, and as much of its own for
@@ -74,7 +74,7 @@
 //! opening of its own, with numbers from 1. The other clients notice nothing.
 //!
 //! *The server's.* A call that is under way ends with [`EffectUnknown`] as soon as nothing of the server can land any more, and its reply
-//! has not. A call that begins later ends with the fabric's error, which says that nothing has happened. The server's memory is
+//! has not. A call that begins later ends with the fabric's error, after which nothing has happened: [`effect_of`] says so of any error. The server's memory is
 //! lost: a server that is started again is another one, and its clients are opened again. So nothing is repeated behind the
 //! caller's back.
 //!
@@ -100,6 +100,7 @@ mod errors;
 mod incoming;
 #[cfg(any(not(seeded), clippy, doc, rust_analyzer))]
 mod layout;
+mod many;
 pub mod mutants;
 mod options;
 #[cfg(any(not(seeded), clippy, doc, rust_analyzer))]
@@ -118,7 +119,10 @@ include!(concat!(env!("OUT_DIR"), "/seeded.rs"));
 
 pub use call::{BatchCall, Call};
 pub use client::Client;
-pub use errors::{EffectUnknown, NoReply, ReplyTooLong, ServerClosed, WindowFull};
+pub use errors::{
+    CallEnded, Effect, EffectUnknown, NoReply, NotSent, ReplyMalformed, ReplyTooLong, RequestMalformed, ServerClosed,
+    WindowFull, effect_of,
+};
 pub use incoming::Incoming;
 pub use options::RpcOptions;
 pub use server::Server;

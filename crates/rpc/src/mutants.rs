@@ -37,7 +37,7 @@ farfield_core::mutants! {
     /// *Scenario:* `rpc/opened-again-threads`.
     RPC_LATE_LOOK = "rpc-late-look" in "Rpc":
         "A thread handles what it has read before another thread handled it.";
-    /// *Missing:* the end of the window. Needs no reordering.
+    /// *Missing:* the end of the window: the slot after it is that of the next rank. Needs no reordering.
     ///
     /// *Scenario:* `rpc/window`.
     RPC_WINDOW = "rpc-window" in "Rpc":
@@ -72,7 +72,7 @@ farfield_core::mutants! {
     /// *Scenario:* `rpc/server-dies`.
     RPC_SAYS_NEVER = "rpc-says-never" in "Rpc":
         "The error of a call whose request was put says that nothing has happened.";
-    /// *Missing:* the word that tells the clients. Needs no reordering.
+    /// *Missing:* the word that says so to the clients. Needs no reordering.
     ///
     /// *Scenario:* `rpc/closed`.
     RPC_CLOSED_SILENTLY = "rpc-closed-silently" in "Rpc":

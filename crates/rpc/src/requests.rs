@@ -3,18 +3,23 @@
 use std::sync::Arc;
 
 use farfield_core::toolkit::{ErrorContext, Hold, Object};
-use farfield_core::{Endpoint, Node, Result, Value};
+use farfield_core::{Endpoint, Error, ErrorKind, Node, Result, Value};
 use farfield_fabric::{self as fabric, ErrorKind as FabricError, LocalMutex, NodeId, Region, RemotePtr, Word};
+use smallvec::SmallVec;
 
 use crate::layout::{self, CALL, CHECK, HEADER, Image, Layout, OPENING, Replies, Status, number_of, values_of};
 use crate::options::RpcOptions;
 
-/// By place: where the replies to its present client go, or 0.
+/// By rank: where the replies to its present client go, or 0.
 pub(crate) struct Openings(Box<[Word]>);
 
 impl Openings {
     pub(crate) fn new(places: usize) -> Openings {
         Openings((0..places).map(|_| Word::new(0)).collect())
+    }
+
+    pub(crate) fn all(&self) -> impl Iterator<Item = u64> {
+        self.0.iter().map(Word::load).filter(|opening| *opening != 0)
     }
 
     /// A node has opened a client. Runs on the service thread.
@@ -43,6 +48,8 @@ pub(crate) struct Core {
     /// Where the next look begins.
     next: Word,
     is_closed: Word,
+    /// The service thread handles the requests, and no other thread.
+    is_on_service: bool,
 }
 
 /// What the server knows of a slot.
@@ -94,6 +101,14 @@ pub(crate) struct Served {
     pub(crate) is_refused: bool,
 }
 
+/// What became of the requests of a message.
+pub(crate) struct Handled {
+    /// How many the handler has had: none if they are no values of their type.
+    pub(crate) count: usize,
+    /// The answer was refused.
+    pub(crate) is_refused: bool,
+}
+
 impl Served {
     fn answered(&mut self, is_refused: bool) {
         self.has_answered |= !is_refused;
@@ -108,6 +123,7 @@ impl Core {
         openings: Arc<Openings>,
         layout: Layout,
         options: RpcOptions,
+        is_on_service: bool,
     ) -> Core {
         let slot = |_| ServerSlot { is_taken: Word::new(0), done: Word::new(0), last: LocalMutex::default() };
         Core {
@@ -121,23 +137,31 @@ impl Core {
             layout,
             next: Word::new(0),
             is_closed: Word::new(0),
+            is_on_service,
         }
     }
 
-    /// Tells the clients, whose calls end with an error that says so. Without it they time out.
-    pub(crate) fn close(&self, endpoint: Option<&Endpoint>) {
+    /// No request is handled any more by the service thread.
+    pub(crate) fn close(&self) {
         self.is_closed.store(1);
-        if let Some(endpoint) = endpoint {
-            for opening in self.openings.0.iter().map(Word::load).filter(|opening| *opening != 0) {
-                let _ = endpoint.put_value(RemotePtr::<u64>::from_packed(opening), 1).detach();
-            }
-        }
-        self.node.fabric().wake_service();
         self.node.fabric().wake_local();
+    }
+
+    pub(crate) fn openings(&self) -> Arc<Openings> {
+        Arc::clone(&self.openings)
     }
 
     pub(crate) fn is_closed(&self) -> bool {
         self.is_closed.load() != 0
+    }
+
+    /// Whether a thread of the application may handle requests.
+    pub(crate) fn check_threads(&self) -> Result<()> {
+        if self.is_on_service {
+            let why = "the service thread handles the requests of this server: open it with `Server::open` for threads";
+            return Err(Error::from(ErrorKind::Config { why: why.into() }).of(&self.path));
+        }
+        self.check_member()
     }
 
     pub(crate) fn check_member(&self) -> Result<()> {
@@ -183,7 +207,13 @@ impl Core {
             return false;
         }
         let words = self.message(slot);
-        words[OPENING].load() == opening && layout::read(words, image) && image[OPENING] == opening
+        let is_it = words[OPENING].load() == opening && layout::read(words, image) && image[OPENING] == opening;
+        is_it && self.has_values(image)
+    }
+
+    /// A message of another number of values is none of a client.
+    fn has_values(&self, image: &Image) -> bool {
+        (1..=self.options.batch_max).contains(&values_of(image))
     }
 
     pub(crate) fn is_any_ready(&self, image: &mut Image) -> bool {
@@ -200,7 +230,7 @@ impl Core {
         // what is known of the slot is about that one.
         let is_current = self.openings.0[slot / self.layout.window].load() == opening;
         if image[CHECK] == of.done.load() || !is_current {
-            of.is_taken.store(0);
+            self.give_back(slot);
             return Found::None;
         }
         let (call, check) = (image[CALL], image[CHECK]);
@@ -219,8 +249,22 @@ impl Core {
         }
         drop(last);
         of.done.store(if is_refused { 0 } else { check });
-        of.is_taken.store(0);
+        self.give_back(slot);
         Found::Old { is_refused }
+    }
+
+    /// Another thread may take the slot's message. One that has looked meanwhile has seen that it is taken, and sleeps: its put has woken it
+    /// too early, if another message has come.
+    fn give_back(&self, slot: usize) {
+        self.slots[slot].is_taken.store(0);
+        if self.is_changed(slot) {
+            self.wake();
+        }
+    }
+
+    /// Wakes threads that wait for requests.
+    pub(crate) fn wake(&self) {
+        self.node.fabric().wake_local();
     }
 
     /// The next request that was not handled before; and what else was found on the way.
@@ -252,8 +296,9 @@ impl Core {
         self.scan(0, |slot, opening| {
             match self.take(endpoint, slot, opening, &mut image) {
                 Found::New(claim) => {
-                    served.is_refused |= self.handle(endpoint, claim, &image, handler);
-                    served.handled += claim.values;
+                    let handled = self.handle(endpoint, claim, &image, handler);
+                    served.is_refused |= handled.is_refused;
+                    served.handled += handled.count;
                 }
                 Found::Old { is_refused } => served.answered(is_refused),
                 Found::None => {}
@@ -263,16 +308,17 @@ impl Core {
         served
     }
 
-    /// Handles the requests of a message, one after the other, and answers. Whether the answer was refused.
+    /// Handles the requests of a message, one after the other, and answers.
     pub(crate) fn handle<Req: Value, Rep: Value>(
         &self,
         endpoint: &Endpoint,
         claim: Claim,
         image: &[u64],
         handler: &mut impl FnMut(NodeId, Req) -> Rep,
-    ) -> bool {
-        let Some(requests) = layout::decode::<Req>(&image[HEADER..], claim.values) else {
-            return self.refuse(endpoint, claim);
+    ) -> Handled {
+        let requests = match self.decode::<Req>(endpoint, claim, image) {
+            Ok(requests) => requests,
+            Err(is_refused) => return Handled { count: 0, is_refused },
         };
         let (client, unwinding) = (claim.client(), Unwinding { core: self, claim });
         let mut replies = Replies::new();
@@ -280,12 +326,22 @@ impl Core {
             replies.push(&handler(client, request), self.options.reply_bytes_max);
         }
         core::mem::forget(unwinding);
-        self.answer(endpoint, claim, replies)
+        Handled { count: claim.values, is_refused: self.answer(endpoint, claim, replies) }
     }
 
-    /// The requests of a message are no values of their type.
-    pub(crate) fn refuse(&self, endpoint: &Endpoint, claim: Claim) -> bool {
-        self.answer(endpoint, claim, Replies::all(Status::Malformed, claim.values))
+    /// The requests of a message that this thread has taken. If they are no values of their type, it is answered with that:
+    /// then whether the answer was refused.
+    pub(crate) fn decode<Req: Value>(
+        &self,
+        endpoint: &Endpoint,
+        claim: Claim,
+        image: &[u64],
+    ) -> core::result::Result<SmallVec<[Req; 4]>, bool> {
+        // A type's own code may panic.
+        let unwinding = Unwinding { core: self, claim };
+        let requests = layout::decode::<Req>(&image[HEADER..], claim.values);
+        core::mem::forget(unwinding);
+        requests.ok_or_else(|| self.answer(endpoint, claim, Replies::all(Status::Malformed, claim.values)))
     }
 
     /// Answers a message that this thread has taken. Whether the put was refused: then a later look puts it again.
@@ -304,7 +360,7 @@ impl Core {
         let mut replies = Replies::all(Status::None, claim.values);
         replies.seal(claim.call, claim.opening);
         self.keep(Claim { check: 0, ..claim }, &replies.image);
-        self.node.fabric().wake_local();
+        self.wake();
         self.node.fabric().wake_service();
     }
 
@@ -317,7 +373,7 @@ impl Core {
         last.reply.extend_from_slice(replies);
         drop(last);
         of.done.store(claim.check);
-        of.is_taken.store(0);
+        self.give_back(claim.slot);
     }
 
     /// Puts replies to the client. Whether that was refused, so that it has to be repeated. A client that is gone needs none.

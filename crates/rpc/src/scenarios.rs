@@ -1,8 +1,8 @@
 //! Scenarios for the model checker.
 
-mod comings;
 mod deaths;
 mod plain;
+mod restarts;
 
 use std::any::Any;
 use std::cell::{Cell, RefCell};
@@ -13,10 +13,10 @@ use std::time::Duration;
 use farfield_check::parts::{Excuse, goes_on};
 use farfield_check::scenarios::with_slow;
 use farfield_check::{Cluster, Scenario, crashed};
-use farfield_core::{Endpoint, Error, ErrorKind, Node, Result};
+use farfield_core::{Endpoint, ErrorKind, Node, Result};
 use farfield_fabric::{LocalMutex, NodeId, Word};
 
-use crate::{Client, EffectUnknown, NoReply, RpcOptions, Server};
+use crate::{Client, Effect, RpcOptions, Server, effect_of};
 
 /// All of them.
 ///
@@ -25,14 +25,14 @@ use crate::{Client, EffectUnknown, NoReply, RpcOptions, Server};
 /// assert!(scenarios.iter().any(|scenario| scenario.name() == "rpc/server-dies"));
 /// ```
 pub fn all() -> Vec<Scenario> {
-    with_slow([plain::scenarios(), deaths::scenarios(), comings::scenarios()].concat())
+    with_slow([plain::scenarios(), deaths::scenarios(), restarts::scenarios()].concat())
 }
 
 /// A request: a number, and the same with all bits turned. It may come in pieces.
 type Ask = [u64; 2];
 /// A reply: the number, how many requests were handled before, and both together.
-type Told = [u64; 3];
-type Clients = Vec<Client<Ask, Told>>;
+type Reply = [u64; 3];
+type Clients = Vec<Client<Ask, Reply>>;
 
 fn options(window: usize, batch_max: usize) -> RpcOptions {
     RpcOptions { window, batch_max, ..RpcOptions::default() }
@@ -43,7 +43,7 @@ fn options(window: usize, batch_max: usize) -> RpcOptions {
 struct Effects(LocalMutex<Vec<u64>>);
 
 impl Effects {
-    fn handle(&self, ask: Ask) -> Told {
+    fn handle(&self, ask: Ask) -> Reply {
         assert_eq!(ask[0], !ask[1], "the request is in pieces");
         let mut done = self.0.lock();
         assert!(!done.contains(&ask[0]), "request {:x} has its effect twice", ask[0]);
@@ -117,7 +117,7 @@ impl Course {
     }
 
     /// Notes how a call has ended. Whether its client goes on.
-    fn end(&self, ask: Ask, result: Result<Told>, is_excused: bool) -> bool {
+    fn end(&self, ask: Ask, result: Result<Reply>, is_excused: bool) -> bool {
         let goes_on = result.is_ok();
         let ended = match result {
             Ok(told) => {
@@ -128,7 +128,11 @@ impl Course {
                 assert!(is_excused, "nothing has happened: {error}");
                 let is_wrong = matches!(error.kind(), ErrorKind::Config { .. } | ErrorKind::Corrupt { .. });
                 assert!(!is_wrong, "{error}");
-                if may_have_happened(&error) { Ended::Unknown } else { Ended::Never }
+                match effect_of(&error) {
+                    Effect::None => Ended::Never,
+                    Effect::Unknown => Ended::Unknown,
+                    Effect::Done => unreachable!("all replies are words: {error}"),
+                }
             }
         };
         self.ended.borrow_mut().push((ask[0], ended));
@@ -136,14 +140,10 @@ impl Course {
     }
 }
 
-fn may_have_happened(error: &Error) -> bool {
-    error.custom_ref::<EffectUnknown>().is_some() || error.custom_ref::<NoReply>().is_some()
-}
-
 /// A thread of a client.
 struct Caller<'a> {
     ep: &'a Endpoint,
-    client: &'a Client<Ask, Told>,
+    client: &'a Client<Ask, Reply>,
     course: &'a Course,
     node: &'a Node,
     excuse: Excuse,
@@ -154,7 +154,7 @@ impl Caller<'_> {
         self.excuse.is_given() || !goes_on(self.node) || crashed(0)
     }
 
-    fn end(&self, ask: Ask, result: Result<Told>) -> bool {
+    fn end(&self, ask: Ask, result: Result<Reply>) -> bool {
         self.course.end(ask, result, self.is_excused())
     }
 
@@ -223,8 +223,8 @@ fn open_with(
     cluster: &Cluster,
     course: &Rc<Course>,
     options: RpcOptions,
-    server: impl Fn(&Node) -> Result<Server<Ask, Told>> + 'static,
-) -> Result<(Server<Ask, Told>, Clients)> {
+    server: impl Fn(&Node) -> Result<Server<Ask, Reply>> + 'static,
+) -> Result<(Server<Ask, Reply>, Clients)> {
     let opened = cluster.on_each(move |node| match node.id() {
         NodeId(0) => Ok((Some(server(node)?), None)),
         _ => Ok((None, Some(Client::open(node, "rpc", NodeId(0), options)?))),
@@ -237,7 +237,7 @@ fn open_with(
 }
 
 /// A thread of the server, until all clients have ended.
-fn serve(cluster: &Cluster, course: &Rc<Course>, server: &Server<Ask, Told>) {
+fn serve(cluster: &Cluster, course: &Rc<Course>, server: &Server<Ask, Reply>) {
     let (server, course, node) = (server.clone(), Rc::clone(course), cluster.node(0));
     cluster.thread(0, "serves", move |ep| {
         let mut pause = Duration::from_millis(10);
@@ -258,7 +258,7 @@ fn calls(
     cluster: &Cluster,
     course: &Rc<Course>,
     node: usize,
-    client: &Client<Ask, Told>,
+    client: &Client<Ask, Reply>,
     body: impl Fn(&Caller<'_>) + 'static,
 ) {
     let (here, client, course, ended) = (cluster.node(node), client.clone(), Rc::clone(course), Rc::new(Word::new(0)));

@@ -10,10 +10,10 @@ use farfield_fabric::{GroupKey, Instant, NodeId};
 
 use crate::client::described;
 use crate::incoming::Incoming;
-use crate::layout::{self, HEADER, Image, Layout};
+use crate::layout::{Image, Layout};
 use crate::options::RpcOptions;
 use crate::requests::{Claim, Core, Openings, Served};
-use crate::service::Service;
+use crate::service::{Closing, Service};
 
 /// Handles the requests of clients on other nodes.
 ///
@@ -59,12 +59,18 @@ impl<Req: Value, Rep: Value> fmt::Debug for Server<Req, Rep> {
 /// Closes the server with the last handle.
 struct Handle {
     core: Arc<Core>,
-    object: Object,
+    /// None once it is dropped.
+    object: Option<Object>,
 }
 
 impl Drop for Handle {
     fn drop(&mut self) {
-        self.core.close(self.object.node().background_endpoint().ok().as_ref());
+        self.core.close();
+        let Some(object) = self.object.take() else { return };
+        let node = object.node().for_service();
+        // No client is connected after this.
+        drop(object);
+        node.add_poller(Box::new(Closing::new(self.core.openings())));
     }
 }
 
@@ -82,12 +88,13 @@ impl<Req: Value, Rep: Value> Server<Req, Rep> {
     /// # Errors
     /// The path is open already, or clients still use the memory of an earlier server of this node; no memory; invalid options.
     pub fn open(node: &Node, path: &str, options: RpcOptions) -> Result<Server<Req, Rep>> {
-        let handle = open::<Req, Rep>(node, path, options, GroupKey::SIGNAL)?;
+        let handle = open::<Req, Rep>(node, path, options, false)?;
         Ok(Server { handle: Arc::new(handle), types: PhantomData })
     }
 
     /// Opens a server whose requests are handled by the node's service thread: also while all threads of the application compute. The
     /// handler must be short, and must not wait for another node: the service thread has other work. If it panics, the node is dead.
+    /// No other thread serves: [`Server::serve`] and the like fail with [`ErrorKind::Config`](farfield_core::ErrorKind::Config).
     ///
     /// ```
     /// # use farfield_rpc::{RpcOptions, Server};
@@ -108,8 +115,7 @@ impl<Req: Value, Rep: Value> Server<Req, Rep> {
         options: RpcOptions,
         handler: impl FnMut(NodeId, Req) -> Rep + Send + 'static,
     ) -> Result<Server<Req, Rep>> {
-        // A put to its requests wakes the service thread.
-        let handle = open::<Req, Rep>(node, path, options, GroupKey::SERVICE)?;
+        let handle = open::<Req, Rep>(node, path, options, true)?;
         node.add_poller(Box::new(Service::new(Arc::clone(&handle.core), handler)));
         Ok(Server { handle: Arc::new(handle), types: PhantomData })
     }
@@ -126,7 +132,7 @@ impl<Req: Value, Rep: Value> Server<Req, Rep> {
     /// ```
     ///
     /// # Errors
-    /// This node is evicted.
+    /// This node is evicted; the service thread serves.
     pub async fn serve(
         &self,
         endpoint: &Endpoint,
@@ -135,7 +141,7 @@ impl<Req: Value, Rep: Value> Server<Req, Rep> {
     ) -> Result<usize> {
         let (mut handled, mut pause) = (0, RefusedPause::default());
         loop {
-            self.core().check_member()?;
+            self.core().check_threads()?;
             let served = self.core().serve_all::<Req, Rep>(endpoint, &mut handler);
             handled += served.handled;
             if endpoint.now() >= deadline {
@@ -185,12 +191,43 @@ impl<Req: Value, Rep: Value> Server<Req, Rep> {
     /// ```
     ///
     /// # Errors
-    /// A timeout; this node is evicted.
-    pub async fn serve_next(&self, endpoint: &Endpoint, mut handler: impl FnMut(NodeId, Req) -> Rep) -> Result<usize> {
-        let (deadline, mut image) = (endpoint.deadline(), Image::new());
-        let claim = self.next(endpoint, deadline, &mut image).await?;
-        self.core().handle::<Req, Rep>(endpoint, claim, &image, &mut handler);
-        Ok(claim.values)
+    /// A timeout; this node is evicted; the service thread serves.
+    pub async fn serve_next(&self, endpoint: &Endpoint, handler: impl FnMut(NodeId, Req) -> Rep) -> Result<usize> {
+        self.serve_next_deadline(endpoint, endpoint.deadline(), handler).await
+    }
+
+    /// [`Server::serve_next`] with a deadline.
+    ///
+    /// ```
+    /// # use farfield_rpc::{RpcOptions, Server};
+    /// # let node = farfield::Node::builder().start()?; let ep = node.endpoint()?;
+    /// # let server = Server::<u64, u64>::open(&node, "double", RpcOptions::default())?;
+    /// let deadline = ep.now() + std::time::Duration::from_millis(5);
+    /// let served = ep.block_on(server.serve_next_deadline(&ep, deadline, |_client, request| 2 * request));
+    /// assert!(served.unwrap_err().is_timeout()); // no client has called
+    /// # Ok::<(), farfield::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As `serve_next`.
+    pub async fn serve_next_deadline(
+        &self,
+        endpoint: &Endpoint,
+        deadline: Instant,
+        mut handler: impl FnMut(NodeId, Req) -> Rep,
+    ) -> Result<usize> {
+        let mut image = Image::new();
+        loop {
+            let claim = self.next(endpoint, deadline, &mut image).await?;
+            let handled = self.core().handle::<Req, Rep>(endpoint, claim, &image, &mut handler);
+            if handled.is_refused {
+                // This thread may not look again soon.
+                self.core().wake();
+            }
+            if handled.count > 0 {
+                return Ok(handled.count);
+            }
+        }
     }
 
     /// Handles the requests that are there, at most one put of each slot. The result is how many. It finds those of a client that has just
@@ -205,9 +242,9 @@ impl<Req: Value, Rep: Value> Server<Req, Rep> {
     /// ```
     ///
     /// # Errors
-    /// This node is evicted.
+    /// This node is evicted; the service thread serves.
     pub fn try_serve(&self, endpoint: &Endpoint, mut handler: impl FnMut(NodeId, Req) -> Rep) -> Result<usize> {
-        self.core().check_member()?;
+        self.core().check_threads()?;
         Ok(self.core().serve_all::<Req, Rep>(endpoint, &mut handler).handled)
     }
 
@@ -228,7 +265,7 @@ impl<Req: Value, Rep: Value> Server<Req, Rep> {
     /// ```
     ///
     /// # Errors
-    /// A timeout; this node is evicted.
+    /// A timeout; this node is evicted; the service thread serves.
     pub async fn accept(&self, endpoint: &Endpoint) -> Result<Incoming<Req, Rep>> {
         self.accept_deadline(endpoint, endpoint.deadline()).await
     }
@@ -250,10 +287,9 @@ impl<Req: Value, Rep: Value> Server<Req, Rep> {
         let mut image = Image::new();
         loop {
             let claim = self.next(endpoint, deadline, &mut image).await?;
-            match layout::decode::<Req>(&image[HEADER..], claim.values) {
-                Some(requests) => return Ok(Incoming::new(Arc::clone(self.core()), claim, requests)),
-                None => self.core().refuse(endpoint, claim),
-            };
+            if let Ok(requests) = self.core().decode::<Req>(endpoint, claim, &image) {
+                return Ok(Incoming::new(Arc::clone(self.core()), claim, requests));
+            }
         }
     }
 
@@ -265,7 +301,7 @@ impl<Req: Value, Rep: Value> Server<Req, Rep> {
     async fn next(&self, endpoint: &Endpoint, deadline: Instant, image: &mut Image) -> Result<Claim> {
         let mut pause = RefusedPause::default();
         loop {
-            self.core().check_member()?;
+            self.core().check_threads()?;
             match self.core().next(endpoint, image) {
                 (Some(claim), _) => return Ok(claim),
                 (None, served) => self.wait(endpoint, deadline, &served, &mut pause).await?,
@@ -297,7 +333,9 @@ impl<Req: Value, Rep: Value> Server<Req, Rep> {
     }
 }
 
-fn open<Req: Value, Rep: Value>(node: &Node, path: &str, options: RpcOptions, group: GroupKey) -> Result<Handle> {
+fn open<Req: Value, Rep: Value>(node: &Node, path: &str, options: RpcOptions, is_on_service: bool) -> Result<Handle> {
+    // A put to a group of the service thread wakes it.
+    let group = if is_on_service { GroupKey::SERVICE } else { GroupKey::SIGNAL };
     let places = node.nodes();
     let layout = Layout::new::<Req, Rep>(&options, places, path)?;
     let mut regions = Regions::new(node);
@@ -314,6 +352,6 @@ fn open<Req: Value, Rep: Value>(node: &Node, path: &str, options: RpcOptions, gr
     };
     let builder = ObjectBuilder::new(node, path, "Rpc").layout(&described::<Req, Rep>(&options)).homes(&[node.id()]);
     let object = builder.regions(regions).on_connect(connected).open()?;
-    let core = Core::new(&object, requests, openings, layout, options);
-    Ok(Handle { core: Arc::new(core), object })
+    let core = Core::new(&object, requests, openings, layout, options, is_on_service);
+    Ok(Handle { core: Arc::new(core), object: Some(object) })
 }

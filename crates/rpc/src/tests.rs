@@ -3,7 +3,9 @@
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use farfield_core::{ByteString, Endpoint, ErrorKind, Node, Value, local_session};
+use farfield_core::{ByteString, Endpoint, Error, ErrorKind, Node, Value, local_session};
+use farfield_fabric::EndpointOptions;
+use farfield_fabric::fault::{Faults, inject};
 use proptest::prelude::*;
 
 use super::*;
@@ -56,7 +58,7 @@ fn a_reply_that_is_too_long_is_an_error_of_its_request_alone() {
     assert_eq!(replies[2].as_ref().map(|reply| reply.len()), Ok(1));
     drop(replies);
     let ended = eps[1].block_on(calls.wait()).expect_err("its replies were returned");
-    assert!(matches!(ended.kind(), ErrorKind::Config { .. }), "{ended}");
+    assert!(ended.custom_ref::<CallEnded>().is_some(), "{ended}");
 }
 
 #[test]
@@ -82,6 +84,101 @@ fn a_full_window_is_an_error_after_which_nothing_has_happened() {
     }
     server.try_serve(&eps[0], &mut handle).expect("a member");
     assert_eq!(seen, [0, 1, 2, 3]);
+}
+
+/// What is left after the deadline is not sent, and its errors say so.
+#[test]
+fn many_calls_end_with_their_deadline() {
+    let nodes = local_session(2).expect("a session");
+    let (server, clients) = open::<u64, u64>(&nodes, options());
+    let (eps, client) = (endpoints(&nodes), &clients[0]);
+    // One put of three slots has the deadline, and the fourth is another call's.
+    let _other = eps[1].block_on(client.begin(&eps[1], &1000)).expect("a slot");
+    let requests: Vec<u64> = (0..100).collect();
+    let deadline = eps[1].now() + Duration::from_millis(30);
+    let many = async { Ok::<_, Error>(client.call_many_deadline(&eps[1], &requests, deadline).await) };
+    let (results, counts) = eps[1].block_on(eps[1].counted(many));
+    // The first repeats its message after 10 and 30 ms.
+    assert!((3..=3 + 3).contains(&counts.puts), "{} puts", counts.puts);
+    for (request, result) in results.expect("results").into_iter().enumerate() {
+        let error = result.expect_err("no thread serves");
+        let effect = if request < 3 * 4 { Effect::Unknown } else { Effect::None };
+        assert!(error.is_timeout() && effect_of(&error) == effect, "{request}: {error}");
+        assert_eq!(error.custom_ref::<NotSent>().is_some(), effect == Effect::None, "{request}: {error}");
+    }
+    let mut handled = Vec::new();
+    eventually_serves(&server, &eps[0], 13, |request| handled.push(request));
+    handled.sort_unstable();
+    assert_eq!(handled, (0..12).chain([1000]).collect::<Vec<u64>>());
+}
+
+/// Serves until so many requests were handled. No more are there.
+fn eventually_serves<Req: Value>(server: &Server<Req, u64>, ep: &Endpoint, count: usize, mut handle: impl FnMut(Req)) {
+    let mut handle = |_, request| {
+        handle(request);
+        0
+    };
+    let mut handled = 0;
+    while handled < count {
+        handled += ep.block_on(server.serve_next(ep, &mut handle)).expect("a request");
+    }
+    assert_eq!(handled + server.try_serve(ep, handle).expect("a member"), count);
+}
+
+#[test]
+fn of_many_calls_those_fail_that_are_too_long() {
+    let nodes = local_session(2).expect("a session");
+    let echo = |_, request: ByteString| request;
+    let options = RpcOptions { request_bytes_max: 8, ..options() };
+    let _server = Server::open_on_service(&nodes[0], "rpc", options, echo).expect("a server");
+    let client = Client::<ByteString, ByteString>::open(&nodes[1], "rpc", nodes[0].id(), options).expect("a client");
+    let ep = nodes[1].endpoint().unwrap();
+    let is_long = |at: usize| matches!(at, 0 | 5 | 6 | 18 | 19);
+    let requests: Vec<ByteString> = (0..20).map(|at| vec![at as u8; if is_long(at) { 9 } else { 8 }].into()).collect();
+    for (at, result) in ep.block_on(client.call_many(&ep, &requests)).into_iter().enumerate() {
+        match result {
+            Ok(reply) => assert!(reply == requests[at] && !is_long(at), "{at}"),
+            Err(error) => {
+                assert!(is_long(at), "{at}: {error}");
+                assert!(matches!(error.kind(), ErrorKind::TooLarge { bytes: 9, max_bytes: 8 }), "{error}");
+                assert_eq!(effect_of(&error), Effect::None);
+            }
+        }
+    }
+}
+
+/// Refused puts and buffers of some calls are no errors while others are under way: they are sent after these.
+#[test]
+fn of_many_calls_those_that_are_refused_are_sent_later() {
+    let nodes = local_session(2).expect("a session");
+    let (sum, before) = (std::sync::Arc::new(AtomicU64::new(0)), std::sync::Arc::new(AtomicU64::new(0)));
+    let at_server = std::sync::Arc::clone(&sum);
+    let add = move |_, request: u64| at_server.fetch_add(request, Ordering::Relaxed) + request;
+    let _server = Server::open_on_service(&nodes[0], "rpc", options(), add).expect("a server");
+    let client = Client::<u64, u64>::open(&nodes[1], "rpc", nodes[0].id(), options()).expect("a client");
+    let faults = Faults::default();
+    let fabric = inject(nodes[1].transport().clone(), faults.clone());
+    let ep = Endpoint::open(fabric, EndpointOptions::default()).expect("an endpoint");
+    for after in 0..4 {
+        for count in 1..4 {
+            faults.fail_some(after, count);
+            let results = ep.block_on(client.call_many(&ep, &[1; 40]));
+            faults.fail_after(u64::MAX);
+            let replied = results.iter().filter(|result| result.is_ok()).count();
+            for error in results.into_iter().filter_map(Result::err) {
+                assert!(after == 0 && error.is_refused() && effect_of(&error) == Effect::None, "{error}");
+            }
+            // The first put may be refused alone, and the first of those that are left.
+            assert!(
+                replied >= 40 - 4 * if after == 0 { count as usize } else { 0 },
+                "{replied} after {after}, {count}"
+            );
+            assert_eq!(
+                sum.load(Ordering::Relaxed),
+                before.fetch_add(replied as u64, Ordering::Relaxed) + replied as u64
+            );
+        }
+    }
 }
 
 /// The slot of a call that was given up is used again, though the server has not answered.
@@ -246,11 +343,172 @@ fn what_cannot_work_is_refused() {
     assert!(matches!(own.kind(), ErrorKind::Config { .. }), "{own}");
     let (_server, clients) = open::<u64, u64>(&nodes, options());
     let ep = nodes[1].endpoint().unwrap();
-    for requests in [&[][..], &[1; 5]] {
-        let error = ep.block_on(clients[0].begin_batch(&ep, requests)).err().expect("none, or too many");
-        assert!(matches!(error.kind(), ErrorKind::TooMany { max: 4, .. }), "{error}");
-    }
+    let error = ep.block_on(clients[0].begin_batch(&ep, &[])).err().expect("none");
+    assert!(matches!(error.kind(), ErrorKind::Config { .. }), "{error}");
+    let error = ep.block_on(clients[0].begin_batch(&ep, &[1; 5])).err().expect("too many");
+    assert!(matches!(error.kind(), ErrorKind::TooMany { max: 4, .. }), "{error}");
     assert!(ep.block_on(clients[0].call_many(&ep, &[])).is_empty());
+}
+
+/// Threads do not handle what the service thread handles.
+#[test]
+fn threads_do_not_serve_for_the_service_thread() {
+    let nodes = local_session(1).expect("a session");
+    let server =
+        Server::<u64, u64>::open_on_service(&nodes[0], "rpc", options(), |_, request| request).expect("a server");
+    let ep = nodes[0].endpoint().unwrap();
+    let soon = ep.now() + Duration::from_millis(5);
+    let refused = [
+        ep.block_on(server.serve(&ep, soon, |_, request| request)).err(),
+        ep.block_on(server.serve_next(&ep, |_, request| request)).err(),
+        server.try_serve(&ep, |_, request| request).err(),
+        ep.block_on(server.accept(&ep)).err(),
+    ];
+    for error in refused {
+        let error = error.expect("refused");
+        assert!(matches!(error.kind(), ErrorKind::Config { .. }), "{error}");
+    }
+}
+
+/// A request, or a reply, that its type does not decode, or decodes with a panic.
+#[derive(Clone, Debug)]
+struct Odd(u64);
+
+impl Odd {
+    const UNKNOWN: u64 = 1;
+    const PANICS: u64 = 2;
+}
+
+impl Value for Odd {
+    const FIXED: bool = true;
+
+    fn bytes(&self) -> usize {
+        8
+    }
+
+    fn words(_: usize) -> usize {
+        1
+    }
+
+    fn encode(&self, into: &mut [u64]) -> usize {
+        into[0] = self.0;
+        1
+    }
+
+    fn decode(words: &[u64]) -> Option<(Odd, usize)> {
+        match *words.first()? {
+            Odd::UNKNOWN => None,
+            Odd::PANICS => panic!("a type's own panic"),
+            word => Some((Odd(word), 1)),
+        }
+    }
+}
+
+/// Messages whose values are none end their calls, are not handled, and leave their slots.
+#[test]
+fn malformed_requests_and_replies_say_whether_they_were_handled() {
+    let nodes = local_session(2).expect("a session");
+    let (server, clients) = open::<Odd, Odd>(&nodes, RpcOptions { window: 1, ..options() });
+    let (eps, handled) = (endpoints(&nodes), AtomicU64::new(0));
+    let handle = |_, request: Odd| {
+        handled.fetch_add(1, Ordering::Relaxed);
+        Odd(request.0 - 10)
+    };
+    let serve =
+        || eps[0].block_on(server.serve_next_deadline(&eps[0], eps[0].now() + Duration::from_millis(50), handle));
+    let begin = |word| eps[1].block_on(clients[0].begin(&eps[1], &Odd(word))).expect("a slot");
+    // The request is none: it is not counted as handled.
+    let mut call = begin(Odd::UNKNOWN);
+    assert!(serve().expect_err("no request was handled").is_timeout());
+    let error = eps[1].block_on(call.wait()).expect_err("it is none");
+    assert!(error.custom_ref::<RequestMalformed>().is_some() && effect_of(&error) == Effect::None, "{error}");
+    drop(call);
+    // The reply is none.
+    let mut call = begin(10 + Odd::UNKNOWN);
+    assert_eq!(serve(), Ok(1));
+    let error = eps[1].block_on(call.wait()).expect_err("it is none");
+    assert!(error.custom_ref::<ReplyMalformed>().is_some() && effect_of(&error) == Effect::Done, "{error}");
+    drop(call);
+    // The request's type panics.
+    for accepts in [false, true] {
+        let mut call = begin(Odd::PANICS);
+        let panicked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| match accepts {
+            true => eps[0].block_on(server.accept(&eps[0])).map(drop),
+            false => serve().map(drop),
+        }));
+        assert!(panicked.is_err());
+        assert_eq!(server.try_serve(&eps[0], handle), Ok(0));
+        let error = eps[1].block_on(call.wait()).expect_err("there is none");
+        assert!(error.custom_ref::<NoReply>().is_some() && effect_of(&error) == Effect::Unknown, "{error}");
+        drop(call);
+    }
+    assert_eq!(handled.load(Ordering::Relaxed), 1);
+}
+
+/// Whatever the number of values says, a message of others than a client's is ignored.
+#[test]
+fn messages_of_no_client_are_ignored() {
+    let nodes = local_session(2).expect("a session");
+    let (server, clients) = open::<u64, u64>(&nodes, options());
+    let (eps, link) = (endpoints(&nodes), &clients[0].link);
+    for (number, values) in [0, 5, 32, 33, 64, u32::MAX as usize].into_iter().enumerate() {
+        let mut image = eps[1].buf::<u64>(HEADER + 4).expect("a buffer");
+        image.fill(0);
+        layout::seal(&mut image, layout::call_word(number as u64 + 1, 0), link.opening, values);
+        eps[1].block_on(async { eps[1].put(link.request(0), &image).await }).expect("it lands");
+        assert_eq!(server.try_serve(&eps[0], |_, request| request), Ok(0), "{values} values");
+    }
+    let mut call = eps[1].block_on(clients[0].begin(&eps[1], &7)).expect("a slot");
+    assert_eq!(eps[0].block_on(server.serve_next(&eps[0], |_, request| request)), Ok(1));
+    assert_eq!(eps[1].block_on(call.wait()), Ok(7));
+}
+
+/// A request comes while another thread has an earlier one of its slot, whose call was given up: a thread that sleeps is woken for it.
+#[test]
+fn a_slot_is_used_again_while_its_request_is_kept() {
+    let nodes = local_session(2).expect("a session");
+    let (server, clients) = open::<u64, u64>(&nodes, RpcOptions { window: 1, ..options() });
+    let (eps, client) = (endpoints(&nodes), &clients[0]);
+    for round in 0..20 {
+        let call = eps[1].block_on(client.begin(&eps[1], &(2 * round))).expect("a slot");
+        let kept = eps[0].block_on(server.accept(&eps[0])).expect("a request");
+        drop(call);
+        std::thread::scope(|scope| {
+            let sleeper = scope.spawn(|| {
+                let ep = nodes[0].endpoint().unwrap();
+                ep.block_on(server.serve_next(&ep, |_, request| request)).expect("a request")
+            });
+            let mut next = eps[1].block_on(client.begin(&eps[1], &(2 * round + 1))).expect("a slot");
+            kept.reply(&eps[0], [2 * round]);
+            assert_eq!(eps[1].block_on(next.wait()).expect("a reply"), 2 * round + 1);
+            assert_eq!(sleeper.join().unwrap(), 1);
+        });
+    }
+}
+
+#[test]
+fn errors_say_what_is_known_of_the_effect() {
+    let server = farfield_fabric::NodeId(1);
+    let timeout = || Error::from(ErrorKind::Timeout { what: "it".into(), waited: Duration::ZERO, missing: Vec::new() });
+    let unknown = |because| Error::custom(EffectUnknown { server, slot: 0, number: 1, because });
+    let closed = unknown(Error::custom(ServerClosed { server }));
+    let because = &closed.custom_ref::<EffectUnknown>().expect("it is one").because;
+    assert!(because.custom_ref::<ServerClosed>().is_some());
+    for (effect, error) in [
+        (Effect::Unknown, unknown(timeout())),
+        (Effect::Unknown, closed),
+        (Effect::Unknown, Error::custom(NoReply { server })),
+        (Effect::Unknown, Error::custom(CallEnded { server })),
+        (Effect::Done, Error::custom(ReplyTooLong { server, max_bytes: 8 })),
+        (Effect::Done, Error::custom(ReplyMalformed { server })),
+        (Effect::None, Error::custom(RequestMalformed { server })),
+        (Effect::None, Error::custom(ServerClosed { server })),
+        (Effect::None, Error::custom(WindowFull { server, window: 1, because: timeout() })),
+        (Effect::None, Error::custom(NotSent { server, because: timeout() })),
+        (Effect::None, ErrorKind::TooLarge { bytes: 2, max_bytes: 1 }.into()),
+    ] {
+        assert_eq!(effect_of(&error), effect, "{error}");
+    }
 }
 
 #[test]
@@ -258,6 +516,12 @@ fn clients_have_to_agree_with_the_server() {
     let nodes = local_session(2).expect("a session");
     let _server = Server::<u64, u64>::open(&nodes[0], "rpc", options()).expect("a server");
     let error = Client::<u64, [u64; 2]>::open(&nodes[1], "rpc", nodes[0].id(), options()).expect_err("other replies");
+    assert!(matches!(error.kind(), ErrorKind::Mismatch { .. }), "{error}");
+    // As many words, and of any length.
+    let options = RpcOptions { request_bytes_max: 0, ..options() };
+    let _server = Server::<u64, u64>::open(&nodes[0], "lengths", options).expect("a server");
+    let error =
+        Client::<ByteString, u64>::open(&nodes[1], "lengths", nodes[0].id(), options).expect_err("other requests");
     assert!(matches!(error.kind(), ErrorKind::Mismatch { .. }), "{error}");
 }
 

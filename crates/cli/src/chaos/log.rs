@@ -201,7 +201,8 @@ pub(super) enum Answer {
 ///
 /// ```
 /// # use farfield_cli::Failure;
-/// # let dead = Failure { variant: "PeerDead".into(), nodes: vec![2], object: None, text: "node 2 is dead".into() };
+/// # let text = "node 2 is dead".into();
+/// # let dead = Failure { variant: "PeerDead".into(), nodes: vec![2], object: None, text, has_no_effect: false };
 /// // `dead` is the failure of a call that needed a node which was killed.
 /// assert!(dead.is_death() && !dead.is_timeout());
 /// assert_eq!(dead.nodes, [2]);
@@ -216,6 +217,9 @@ pub struct Failure {
     pub object: Option<String>,
     /// Its message.
     pub text: String,
+    /// The error of a call of a server says that the call has no effect, and will have none.
+    #[serde(default)]
+    pub has_no_effect: bool,
 }
 
 impl Failure {
@@ -236,6 +240,7 @@ impl Failure {
             }
             _ if let Some(unknown) = error.custom_ref::<rpc::EffectUnknown>() => because(&unknown.because),
             _ if let Some(full) = error.custom_ref::<rpc::WindowFull>() => because(&full.because),
+            _ if let Some(late) = error.custom_ref::<rpc::NotSent>() => because(&late.because),
             ErrorKind::Fabric(cause) => (format!("{:?}", cause.kind()), cause.node().into_iter().collect()),
             kind @ ErrorKind::Timeout { missing, .. } => (format!("{kind:?}"), missing.clone()),
             ErrorKind::Missed { nodes } => {
@@ -255,7 +260,13 @@ impl Failure {
             nodes: nodes.iter().map(|node| node.0).collect(),
             object: error.object().map(Into::into),
             text: error.to_string(),
+            has_no_effect: false,
         }
+    }
+
+    /// Of a call of a server.
+    fn of_call(error: &farfield::Error) -> Failure {
+        Failure { has_no_effect: rpc::effect_of(error) == rpc::Effect::None, ..Failure::of(error) }
     }
 
     /// Whether a node that was needed is dead.
@@ -321,10 +332,27 @@ impl Recorder {
         result: farfield::Result<T>,
         answer: impl FnOnce(&T) -> Answer,
     ) -> Result<T, Failure> {
-        let at_ns = now_ns();
-        let result = result.map_err(|error| Failure::of(&error));
+        self.end_as(begun, result.map_err(|error| Failure::of(&error)), answer)
+    }
+
+    /// Logs how a call of a server ended.
+    pub(super) fn end_call<T>(
+        &self,
+        begun: Begun,
+        result: farfield::Result<T>,
+        answer: impl FnOnce(&T) -> Answer,
+    ) -> Result<T, Failure> {
+        self.end_as(begun, result.map_err(|error| Failure::of_call(&error)), answer)
+    }
+
+    fn end_as<T>(
+        &self,
+        begun: Begun,
+        result: Result<T, Failure>,
+        answer: impl FnOnce(&T) -> Answer,
+    ) -> Result<T, Failure> {
         let outcome = result.as_ref().map(answer).map_err(Failure::clone);
-        self.write(&Record::End { number: begun.0, at_ns, outcome });
+        self.write(&Record::End { number: begun.0, at_ns: now_ns(), outcome });
         result
     }
 

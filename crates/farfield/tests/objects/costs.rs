@@ -154,8 +154,6 @@ fn barriers_cost_what_they_say() {
     }
 }
 
-/// Two puts for each chunk, and one more where room is returned: for each two chunks of four slots, unless a chunk for
-/// the same member says so.
 #[test]
 fn calls_cost_what_they_say() {
     let _alone = alone("costs of calls");
@@ -178,22 +176,25 @@ fn calls_cost_what_they_say() {
     let replies = costs(&far, calls.wait(), [0; 4]);
     assert!(replies.into_iter().map(|reply| reply.unwrap()).eq([6, 15, 24]));
     drop(calls);
-    // More than one put carries: as few puts as possible.
-    std::thread::scope(|scope| {
-        let many = scope.spawn(|| {
-            let far = scene.endpoint(1);
-            let call = async { Ok::<_, farfield::Error>(client.call_many(&far, &[[1; 3]; 10]).await) };
-            let (replies, counts) = far.block_on(far.counted(call));
-            assert!(replies.unwrap().into_iter().all(|reply| reply.unwrap() == 3));
-            counts.puts
-        });
-        let mut handled = 0;
-        while handled < 10 {
-            handled += near.block_on(server.serve_next(&near, sum)).unwrap();
-        }
-        // A wait of 10 ms would put a request again.
-        assert!(many.join().unwrap() >= 3);
-    });
+    // More than one put carries: as few puts as possible. A wait of 10 ms, on a busy machine, puts a request again.
+    let puts_of_many = || {
+        std::thread::scope(|scope| {
+            let many = scope.spawn(|| {
+                let far = scene.endpoint(1);
+                let call = async { Ok::<_, farfield::Error>(client.call_many(&far, &[[1; 3]; 10]).await) };
+                let (replies, counts) = far.block_on(far.counted(call));
+                assert!(replies.unwrap().into_iter().all(|reply| reply.unwrap() == 3));
+                counts.puts
+            });
+            let mut handled = 0;
+            while handled < 10 {
+                handled += near.block_on(server.serve_next(&near, sum)).unwrap();
+            }
+            many.join().unwrap()
+        })
+    };
+    let least = (0..50).map(|_| puts_of_many()).inspect(|puts| assert!(*puts >= 3)).find(|puts| *puts == 3);
+    assert_eq!(least, Some(3), "each time a request was put again");
     // Looks that find nothing cost nothing; the first may find a request that was put again.
     server.try_serve(&near, sum).unwrap();
     assert_eq!(costs(&near, async { server.try_serve(&near, sum) }, [0; 4]), 0);
@@ -204,6 +205,8 @@ fn calls_cost_what_they_say() {
     assert!((1..=4).contains(&counts.puts) && card(counts)[1..] == [0; 3], "{:?}", card(counts));
 }
 
+/// Two puts for each chunk, and one more where room is returned: for each two chunks of four slots, unless a chunk for
+/// the same member says so.
 #[test]
 fn collectives_cost_what_they_say() {
     let _alone = alone("costs of collectives");

@@ -1,13 +1,23 @@
 //! Nodes that die, or are cut off.
 
+use std::rc::Rc;
+
 use farfield_check::parts::{Excuse, goes_on};
 use farfield_check::{Faults, Scenario, crashed};
-use farfield_fabric::DeathRule;
+use farfield_fabric::{DeathRule, Instant, Word};
 
 use super::{Caller, Course, calls, open_on_service, open_on_threads, options};
 
 pub(super) fn scenarios() -> Vec<Scenario> {
-    vec![client_dies(), server_dies(), batches_server_dies(), server_cut(), client_cut(), suspected()]
+    vec![
+        client_dies(),
+        server_dies(),
+        batches_server_dies(),
+        server_cut(),
+        client_cut(),
+        suspected(),
+        client_suspected(),
+    ]
 }
 
 fn three_calls(caller: &Caller<'_>) {
@@ -133,4 +143,34 @@ fn suspected() -> Scenario {
     })
     .rule(DeathRule::Majority)
     .faults(Faults::new().false_suspicions(1).of([0]))
+}
+
+/// A client whose other call keeps the slot is evicted.
+fn client_suspected() -> Scenario {
+    let about = "a client that was evicted waits for no slot";
+    Scenario::new("rpc/client-suspected", about, 3, |cluster| {
+        let course = Course::new(cluster);
+        let clients = open_on_service(cluster, &course, options(1, 1))?;
+        let has_ended = Rc::new(Word::new(0));
+        let other = Rc::clone(&has_ended);
+        calls(cluster, &course, 1, &clients[0], move |caller| {
+            let ask = caller.course.ask();
+            let Ok(mut call) = caller.ep.block_on(caller.client.begin(caller.ep, &ask)) else { return };
+            // Evicted, it has no reply as a rule, and does not give the slot away.
+            let is_over = || (call.has_reply() || other.load() != 0).then_some(());
+            let _ = caller.ep.block_on(caller.ep.wait_until(Instant::NEVER, is_over));
+            let result = caller.ep.block_on(call.wait());
+            caller.end(ask, result);
+        });
+        calls(cluster, &course, 1, &clients[0], move |caller| {
+            let ask = caller.course.ask();
+            let result = caller.ep.block_on(caller.client.call_deadline(caller.ep, &ask, Instant::NEVER));
+            has_ended.store(1);
+            caller.ep.wake_local();
+            caller.end(ask, result);
+        });
+        Ok(())
+    })
+    .rule(DeathRule::Majority)
+    .faults(Faults::new().false_suspicions(1).of([1]))
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use farfield_check::{Scenario, choose};
 use farfield_fabric::NodeId;
 
-use super::{Ask, Course, Ended, Told, calls, open_on_service, open_on_threads, open_with, options};
+use super::{Ask, Course, Ended, Reply, calls, open_on_service, open_on_threads, open_with, options};
 use crate::{Client, NoReply, Server};
 
 pub(super) fn scenarios() -> Vec<Scenario> {
@@ -23,6 +23,9 @@ pub(super) fn scenarios() -> Vec<Scenario> {
         deferred(),
         no_reply(),
         closed(),
+        many_late(),
+        kept(),
+        closed_at_once(),
     ]
 }
 
@@ -193,13 +196,13 @@ fn deferred() -> Scenario {
     Scenario::new("rpc/deferred", "requests are answered by another thread, in another order", 2, |cluster| {
         let course = Course::new(cluster);
         let (server, clients) =
-            open_with(cluster, &course, options(2, 1), |node| Server::<Ask, Told>::open(node, "rpc", options(2, 1)))?;
+            open_with(cluster, &course, options(2, 1), |node| Server::<Ask, Reply>::open(node, "rpc", options(2, 1)))?;
         let done = Rc::clone(&course);
         cluster.thread(0, "answers", move |ep| {
             let first = ep.block_on(server.accept(ep))?;
             let second = ep.block_on(server.accept(ep))?;
             for incoming in [second, first] {
-                let replies: Vec<Told> = incoming.requests().iter().map(|ask| done.effects.handle(*ask)).collect();
+                let replies: Vec<Reply> = incoming.requests().iter().map(|ask| done.effects.handle(*ask)).collect();
                 incoming.reply(ep, replies);
             }
             Ok(())
@@ -218,7 +221,7 @@ fn no_reply() -> Scenario {
     Scenario::new("rpc/no-reply", "a request without a reply ends its call, and is not handled again", 2, |cluster| {
         let course = Course::new(cluster);
         let (server, clients) =
-            open_with(cluster, &course, options(1, 1), |node| Server::<Ask, Told>::open(node, "rpc", options(1, 1)))?;
+            open_with(cluster, &course, options(1, 1), |node| Server::<Ask, Reply>::open(node, "rpc", options(1, 1)))?;
         let done = Rc::clone(&course);
         let drops = server.clone();
         cluster.thread(0, "drops", move |ep| {
@@ -262,8 +265,8 @@ fn closed() -> Scenario {
         let opened = cluster.on_each(|node| {
             let options = options(1, 1);
             match node.id().index() {
-                0 => Server::<Ask, Told>::open(node, "rpc", options).map(|server| (Some(server), None)),
-                _ => Client::<Ask, Told>::open(node, "rpc", NodeId(0), options).map(|client| (None, Some(client))),
+                0 => Server::<Ask, Reply>::open(node, "rpc", options).map(|server| (Some(server), None)),
+                _ => Client::<Ask, Reply>::open(node, "rpc", NodeId(0), options).map(|client| (None, Some(client))),
             }
         })?;
         let (mut servers, mut clients): (Vec<_>, Vec<_>) = opened.into_iter().unzip();
@@ -290,4 +293,82 @@ fn closed() -> Scenario {
         Ok(())
     })
     .kills(&["rpc-closed-silently"])
+}
+
+/// A deadline passes while many calls are under way, or wait for slots.
+fn many_late() -> Scenario {
+    let about = "after its deadline a client sends nothing, and says of which calls";
+    Scenario::new("rpc/many-late", about, 2, |cluster| {
+        let course = Course::new(cluster);
+        let clients = open_on_threads(cluster, &course, options(1, 2), 1)?;
+        calls(cluster, &course, 1, &clients[0], |caller| {
+            let asks: Vec<Ask> = (0..5).map(|_| caller.course.ask()).collect();
+            let deadline = caller.ep.now() + Duration::from_millis(choose(3) as u64);
+            let results = caller.ep.block_on(caller.client.call_many_deadline(caller.ep, &asks, deadline));
+            for (ask, result) in asks.into_iter().zip(results) {
+                if let Err(error) = &result {
+                    assert!(error.is_timeout(), "{error}");
+                }
+                caller.course.end(ask, result, true);
+            }
+            caller.call();
+        });
+        Ok(())
+    })
+    .early_timeouts()
+}
+
+/// A call is given up while a thread of the server has its request, and its slot is used again.
+fn kept() -> Scenario {
+    let about = "the next call of a slot whose request is kept has its own reply, and soon";
+    Scenario::new("rpc/kept", about, 2, |cluster| {
+        let course = Course::new(cluster);
+        let (server, clients) =
+            open_with(cluster, &course, options(1, 1), |node| Server::<Ask, Reply>::open(node, "rpc", options(1, 1)))?;
+        let (keeps, done, node) = (server.clone(), Rc::clone(&course), cluster.node(0));
+        cluster.thread(0, "keeps", move |ep| {
+            // The other thread may have both.
+            let soon = ep.now() + Duration::from_millis(200);
+            let Ok(incoming) = ep.block_on(keeps.accept_deadline(ep, soon)) else { return Ok(()) };
+            let until = ep.now() + Duration::from_millis(choose(3) as u64);
+            let _ = ep.block_on(ep.wait_until(until, || node.has_gone(NodeId(1)).then_some(())));
+            let replies: Vec<Reply> = incoming.requests().iter().map(|ask| done.effects.handle(*ask)).collect();
+            incoming.reply(ep, replies);
+            Ok(())
+        });
+        super::serve(cluster, &course, &server);
+        calls(cluster, &course, 1, &clients[0], |caller| {
+            caller.give_up();
+            caller.call();
+            caller.call();
+        });
+        Ok(())
+    })
+}
+
+/// The server is dropped while a client is opened.
+fn closed_at_once() -> Scenario {
+    let about = "a client that is opened while its server is dropped learns so";
+    Scenario::new("rpc/closed-at-once", about, 2, |cluster| {
+        let course = Course::new(cluster);
+        let (opens, calls) = (cluster.node(0), cluster.node(1));
+        cluster.thread_without_endpoint(0, "opens and drops", move || {
+            drop(Server::<Ask, Reply>::open(&opens, "rpc", options(1, 1))?);
+            Ok(())
+        });
+        cluster.thread_without_endpoint(1, "calls", move || {
+            // It may find no server.
+            let Ok(client) = Client::<Ask, Reply>::open(&calls, "rpc", NodeId(0), options(1, 1)) else {
+                return Ok(());
+            };
+            let (ep, ask) = (calls.endpoint()?, course.ask());
+            let result = ep.block_on(client.call(&ep, &ask));
+            let error = result.as_ref().expect_err("no thread has served");
+            assert!(!error.is_timeout(), "the server is closed: {error}");
+            course.end(ask, result, true);
+            course.keep((client, ep));
+            Ok(())
+        });
+        Ok(())
+    })
 }

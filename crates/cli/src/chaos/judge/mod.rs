@@ -196,7 +196,8 @@ mod tests {
 
     pub(super) fn death_of(node: u16) -> Failure {
         let object = Some("chaos/0/it".into());
-        Failure { variant: "PeerDead".into(), nodes: vec![node], object, text: "it is dead".into() }
+        let text = "it is dead".into();
+        Failure { variant: "PeerDead".into(), nodes: vec![node], object, text, has_no_effect: false }
     }
 
     /// A failure that names the object `it` of the story.

@@ -1,4 +1,5 @@
-//! Each call of a server counts once, in an order that fits the times, also those that were asked for several times.
+//! Each call of a server counts once, in an order that fits the times, also those that were asked for several times. One whose error says
+//! that it has no effect does not count.
 
 use super::vars::judge_counter;
 use super::{Findings, Story};
@@ -10,17 +11,18 @@ pub(super) fn judge(story: &Story, findings: &mut Findings) {
         _ => None,
     });
     for (server, calls) in servers {
-        let (adds, counts): (Vec<&Call>, Vec<&Call>) =
+        let (mut adds, counts): (Vec<&Call>, Vec<&Call>) =
             calls.into_iter().partition(|call| matches!(call.op, Op::Call { .. }));
+        adds.retain(|call| !matches!(&call.end, Some((_, Err(failure))) if failure.has_no_effect));
         judge_counter(&format!("rpc/{server}"), ["calls of servers", "counts of servers"], &adds, &counts, findings);
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::tests::{call, counts, found, judged, story};
+    use super::super::tests::{call, counts, death_of, found, judged, story};
     use super::*;
-    use crate::chaos::log::Answer;
+    use crate::chaos::log::{Answer, Failure};
 
     fn called(node: u16, from_ns: u64, before: u64) -> Call {
         call(node, from_ns, Op::Call { server: 0 }, Some((from_ns + 5, Ok(Answer::Value(before)))))
@@ -45,6 +47,25 @@ mod tests {
         let cut_short = || call(2, 20, Op::Call { server: 0 }, None);
         for (total, violations) in [(1, 0), (2, 0), (3, 1)] {
             let calls = vec![called(1, 10, 0), cut_short(), counted(total)];
+            assert_eq!(found(judge, calls).len(), violations, "{total}");
+        }
+    }
+
+    /// One that was given up, or whose error does not know, may have counted. One whose error says that nothing has happened has not.
+    #[test]
+    fn errors_say_truly_whether_a_call_counts() {
+        let ended = |outcome| call(2, 20, Op::Call { server: 0 }, Some((25, outcome)));
+        let failed = |has_no_effect| ended(Err(Failure { has_no_effect, ..death_of(0) }));
+        for (end, total, violations) in [
+            (ended(Ok(Answer::Done)), 1, 0),
+            (ended(Ok(Answer::Done)), 2, 0),
+            (ended(Ok(Answer::Done)), 3, 1),
+            (failed(false), 1, 0),
+            (failed(false), 2, 0),
+            (failed(true), 1, 0),
+            (failed(true), 2, 1),
+        ] {
+            let calls = vec![called(1, 10, 0), end, counted(total)];
             assert_eq!(found(judge, calls).len(), violations, "{total}");
         }
     }

@@ -51,7 +51,8 @@ impl RpcLoad {
             }
             call.wait().await
         };
-        log.call(Op::Call { server: server.0 }, endpoint, call, |before| Answer::Value(*before)).map(drop)
+        let begun = log.begin(Op::Call { server: server.0 }, endpoint.timeout());
+        log.end_call(begun, endpoint.block_on(call), |before| Answer::Value(*before)).map(drop)
     }
 
     fn call_many(&mut self, log: &mut Recorder, at: usize) -> Result<(), Failure> {
@@ -61,7 +62,7 @@ impl RpcLoad {
         let results: Vec<CallResult<u64>> = endpoint.block_on(client.call_many(endpoint, &vec![1; count]));
         let mut done = Ok(());
         for (begun, result) in begun.into_iter().zip(results) {
-            let ended = log.end(begun, result, |before| Answer::Value(*before)).map(drop);
+            let ended = log.end_call(begun, result, |before| Answer::Value(*before)).map(drop);
             done = done.and(ended);
         }
         done
@@ -81,10 +82,9 @@ impl Load for RpcLoad {
             _ => {
                 // It is given up. Whether it counts is not known.
                 let (server, client) = &self.clients[at];
-                let call = async { client.begin(&self.endpoint, &0).await.map(drop) };
-                let op = Op::Count { server: server.0 };
-                let begun = log.begin(op, self.endpoint.timeout());
-                log.end(begun, self.endpoint.block_on(call), |()| Answer::Done).map(drop)
+                let call = async { client.begin(&self.endpoint, &1).await.map(drop) };
+                let begun = log.begin(Op::Call { server: server.0 }, self.endpoint.timeout());
+                log.end_call(begun, self.endpoint.block_on(call), |()| Answer::Done).map(drop)
             }
         };
         if done.is_err_and(|failure| failure.is_death()) {

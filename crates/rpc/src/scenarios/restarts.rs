@@ -9,14 +9,14 @@ use farfield_check::{Faults, Scenario, crashed};
 use farfield_core::{Node, Result};
 use farfield_fabric::{Instant, NodeId};
 
-use super::{Ask, Caller, Client, Course, Effects, Told, options};
+use super::{Ask, Caller, Client, Course, Effects, Reply, options};
 use crate::Server;
 
 pub(super) fn scenarios() -> Vec<Scenario> {
     vec![opened_again(), opened_again_threads(), client_leaves(), client_dies(), server_dies()]
 }
 
-fn open(node: &Node, server: u16) -> Result<Client<Ask, Told>> {
+fn open(node: &Node, server: u16) -> Result<Client<Ask, Reply>> {
     Client::open(node, "rpc", NodeId(server), options(1, 1))
 }
 
@@ -35,7 +35,7 @@ fn opens_again(name: &str, about: &str, threads: usize) -> Scenario {
     Scenario::new(name, about, 2, move |cluster| {
         let course = Course::new(cluster);
         let servers = cluster.on_each(|node| match node.id() {
-            NodeId(0) => Server::<Ask, Told>::open(node, "rpc", options(1, 1)).map(Some),
+            NodeId(0) => Server::<Ask, Reply>::open(node, "rpc", options(1, 1)).map(Some),
             _ => Ok(None),
         })?;
         let server = servers.into_iter().flatten().next().expect("node 0 has it");
@@ -69,7 +69,7 @@ fn client_goes(name: &str, about: &str, leaves: bool) -> Scenario {
         let servers = cluster.on_each(move |node| match node.id() {
             NodeId(0) => {
                 let effects = Arc::clone(&effects);
-                Server::<Ask, Told>::open_on_service(node, "rpc", options(1, 1), move |_, ask| effects.handle(ask))
+                Server::<Ask, Reply>::open_on_service(node, "rpc", options(1, 1), move |_, ask| effects.handle(ask))
                     .map(Some)
             }
             _ => Ok(None),
@@ -146,7 +146,7 @@ fn server_dies() -> Scenario {
             NodeId(0) => {
                 let effects = Arc::clone(&effects);
                 let handle = move |_, ask| effects.handle(ask);
-                Server::<Ask, Told>::open_on_service(node, "rpc", options(1, 1), handle)
+                Server::<Ask, Reply>::open_on_service(node, "rpc", options(1, 1), handle)
                     .map(|server| (Some(server), None))
             }
             _ => open(node, 0).map(|client| (None, Some(client))),
@@ -178,7 +178,7 @@ fn server_dies() -> Scenario {
             let next = starter.start(2)?;
             let again = Arc::new(Effects::default());
             let (done, handled) = (Arc::clone(&again), move |_, ask| again.handle(ask));
-            let server = Server::<Ask, Told>::open_on_service(&next, "rpc", options(1, 1), handled)?;
+            let server = Server::<Ask, Reply>::open_on_service(&next, "rpc", options(1, 1), handled)?;
             *latest.borrow_mut() = Some((next, server));
             let client = open(&node, 2)?;
             for number in 100..103 {
