@@ -23,6 +23,7 @@ fn all() -> Vec<Scenario> {
         farfield_mu::scenarios::all(),
         farfield_hamband::scenarios::all(),
         farfield_swarm::scenarios::all(),
+        farfield_rpc::scenarios::all(),
     ]
     .concat()
 }

@@ -46,6 +46,7 @@ pub(crate) fn checked() -> Program {
         farfield_mu::scenarios::all(),
         farfield_hamband::scenarios::all(),
         farfield_swarm::scenarios::all(),
+        farfield_rpc::scenarios::all(),
     ];
     let all: Vec<Mutant> = mutants().iter().copied().chain(mutants::all()).collect();
     Program::new(own.into_iter().flatten().chain(others)).mutants(&all)

@@ -12,8 +12,8 @@ use farfield::swarm::SwarmStoreClient;
 use farfield::{
     ALockArray, ALockOptions, Barrier, BarrierThread, Endpoint, KvOptions, KvStore, LockArray, LockGuard, LockKind,
     LockOptions, McsLockArray, MutexArray, NodeId, Queue, QueueOptions, Result, RingBuffer, RingOptions, RingReceiver,
-    RingSender, SpinLockArray, SwarmStore, SwarmStoreOptions, TransactionOptions, Transactions, local_session_with,
-    on_each,
+    RingSender, RpcClient, RpcOptions, RpcServer, SpinLockArray, SwarmStore, SwarmStoreOptions, TransactionOptions,
+    Transactions, local_session_with, on_each,
 };
 use stats_alloc::{INSTRUMENTED_SYSTEM, Region, StatsAlloc};
 
@@ -139,6 +139,19 @@ fn loop_queue(endpoint: &Endpoint, queue: &Queue<u64>) -> Result<()> {
     })
 }
 
+/// A call of node 0, and what the server does for it on node 1.
+#[inline(never)]
+fn loop_rpc(endpoints: [&Endpoint; 2], client: &RpcClient<u64, u64>, server: &RpcServer<u64, u64>) -> Result<()> {
+    endpoints[0].block_on(async {
+        for number in 0..LOOPS {
+            let mut call = client.begin(endpoints[0], black_box(&number)).await?;
+            assert_eq!(server.try_serve(endpoints[1], |_, request| request + 1)?, 1);
+            assert_eq!(call.wait().await?, number + 1);
+        }
+        Ok(())
+    })
+}
+
 /// A wait on each node. That of node 0 finds the other missing, and is polled once more when that has arrived.
 #[inline(never)]
 fn loop_barrier(endpoints: [&Endpoint; 2], threads: &mut [BarrierThread; 2]) -> Result<()> {
@@ -223,6 +236,10 @@ fn main() -> Result<()> {
     row("ring", || loop_ring([ep, &endpoints[1]], &mut sender, &mut receiver))?;
     let queues = on_each(&nodes, |node| Queue::<u64>::open(node, "queue", QueueOptions::new(NodeId(1), 64)))?;
     row("queue", || loop_queue(ep, &queues[0]))?;
+
+    let server = RpcServer::open(&nodes[1], "rpc", RpcOptions::default())?;
+    let client = RpcClient::open(&nodes[0], "rpc", NodeId(1), RpcOptions::default())?;
+    row("rpc", || loop_rpc([ep, &endpoints[1]], &client, &server))?;
 
     let barriers = on_each(&nodes, |node| Barrier::open(node, "barrier", 1))?;
     let mut threads = [barriers[0].thread()?, barriers[1].thread()?];

@@ -74,6 +74,8 @@
 //! | [`LOCKS_PER_TRANSACTION_MAX`] | The most locks that one transaction may hold. |
 //! | [`Collectives`] | Broadcast, reduce, all-reduce, gather, all-gather and all-to-all among all members. |
 //! | [`CollectivesOptions`] | The sizes of its buffers. |
+//! | [`RpcServer`], [`RpcClient`] | Calls of a server on another node, each with its effect once. |
+//! | [`RpcOptions`] | The sizes of a server's memory. |
 //! | [`Reopening`], [`Node::reopen`] | Replaces an object whose home, writer or member has died. |
 //! | [`MemberStatus`] | The membership status of a node. |
 //! | [`Error`], [`ErrorKind`], [`Result`] | The error, the object and node, and what to do. |
@@ -83,7 +85,7 @@
 //! | [`local_session_with`] | The same, with settings of your own for each node. |
 //! | [`toolkit`] | Parts for objects of your own: opening, memory, releases, work for the service thread. |
 //! | [`objects`] | The modules of the objects, with their memory images and costs. |
-//! | [`locks`], [`transactions`], [`collectives`], [`swarm`], [`mu`], [`hamband`] | The systems above the objects, each a crate of its own. |
+//! | [`locks`], [`transactions`], [`collectives`], [`swarm`], [`mu`], [`hamband`], [`rpc`] | The systems above the objects, each a crate of its own. |
 //! | [`mod@mutants`], [`mutants!`] | Seeded bugs, for tests of the checker; and the macro that declares those of your objects. |
 //! | [`history`] | Checks recorded histories for linearizability. |
 //! | [`fabric`] | The layer below: operations, fences, regions, and the fabrics. |
@@ -147,6 +149,7 @@
 //! | `mu` | yes | `ReplicatedLog`, `ReplicatedMutex`, `Election`, `Heartbeats` |
 //! | `hamband` | yes | `hamband`: `Replicated`, data types, and the analysis of specifications |
 //! | `swarm` | yes | `SwarmArray`, `SwarmRegister`, `SwarmStore` |
+//! | `rpc` | yes | `RpcServer`, `RpcClient` |
 //! | `serde` | no | `Encoded`: values of any type that serde can encode |
 //! | `prometheus` | no | `Metrics::to_prometheus`, and `Node::serve_metrics` over HTTP |
 //! | `sim` | no | the simulated session of the fabric; `farfield-check` enables it |
@@ -187,6 +190,12 @@ pub use farfield_locks::{
 pub use farfield_mu as mu;
 #[cfg(feature = "mu")]
 pub use farfield_mu::{Election, Heartbeats, LogOptions, ReplicatedLog, ReplicatedMutex};
+/// Remote procedure calls.
+#[cfg(feature = "rpc")]
+#[doc(inline)]
+pub use farfield_rpc as rpc;
+#[cfg(feature = "rpc")]
+pub use farfield_rpc::{Client as RpcClient, RpcOptions, Server as RpcServer};
 /// Replicated memory.
 #[cfg(feature = "swarm")]
 #[doc(inline)]

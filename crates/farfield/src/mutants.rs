@@ -25,6 +25,8 @@ pub fn all() -> impl Iterator<Item = Mutant> {
     let core = core.chain(farfield_mu::mutants::ALL.iter().copied());
     #[cfg(feature = "hamband")]
     let core = core.chain(farfield_hamband::mutants::ALL.iter().copied());
+    #[cfg(feature = "rpc")]
+    let core = core.chain(farfield_rpc::mutants::ALL.iter().copied());
     #[cfg(feature = "swarm")]
     let core = core.chain(farfield_swarm::mutants::ALL.iter().copied());
     core

@@ -1,15 +1,41 @@
-//! Collectives allocate no memory, once the endpoint's buffers are there.
+//! Collectives and calls allocate no memory, once the endpoint's buffers are there.
 
 use std::alloc::System;
 
-use farfield::{Collectives, CollectivesOptions, Result, local_session, on_each};
+use farfield::{Collectives, CollectivesOptions, Result, RpcClient, RpcOptions, RpcServer, local_session, on_each};
 use stats_alloc::{INSTRUMENTED_SYSTEM, Region, StatsAlloc};
 
 #[global_allocator]
 static ALLOCATOR: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;
 
+/// In one test: what runs beside it would be counted.
 #[test]
-fn collectives_allocate_nothing() -> Result<()> {
+fn collectives_and_calls_allocate_nothing() -> Result<()> {
+    collectives()?;
+    calls()
+}
+
+/// A server on the service thread, and a client. Requests and replies are short ones, of 300 bytes.
+fn calls() -> Result<()> {
+    let (nodes, options) = (local_session(2)?, RpcOptions::default());
+    let _server = RpcServer::<[u64; 40], [u64; 40]>::open_on_service(&nodes[0], "rpc", options, |_, request| request)?;
+    let client = RpcClient::<[u64; 40], [u64; 40]>::open(&nodes[1], "rpc", nodes[0].id(), options)?;
+    let ep = nodes[1].endpoint()?;
+    let mut least = usize::MAX;
+    for number in 0..300 {
+        let region = Region::new(ALLOCATOR);
+        let replies = ep.block_on(async {
+            let (mut one, mut two) = (client.begin(&ep, &[number; 40]).await?, client.begin(&ep, &[7; 40]).await?);
+            Ok::<_, farfield::Error>((client.call(&ep, &[8; 40]).await?, one.wait().await?, two.wait().await?))
+        })?;
+        assert_eq!(replies, ([8; 40], [number; 40], [7; 40]));
+        least = least.min(region.change().allocations);
+    }
+    assert_eq!(least, 0);
+    Ok(())
+}
+
+fn collectives() -> Result<()> {
     // All threads of the process are counted, and what the fabric does when a thread sleeps. So the least of many tries is
     // taken: in it neither member has allocated.
     let nodes = local_session(2)?;

@@ -11,8 +11,8 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use farfield::swarm::NoMajority;
-use farfield::{Endpoint, ErrorKind};
-use farfield::{hamband, mu};
+use farfield::{Endpoint, ErrorKind, NodeId};
+use farfield::{hamband, mu, rpc};
 use rustix::time::{ClockId, clock_gettime};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -128,6 +128,14 @@ pub(super) enum Op {
     Total {
         counter: u16,
     },
+    /// Adds to a server's count, by a call.
+    Call {
+        server: u16,
+    },
+    /// A server's count in the end.
+    Count {
+        server: u16,
+    },
     Push {
         value: u64,
     },
@@ -212,6 +220,11 @@ pub struct Failure {
 
 impl Failure {
     fn of(error: &farfield::Error) -> Failure {
+        // A call of a server ends as what has ended its wait.
+        let because = |error: &farfield::Error| {
+            let of = Failure::of(error);
+            (of.variant, of.nodes.into_iter().map(NodeId).collect())
+        };
         let (debug, nodes) = match error.kind() {
             _ if let Some(missing) = error.custom_ref::<NoMajority>() => {
                 (format!("{missing:?}"), missing.failed.iter().map(|(node, _)| *node).collect())
@@ -221,6 +234,8 @@ impl Failure {
             _ if let Some(wrong) = error.custom_ref::<hamband::WrongCoordination>() => {
                 (format!("{wrong:?}"), vec![wrong.from])
             }
+            _ if let Some(unknown) = error.custom_ref::<rpc::EffectUnknown>() => because(&unknown.because),
+            _ if let Some(full) = error.custom_ref::<rpc::WindowFull>() => because(&full.because),
             ErrorKind::Fabric(cause) => (format!("{:?}", cause.kind()), cause.node().into_iter().collect()),
             kind @ ErrorKind::Timeout { missing, .. } => (format!("{kind:?}"), missing.clone()),
             ErrorKind::Missed { nodes } => {

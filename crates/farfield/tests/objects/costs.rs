@@ -7,7 +7,8 @@ use farfield::fabric::{Counts, GroupKey};
 use farfield::{
     ALock, ALockOptions, AtomicVar, Barrier, Collectives, CollectivesOptions, Endpoint, ErrorKind, KvOptions, KvStore,
     LockArray, LockGuard, McsLockArray, Mutex, OwnedVar, Placement, Queue, QueueOptions, RingBuffer, RingOptions,
-    SharedVar, SpinLockArray, SwarmArray, SwarmOptions, SwarmStore, SwarmStoreOptions, TearCheck,
+    RpcClient, RpcOptions, RpcServer, SharedVar, SpinLockArray, SwarmArray, SwarmOptions, SwarmStore,
+    SwarmStoreOptions, TearCheck,
 };
 
 use crate::harness::{Over, Scene, alone, eventually, is_on_verbs, poll_times, refused, session};
@@ -155,6 +156,53 @@ fn barriers_cost_what_they_say() {
 
 /// Two puts for each chunk, and one more where room is returned: for each two chunks of four slots, unless a chunk for
 /// the same member says so.
+#[test]
+fn calls_cost_what_they_say() {
+    let _alone = alone("costs of calls");
+    let scene = scene();
+    let (near, far) = (scene.endpoint(0), scene.endpoint(1));
+    let options = RpcOptions { batch_max: 4, window: 4, ..RpcOptions::default() };
+    let server = RpcServer::<[u64; 3], u64>::open(&scene.nodes[0], "rpc", options).unwrap();
+    let client = RpcClient::<[u64; 3], u64>::open(&scene.nodes[1], "rpc", scene.id(0), options).unwrap();
+    let sum = |_, request: [u64; 3]| request.iter().sum();
+    // A put each, whatever the request's length; waiting for one costs none.
+    let mut call = costs(&far, client.begin(&far, &[1, 2, 3]), [1, 0, 0, 0]);
+    assert_eq!(costs(&near, server.serve_next(&near, sum), [1, 0, 0, 0]), 1);
+    eventually("the reply", || call.has_reply().then_some(()));
+    assert_eq!(costs(&far, call.wait(), [0; 4]), 6);
+    drop(call);
+    // So do several requests together.
+    let mut calls = costs(&far, client.begin_batch(&far, &[[1, 2, 3], [4, 5, 6], [7, 8, 9]]), [1, 0, 0, 0]);
+    assert_eq!(costs(&near, server.serve_next(&near, sum), [1, 0, 0, 0]), 3);
+    eventually("the replies", || calls.have_replies().then_some(()));
+    let replies = costs(&far, calls.wait(), [0; 4]);
+    assert!(replies.into_iter().map(|reply| reply.unwrap()).eq([6, 15, 24]));
+    drop(calls);
+    // More than one put carries: as few puts as possible.
+    std::thread::scope(|scope| {
+        let many = scope.spawn(|| {
+            let far = scene.endpoint(1);
+            let call = async { Ok::<_, farfield::Error>(client.call_many(&far, &[[1; 3]; 10]).await) };
+            let (replies, counts) = far.block_on(far.counted(call));
+            assert!(replies.unwrap().into_iter().all(|reply| reply.unwrap() == 3));
+            counts.puts
+        });
+        let mut handled = 0;
+        while handled < 10 {
+            handled += near.block_on(server.serve_next(&near, sum)).unwrap();
+        }
+        // A wait of 10 ms would put a request again.
+        assert!(many.join().unwrap() >= 3);
+    });
+    // Looks that find nothing cost nothing.
+    assert_eq!(costs(&near, async { server.try_serve(&near, sum) }, [0; 4]), 0);
+    // The client's wait puts its request again, after 10 ms.
+    let mut call = costs(&far, client.begin(&far, &[1, 2, 3]), [1, 0, 0, 0]);
+    let soon = far.now() + Duration::from_millis(15);
+    let (_, counts) = far.block_on(far.counted(call.wait_deadline(soon)));
+    assert_eq!(card(counts), [1, 0, 0, 0]);
+}
+
 #[test]
 fn collectives_cost_what_they_say() {
     let _alone = alone("costs of collectives");

@@ -10,6 +10,7 @@ mod locks;
 pub(super) mod pace;
 mod queue;
 mod ring;
+mod rpc;
 mod swarm;
 mod turns;
 mod vars;
@@ -154,7 +155,8 @@ pub(super) fn judge(story: &mut Story) -> Findings {
     for (what, nodes) in [("nodes come under load", story.newcomers.len()), ("deaths found out", story.deaths.len())] {
         findings.count(what, nodes as u64);
     }
-    let of_objects = [kv::judge, queue::judge, locks::judge, ring::judge, barrier::judge, vars::judge, swarm::judge];
+    let of_objects =
+        [kv::judge, queue::judge, locks::judge, ring::judge, barrier::judge, vars::judge, rpc::judge, swarm::judge];
     let of_replicas = [wrdt::judge, turns::judge, entries::judge];
     for judge in of_objects.into_iter().chain(of_replicas).chain([errors::judge, custom::judge]) {
         judge(story, &mut findings);

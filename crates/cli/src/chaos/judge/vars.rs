@@ -12,7 +12,10 @@ pub(super) fn judge(story: &Story, findings: &mut Findings) {
         _ => None,
     });
     for (counter, calls) in counters {
-        judge_counter(counter, &calls, findings);
+        let (adds, totals): (Vec<&Call>, Vec<&Call>) =
+            calls.into_iter().partition(|call| matches!(call.op, Op::Add { .. }));
+        let kinds = ["additions", "totals of counters"];
+        judge_counter(&format!("counter/{counter}"), kinds, &adds, &totals, findings);
     }
     let pushed = story.by(|call| match call.op {
         Op::Push { .. } => Some(call.node),
@@ -32,34 +35,40 @@ fn value_of(call: &Call) -> Option<(u64, u64)> {
     }
 }
 
-fn judge_counter(counter: u16, calls: &[&Call], findings: &mut Findings) {
-    let adds: Vec<&&Call> = calls.iter().filter(|call| matches!(call.op, Op::Add { .. })).collect();
+/// A counter to which all add, one at a time: the additions, and what it was found to be in the end.
+pub(super) fn judge_counter(
+    name: &str,
+    [additions, in_the_end]: [&str; 2],
+    adds: &[&Call],
+    totals: &[&Call],
+    findings: &mut Findings,
+) {
     let mut ended: Vec<(u64, u64)> = adds.iter().filter_map(|call| value_of(call)).collect();
     ended.sort_unstable();
     let distinct: BTreeSet<u64> = ended.iter().map(|it| it.1).collect();
-    findings.count("additions", ended.len() as u64);
+    findings.count(additions, ended.len() as u64);
     if distinct.len() < ended.len() {
-        findings.violation(format!("counter/{counter}: two additions found the same value"));
+        findings.violation(format!("{name}: two additions found the same value"));
     }
     // An addition that begins after another has ended finds a larger value.
     let (mut ended_before, mut least) = (ended.iter().peekable(), None);
-    for call in &adds {
+    for call in adds {
         while let Some((_, old)) = ended_before.next_if(|it| it.0 < call.begin_ns) {
             least = least.max(Some(*old));
         }
         if let Some((_, old)) = value_of(call)
             && least.is_some_and(|least| old <= least)
         {
-            findings.violation(format!("counter/{counter}: an addition found {old} after one that found {least:?}"));
+            findings.violation(format!("{name}: an addition found {old} after one that found {least:?}"));
         }
     }
     let cut_short = adds.len() - ended.len();
-    for call in calls.iter().filter(|call| matches!(call.op, Op::Total { .. })) {
+    for call in totals {
         let Some((_, total)) = value_of(call) else { continue };
         let possible = ended.len()..=ended.len() + cut_short;
         let is_right = possible.contains(&(total as usize)) && distinct.last().is_none_or(|last| *last < total);
-        findings.verify("totals of counters", is_right, || {
-            format!("counter/{counter}: node {} found {total} in the end, after {possible:?} additions", call.node)
+        findings.verify(in_the_end, is_right, || {
+            format!("{name}: node {} found {total} in the end, after {possible:?} additions", call.node)
         });
     }
 }

@@ -1,0 +1,51 @@
+//! Each call of a server counts once, in an order that fits the times, also those that were asked for several times.
+
+use super::vars::judge_counter;
+use super::{Findings, Story};
+use crate::chaos::log::{Call, Op};
+
+pub(super) fn judge(story: &Story, findings: &mut Findings) {
+    let servers = story.by(|call| match call.op {
+        Op::Call { server } | Op::Count { server } => Some(server),
+        _ => None,
+    });
+    for (server, calls) in servers {
+        let (adds, counts): (Vec<&Call>, Vec<&Call>) =
+            calls.into_iter().partition(|call| matches!(call.op, Op::Call { .. }));
+        judge_counter(&format!("rpc/{server}"), ["calls of servers", "counts of servers"], &adds, &counts, findings);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::{call, counts, found};
+    use super::*;
+    use crate::chaos::log::Answer;
+
+    fn called(node: u16, from_ns: u64, before: u64) -> Call {
+        call(node, from_ns, Op::Call { server: 0 }, Some((from_ns + 5, Ok(Answer::Value(before)))))
+    }
+
+    fn counted(total: u64) -> Call {
+        call(1, 90, Op::Count { server: 0 }, Some((95, Ok(Answer::Value(total)))))
+    }
+
+    #[test]
+    fn a_call_counts_once() {
+        let right = || vec![called(1, 10, 0), called(2, 20, 1), counted(2)];
+        assert_eq!(counts(judge, right()), [("calls of servers", 2), ("counts of servers", 1)]);
+        assert_eq!(found(judge, vec![called(1, 10, 0), called(2, 20, 0)]).len(), 2, "twice the same");
+        assert_eq!(found(judge, vec![called(1, 10, 0), called(2, 20, 1), counted(3)]).len(), 1, "one counted twice");
+        assert_eq!(found(judge, vec![called(1, 10, 1), called(2, 20, 0)]).len(), 1, "in another order");
+    }
+
+    /// A call whose caller has no reply may have counted.
+    #[test]
+    fn a_call_without_a_reply_counts_once_at_most() {
+        let cut_short = || call(2, 20, Op::Call { server: 0 }, None);
+        for (total, violations) in [(1, 0), (2, 0), (3, 1)] {
+            let calls = vec![called(1, 10, 0), cut_short(), counted(total)];
+            assert_eq!(found(judge, calls).len(), violations, "{total}");
+        }
+    }
+}
