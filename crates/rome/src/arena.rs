@@ -16,7 +16,7 @@ use farfield_core::{Endpoint, Error, MemberStatus, Node, Result};
 use farfield_fabric::{Instant, LocalMutex, NodeId, Region, RemotePtr, Word};
 
 use crate::errors::MemoryFull;
-use crate::layout::{Active, DELETED, LAST_VERSION, LOCK, SLOT_WORDS, Shape};
+use crate::layout::{Active, DELETED, LAST_VERSION, LOCK, SIDE_WORDS, Shape};
 use crate::seats::{Announced, SEAT_WORDS, Seats};
 
 /// How long a thread without memory waits at first before it looks again.
@@ -98,13 +98,18 @@ impl Arena {
     // ---- words -----------------------------------------------------------------------------------------------------
 
     #[inline]
-    pub(crate) fn slot(&self, slot: u32) -> &[Word] {
-        self.region.words(self.shape.slot_at(slot), SLOT_WORDS)
+    fn active_word(&self, slot: u32) -> &Word {
+        self.region.word(self.shape.slot_at(slot))
+    }
+
+    #[inline]
+    fn side(&self, slot: u32) -> &[Word] {
+        self.region.words(self.shape.side_at(slot), SIDE_WORDS)
     }
 
     #[inline]
     pub(crate) fn active(&self, slot: u32) -> Option<Active> {
-        Active::of(self.region.word(self.shape.slot_at(slot)).load())
+        Active::of(self.active_word(slot).load())
     }
 
     /// The words of a block that count.
@@ -120,17 +125,17 @@ impl Arena {
 
     /// Gives a slot to a node that no other node names yet. What it had is replaced.
     pub(crate) fn use_slot(&self, slot: u32, version: u64, active: Active) -> Option<Replaced> {
-        let words = self.slot(slot);
-        let before = Active::of(words[0].load());
-        words[DELETED].store(0);
-        words[LAST_VERSION].store(version);
-        words[0].store(active.word());
+        let (word, side) = (self.active_word(slot), self.side(slot));
+        let before = Active::of(word.load());
+        side[DELETED].store(0);
+        side[LAST_VERSION].store(version);
+        word.store(active.word());
         before.map(|before| Replaced::Block(before.block))
     }
 
     /// Takes a slot back that no other node names.
     pub(crate) fn unuse_slot(&self, slot: u32) {
-        self.slot(slot)[0].store(0);
+        self.active_word(slot).store(0);
     }
 
     // ---- locks -----------------------------------------------------------------------------------------------------
@@ -138,11 +143,11 @@ impl Arena {
     /// Takes the lock of a slot. Its holder never waits for readers, nor for memory.
     #[inline]
     pub(crate) fn lock(&self, ep: &Endpoint, slot: u32) -> SlotLock<'_> {
-        let words = self.slot(slot);
-        if words[LOCK].compare_exchange(0, 1).is_err() {
-            self.lock_slow(ep, &words[LOCK]);
+        let side = self.side(slot);
+        if side[LOCK].compare_exchange(0, 1).is_err() {
+            self.lock_slow(ep, &side[LOCK]);
         }
-        SlotLock { words }
+        SlotLock { word: self.active_word(slot), side }
     }
 
     #[cold]
@@ -376,13 +381,14 @@ impl Drop for Collecting<'_> {
 
 /// A slot of which this thread alone changes the words.
 pub(crate) struct SlotLock<'a> {
-    words: &'a [Word],
+    word: &'a Word,
+    side: &'a [Word],
 }
 
 impl Drop for SlotLock<'_> {
     #[inline]
     fn drop(&mut self) {
-        self.words[LOCK].store(0);
+        self.side[LOCK].store(0);
     }
 }
 
@@ -390,24 +396,24 @@ impl SlotLock<'_> {
     /// The active word.
     #[inline]
     pub(crate) fn active(&self) -> Option<Active> {
-        Active::of(self.words[0].load())
+        Active::of(self.word.load())
     }
 
     /// Makes another state current: its words are stored.
     #[inline]
     pub(crate) fn set(&self, version: u64, active: Active) {
-        self.words[LAST_VERSION].store(version);
-        self.words[0].store(active.word());
+        self.side[LAST_VERSION].store(version);
+        self.word.store(active.word());
     }
 
     /// Whether the object is deleted.
     pub(crate) fn set_deleted(&self, is_deleted: bool) {
-        self.words[DELETED].store(u64::from(is_deleted));
+        self.side[DELETED].store(u64::from(is_deleted));
     }
 
     /// The version of the last change.
     #[inline]
     pub(crate) fn last_version(&self) -> u64 {
-        self.words[LAST_VERSION].load()
+        self.side[LAST_VERSION].load()
     }
 }

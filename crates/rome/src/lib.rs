@@ -22,7 +22,7 @@ pub use self::errors::{MemoryFull, SnapshotExpired};
 pub use self::field::{Bytes, Field, TreeKey};
 pub use self::object::{ObjectReader, ObjectWriter, RomeObject};
 pub use self::options::{ObjectOptions, TreeOptions};
-pub use self::tree::{Change, LocalScan, Partition, RomeTree, Scan, TreeReader};
+pub use self::tree::{Change, LocalScan, Memory, Partition, RomeTree, Scan, TreeReader};
 
 // The unit tests run none of them, and are built sooner without.
 #[cfg(all(feature = "scenarios", not(test)))]

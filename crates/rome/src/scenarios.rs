@@ -9,7 +9,7 @@ use core::time::Duration;
 use std::rc::Rc;
 
 use farfield_check::scenarios::with_slow;
-use farfield_check::{Cluster, Scenario};
+use farfield_check::{Cluster, Scenario, was_paused};
 use farfield_core::{Endpoint, Result};
 use farfield_fabric::NodeId;
 
@@ -114,7 +114,7 @@ fn reads(cluster: &Cluster, opened: &Opened, node: usize, gets_max: u64, list: V
     cluster.thread(node, "reads", move |ep| {
         for call in &list {
             let gets = read(10 * node, &mut reader, &calls, ep, call.clone())?;
-            assert!(gets <= gets_max, "{call:?} took {gets} gets");
+            assert!(gets <= gets_max || was_paused(), "{call:?} took {gets} gets");
         }
         Ok(())
     });

@@ -222,10 +222,10 @@ fn pairs_out_of_order_are_not_loaded() {
     let (nodes, eps) = session(1);
     let tree = open::<u64, u64>(&nodes, options(4, 2, 100)).remove(0);
     let mut partition = tree.partition().expect("a seat");
-    let before = partition.tree.opened.arena().expect("it is the owner").free_and_waiting().0;
+    let before = tree.memory().expect("it is the owner");
     assert!(partition.load(&eps[0], (0..50).chain([49]).map(|key| (key, 0))).is_err());
     assert!(partition.load(&eps[0], (0..1000).map(|key| (key, 0))).is_err(), "there is no room");
-    assert_eq!(partition.tree.opened.arena().expect("it is the owner").free_and_waiting().0, before);
+    assert_eq!(tree.memory().expect("it is the owner"), before);
     for _ in 0..2 {
         for key in 0..100 {
             partition.put(&eps[0], key, key).expect("there is room");

@@ -105,9 +105,10 @@ impl<K: TreeKey, V: Field> Partition<K, V> {
         for new in [root_new, tombstone] {
             set_version(arena.block_words(new.block), version);
         }
+        // In this order: so a thread that looks for a leaf to lock waits for a lock, and does not come to the tombstone again and again.
+        root.lock.set(version, root_new);
         child.lock.set_deleted(true);
         child.lock.set(version, tombstone);
-        root.lock.set(version, root_new);
         let (slot, blocks) = (child.slot, [root.active, child.active].map(|active| Replaced::Block(active.block)));
         drop((root, child));
         arena.publish(ep, version);
@@ -147,10 +148,11 @@ impl Store<'_> {
         for new in [left_new, tombstone, parent_new] {
             set_version(arena.block_words(new.block), version);
         }
+        // The order as in `shrink`.
+        parent.lock.set(version, parent_new);
         left.lock.set(version, left_new);
         right.lock.set_deleted(true);
         right.lock.set(version, tombstone);
-        parent.lock.set(version, parent_new);
         let slot = right.slot;
         let blocks = [left.active, right.active, parent.active].map(|active| Replaced::Block(active.block));
         drop((parent, left, right));
