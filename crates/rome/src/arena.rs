@@ -16,6 +16,7 @@ use farfield_core::{Endpoint, Error, MemberStatus, Node, Result};
 use farfield_fabric::{Instant, LocalMutex, NodeId, Region, RemotePtr, Word};
 
 use crate::errors::MemoryFull;
+use crate::gate::Gate;
 use crate::layout::{Active, DELETED, LAST_VERSION, LOCK, SIDE_WORDS, Shape};
 use crate::seats::{Announced, SEAT_WORDS, Seats};
 
@@ -63,6 +64,8 @@ pub(crate) struct Arena {
     /// 1 while a thread collects, with what is remembered of the seats.
     collects: Word,
     watched: LocalMutex<Vec<Option<Watched>>>,
+    /// Of a tree that is part of a store.
+    gate: Option<Gate>,
 }
 
 impl Arena {
@@ -92,7 +95,12 @@ impl Arena {
             theirs,
             collects: Word::new(0),
             watched: LocalMutex::new(watched),
+            gate: None,
         }
+    }
+
+    pub(crate) fn set_gate(&mut self, gate: Gate) {
+        self.gate = Some(gate);
     }
 
     // ---- words -----------------------------------------------------------------------------------------------------
@@ -188,6 +196,9 @@ impl Arena {
     #[inline]
     pub(crate) fn publish(&self, ep: &Endpoint, version: u64) {
         self.await_stable(ep, version - 1);
+        if let Some(gate) = &self.gate {
+            gate.pass(ep);
+        }
         // It is `version` then. As an atomic (`CAS`) it is in memory when the caller returns, and with it all that he has stored before:
         // a read that begins afterwards, anywhere, finds it. It wakes no thread: one that waits for this is about to look again.
         self.stable_word().fetch_add(1);

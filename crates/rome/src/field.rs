@@ -178,7 +178,8 @@ mod tests {
 
     #[test]
     fn strings_have_the_order_of_their_bytes() {
-        let mut texts = ["", "\0", "\0\0", "a", "a\0", "ab", "abcdefgh", "abcdefgh\0", "abcdefghi", "b", "user:1", "user:10"];
+        let mut texts =
+            ["", "\0", "\0\0", "a", "a\0", "ab", "abcdefgh", "abcdefgh\0", "abcdefghi", "b", "user:1", "user:10"];
         texts.sort_unstable();
         let strings = texts.map(Bytes::<2>::from);
         assert!(strings.is_sorted_by(|one, next| one < next));

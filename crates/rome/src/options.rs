@@ -81,7 +81,9 @@ fn check_common(node: &Node, block_words: usize, seats: usize, lease: Duration) 
     let max = buf_bytes_max(node);
     let bytes = (block_words * 8).max(Seats::bytes(seats));
     if bytes > max {
-        let why = format!("{bytes} bytes are read at a time, and the buffers of this node's endpoints hold {max}: raise `pool_bytes_max`");
+        let why = format!(
+            "{bytes} bytes are read at a time, and the buffers of this node's endpoints hold {max}: raise `pool_bytes_max`"
+        );
         return Err(config(why));
     }
     if seats > (1 << 16) / SEAT_WORDS {

@@ -342,15 +342,8 @@ mod tests {
     fn a_page_is_read_as_of_each_version() {
         let block: Vec<Word> = (0..words_max::<u64, u64>(8, 4)).map(|_| Word::new(0)).collect();
         let pairs = [(10, 1), (20, 2), (30, 3)];
-        let draft = Draft {
-            level: 0,
-            is_tombstone: false,
-            previous: 0,
-            right: Some(4),
-            low: 5,
-            high: Some(40),
-            pairs: &pairs,
-        };
+        let draft =
+            Draft { level: 0, is_tombstone: false, previous: 0, right: Some(4), low: 5, high: Some(40), pairs: &pairs };
         let mut scratch = Vec::new();
         let mut end = draft.write(&block, &mut scratch);
         set_version(&block, 7);

@@ -1,5 +1,6 @@
 //! The ordered store: a B-link tree whose nodes are objects with versions.
 
+mod access;
 mod bulk;
 mod change;
 mod fetch;
@@ -14,10 +15,13 @@ use farfield_core::toolkit::ErrorContext;
 use farfield_core::{Endpoint, Node, Result};
 use farfield_fabric::{NodeId, Word};
 
+pub(crate) use self::access::Access;
 pub use self::reader::TreeReader;
+pub(crate) use self::scan::{Cursor, WINDOW_MAX};
 pub use self::scan::{LocalScan, Scan};
 use crate::arena::{Arena, Stash};
 use crate::field::{Field, TreeKey};
+use crate::gate::Gate;
 use crate::layout::Active;
 use crate::open::{Opened, open};
 use crate::options::TreeOptions;
@@ -81,6 +85,11 @@ impl<K: TreeKey, V: Field> RomeTree<K, V> {
         let seats = (options.seats, options.lease);
         let opened = Arc::new(open(node, path, "RomeTree", owner, shape, seats, &layout, first)?);
         Ok(RomeTree { opened, options, kind: PhantomData })
+    }
+
+    /// Changes wait at this gate. The tree was opened just now: no thread has a part in it.
+    pub(crate) fn set_gate(&mut self, gate: Gate) {
+        Arc::get_mut(&mut self.opened).expect("this is the only handle").set_gate(gate);
     }
 
     /// The node in whose memory it is.
@@ -291,7 +300,8 @@ impl<K: TreeKey, V: Field> Partition<K, V> {
     /// [`MemoryFull`](crate::MemoryFull): nothing has changed.
     #[inline]
     pub fn insert(&mut self, ep: &Endpoint, key: K, value: V) -> Result<bool> {
-        let before = self.change(ep, &key, |before| if before.is_some() { Change::None } else { Change::Put(value) })?;
+        let before =
+            self.change(ep, &key, |before| if before.is_some() { Change::None } else { Change::Put(value) })?;
         Ok(before.is_none())
     }
 
@@ -311,7 +321,8 @@ impl<K: TreeKey, V: Field> Partition<K, V> {
     /// [`MemoryFull`](crate::MemoryFull): nothing has changed.
     #[inline]
     pub fn update(&mut self, ep: &Endpoint, key: K, value: V) -> Result<bool> {
-        let before = self.change(ep, &key, |before| if before.is_some() { Change::Put(value) } else { Change::None })?;
+        let before =
+            self.change(ep, &key, |before| if before.is_some() { Change::Put(value) } else { Change::None })?;
         Ok(before.is_some())
     }
 
@@ -369,12 +380,7 @@ impl<K: TreeKey, V: Field> Partition<K, V> {
     ///
     /// # Errors
     /// [`MemoryFull`](crate::MemoryFull): nothing has changed.
-    pub fn change(
-        &mut self,
-        ep: &Endpoint,
-        key: &K,
-        decide: impl FnMut(Option<V>) -> Change<V>,
-    ) -> Result<Option<V>> {
+    pub fn change(&mut self, ep: &Endpoint, key: &K, decide: impl FnMut(Option<V>) -> Change<V>) -> Result<Option<V>> {
         self.change_with(ep, key, decide).of(self.tree.opened.object.path())
     }
 }

@@ -122,7 +122,9 @@ impl Model for MapModel {
             MapCall::Delete(key) => MapAnswer::Value(state.remove(key)),
             MapCall::Get(key) => MapAnswer::Value(state.get(key).copied()),
             MapCall::MultiGet(keys) => MapAnswer::Values(keys.iter().map(|key| state.get(key).copied()).collect()),
-            MapCall::First => MapAnswer::Pairs(state.first_key_value().map(|pair| (*pair.0, *pair.1)).into_iter().collect()),
+            MapCall::First => {
+                MapAnswer::Pairs(state.first_key_value().map(|pair| (*pair.0, *pair.1)).into_iter().collect())
+            }
             MapCall::Range(from, to, is_backward) => {
                 let pairs = state.range(from..to).map(|(key, value)| (*key, *value));
                 MapAnswer::Pairs(if *is_backward { pairs.rev().collect() } else { pairs.collect() })

@@ -13,7 +13,17 @@ use super::histories::{Calls, WordsCall, WordsModel};
 use crate::{ObjectOptions, ObjectReader, ObjectWriter, RomeObject};
 
 pub(super) fn scenarios() -> Vec<Scenario> {
-    vec![patched(), one_word(), compacted(), local(), reused(), reader_dies(), reader_stops(), reader_suspected(), reader_cut()]
+    vec![
+        patched(),
+        one_word(),
+        compacted(),
+        local(),
+        reused(),
+        reader_dies(),
+        reader_stops(),
+        reader_suspected(),
+        reader_cut(),
+    ]
 }
 
 /// Words of the value.
@@ -57,7 +67,12 @@ fn read(reader: &mut ObjectReader, history: &History, ep: &Endpoint, gets_max: u
     Ok(())
 }
 
-fn writes(cluster: &Cluster, objects: &[RomeObject], history: &History, rounds: &'static [&'static [(usize, u64)]]) -> Result<()> {
+fn writes(
+    cluster: &Cluster,
+    objects: &[RomeObject],
+    history: &History,
+    rounds: &'static [&'static [(usize, u64)]],
+) -> Result<()> {
     let (mut writer, history) = (objects[0].writer()?, Rc::clone(history));
     cluster.thread(0, "writes", move |ep| rounds.iter().try_for_each(|words| write(&mut writer, &history, ep, words)));
     Ok(())
@@ -169,7 +184,5 @@ fn reader_suspected() -> Scenario {
 
 fn reader_cut() -> Scenario {
     let about = "a reader that is cut off does not stop the writer, and returns nothing that was overwritten";
-    Scenario::new("rome/reader-cut", about, 3, stops)
-        .rule(DeathRule::Majority)
-        .faults(Faults::new().cuts(1).side([1]))
+    Scenario::new("rome/reader-cut", about, 3, stops).rule(DeathRule::Majority).faults(Faults::new().cuts(1).side([1]))
 }

@@ -10,7 +10,14 @@ use super::{before, changes, open, read, reads, tiny};
 use crate::SnapshotExpired;
 
 pub(super) fn scenarios() -> Vec<Scenario> {
-    vec![scanned(), slots("rome/slots", 12), slots("rome/slots-wide", 30).kills(&["rome-slot-early"]), scans(), reader_dies(), reader_stops()]
+    vec![
+        scanned(),
+        slots("rome/slots", 12),
+        slots("rome/slots-wide", 30).kills(&["rome-slot-early"]),
+        scans(),
+        reader_dies(),
+        reader_stops(),
+    ]
 }
 
 const GETS_MAX: u64 = 40;

@@ -28,7 +28,11 @@ pub(super) fn scenarios() -> Vec<Scenario> {
 /// Whatever writers do: the way down twice, and predecessors.
 const GETS_MAX: u64 = 40;
 
-fn scenario(name: &str, about: &str, body: impl Fn(&Cluster, &Opened) -> Result<()> + Send + Sync + 'static) -> Scenario {
+fn scenario(
+    name: &str,
+    about: &str,
+    body: impl Fn(&Cluster, &Opened) -> Result<()> + Send + Sync + 'static,
+) -> Scenario {
     Scenario::new(name, about, 2, move |cluster| {
         let opened = open(cluster, tiny(24))?;
         body(cluster, &opened)
@@ -99,12 +103,16 @@ fn split() -> Scenario {
 
 /// A leaf is split.
 fn split_below() -> Scenario {
-    scenario("rome/split-below", "a leaf that is split is whole at each moment, and its sibling is found", |cluster, opened| {
-        before(cluster, opened, &puts([1, 2, 3, 4, 5, 6]))?;
-        changes(cluster, opened, 1, puts([7, 8, 10, 11]))?;
-        changes(cluster, opened, 2, vec![Get(5), Put(9, 9)])?;
-        reads(cluster, opened, 1, GETS_MAX, vec![Get(5), Range(3, 9, false), Get(7)])
-    })
+    scenario(
+        "rome/split-below",
+        "a leaf that is split is whole at each moment, and its sibling is found",
+        |cluster, opened| {
+            before(cluster, opened, &puts([1, 2, 3, 4, 5, 6]))?;
+            changes(cluster, opened, 1, puts([7, 8, 10, 11]))?;
+            changes(cluster, opened, 2, vec![Get(5), Put(9, 9)])?;
+            reads(cluster, opened, 1, GETS_MAX, vec![Get(5), Range(3, 9, false), Get(7)])
+        },
+    )
     .kills(&["rome-split-halves", "rome-stale-sibling", "rome-split-forgets"])
 }
 

@@ -34,7 +34,8 @@ impl<K: TreeKey, V: Field> Partition<K, V> {
         let (arena, options) = (Self::arena(tree), &tree.options);
         let mut stash = Stash { blocks: Vec::new(), slots: Vec::new() };
         let store = Store { ep, pairs: options.pairs, stash: &mut stash, words };
-        let mut load = Load { arena, store, fill: (options.pairs * 3 / 4).max(2), slots: Vec::new(), blocks: Vec::new() };
+        let mut load =
+            Load { arena, store, fill: (options.pairs * 3 / 4).max(2), slots: Vec::new(), blocks: Vec::new() };
         let loaded = load.all(seat, pairs);
         if loaded.is_err() {
             load.slots.iter().for_each(|slot| arena.unuse_slot(*slot));
@@ -134,12 +135,7 @@ impl Load<'_> {
     }
 
     /// Makes these pairs those of the root, which is empty.
-    fn publish<K: TreeKey, T: Field>(
-        &mut self,
-        seat: &Seat,
-        level: u8,
-        pairs: &[(K, T)],
-    ) -> Result<()> {
+    fn publish<K: TreeKey, T: Field>(&mut self, seat: &Seat, level: u8, pairs: &[(K, T)]) -> Result<()> {
         let (arena, ep) = (self.arena, self.store.ep);
         arena.take_unused(self.store.stash, 1, 0)?;
         let Some(root) = lock(arena, seat, ep, &K::FIRST, 0) else { return refuse("the tree is not empty") };

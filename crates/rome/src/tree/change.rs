@@ -225,7 +225,8 @@ impl<K: TreeKey, V: Field> Partition<K, V> {
                 (Err(_), None) => {}
             }
             let is_few = pairs.len() <= options.pairs / 4 && locked.slot != ROOT;
-            let split = Store { ep, pairs: options.pairs, stash, words }.rewrite(arena, locked, &Frame::of(page), pairs);
+            let split =
+                Store { ep, pairs: options.pairs, stash, words }.rewrite(arena, locked, &Frame::of(page), pairs);
             // The change is done. What follows makes searches shorter, and may be left to later changes.
             self.unlinked.extend(split.map(|(separator, right)| (1, separator, right)));
             self.link(ep);

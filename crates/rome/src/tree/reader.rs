@@ -45,12 +45,12 @@ use crate::seats::Seat;
 /// # Ok::<(), farfield::Error>(())
 /// ```
 pub struct TreeReader<K, V> {
-    tree: RomeTree<K, V>,
+    pub(super) tree: RomeTree<K, V>,
     pub(super) seat: Seat,
     cache: Cache,
-    ahead: BTreeMap<u32, u64>,
+    pub(super) ahead: BTreeMap<u32, u64>,
     /// The latest `stable` that it has seen.
-    known: u64,
+    pub(super) known: u64,
 }
 
 /// A leaf, and the version as of which it is.
@@ -190,12 +190,7 @@ impl<K: TreeKey, V: Field> TreeReader<K, V> {
     ///
     /// # Errors
     /// The owner is dead or cannot be reached.
-    pub async fn range_back(
-        &mut self,
-        ep: &Endpoint,
-        range: impl RangeBounds<K>,
-        limit: usize,
-    ) -> Result<Vec<(K, V)>> {
+    pub async fn range_back(&mut self, ep: &Endpoint, range: impl RangeBounds<K>, limit: usize) -> Result<Vec<(K, V)>> {
         self.some(ep, &range, true, limit).await
     }
 
@@ -326,12 +321,7 @@ fn again(error: Error) -> Result<()> {
 }
 
 /// The version as of which the caller, who has announced himself, reads. All that he reads next, he reads after it.
-async fn version_now(
-    opened: &Opened,
-    ep: &Endpoint,
-    seat: &mut Seat,
-    ahead: &mut BTreeMap<u32, u64>,
-) -> Result<u64> {
+async fn version_now(opened: &Opened, ep: &Endpoint, seat: &mut Seat, ahead: &mut BTreeMap<u32, u64>) -> Result<u64> {
     ahead.clear();
     let version = ep.get(opened.stable_at()).await?;
     check(seat, ep)?;

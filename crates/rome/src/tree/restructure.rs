@@ -163,7 +163,10 @@ impl Store<'_> {
 }
 
 /// What a node leaves behind that is part of another one: readers at an earlier version find it through it.
-fn tombstone<'p, W: crate::page::Words, K: TreeKey, T: Field>(node: &Locked<'_>, page: Page<W, K, T>) -> Draft<'p, K, T> {
+fn tombstone<'p, W: crate::page::Words, K: TreeKey, T: Field>(
+    node: &Locked<'_>,
+    page: Page<W, K, T>,
+) -> Draft<'p, K, T> {
     Draft { is_tombstone: true, ..Frame::of(page).draft(node.active, &[]) }
 }
 

@@ -62,7 +62,7 @@ impl<K: TreeKey> Edge<K> {
 }
 
 /// How far a scan is.
-pub(super) struct Cursor<K, V> {
+pub(crate) struct Cursor<K, V> {
     start: Bound<K>,
     end: Bound<K>,
     is_backward: bool,
@@ -84,10 +84,10 @@ pub(super) struct Cursor<K, V> {
 }
 
 /// The most leaves that are read at a time.
-pub(super) const WINDOW_MAX: usize = 16;
+pub(crate) const WINDOW_MAX: usize = 16;
 
 impl<K: TreeKey, V: Field> Cursor<K, V> {
-    pub(super) fn new(range: &impl RangeBounds<K>, is_backward: bool, window: usize) -> Cursor<K, V> {
+    pub(crate) fn new(range: &impl RangeBounds<K>, is_backward: bool, window: usize) -> Cursor<K, V> {
         let (start, end) = (range.start_bound().cloned(), range.end_bound().cloned());
         let edge = match (is_backward, start, end) {
             (false, Bound::Included(key) | Bound::Excluded(key), _) => Edge::At(key),
@@ -99,7 +99,20 @@ impl<K: TreeKey, V: Field> Cursor<K, V> {
         let is_done = matches!(edge, Edge::Below(key) if key == K::FIRST);
         let window = window.clamp(1, WINDOW_MAX);
         let (queue, kind) = (VecDeque::new(), PhantomData);
-        Cursor { start, end, is_backward, edge, queue, link: None, sibling: None, parent: None, is_fresh: false, is_done, window, kind }
+        Cursor {
+            start,
+            end,
+            is_backward,
+            edge,
+            queue,
+            link: None,
+            sibling: None,
+            parent: None,
+            is_fresh: false,
+            is_done,
+            window,
+            kind,
+        }
     }
 
     /// Whether keys from this one on, in the order of the scan, are out of the range.
@@ -193,14 +206,24 @@ impl<K: TreeKey, V: Field> Cursor<K, V> {
         let (edge, range) = (self.edge, (self.start, self.end));
         let is_in = |key: &K| {
             let is_ahead = match edge {
-                Edge::At(at) => if self.is_backward { *key <= at } else { *key >= at },
+                Edge::At(at) => {
+                    if self.is_backward {
+                        *key <= at
+                    } else {
+                        *key >= at
+                    }
+                }
                 Edge::Below(bound) => *key < bound,
                 Edge::End => true,
             };
             is_ahead && range.contains(key)
         };
         let pairs = pairs.into_iter().filter(|pair| is_in(&pair.0));
-        if self.is_backward { into.extend(pairs.rev()) } else { into.extend(pairs) }
+        if self.is_backward {
+            into.extend(pairs.rev())
+        } else {
+            into.extend(pairs)
+        }
         let fence = if self.is_backward { Some(leaf.low()) } else { leaf.high() };
         self.link = leaf.right();
         self.is_fresh = false;
