@@ -1,7 +1,6 @@
 //! The store: an ordered map over the memories of several nodes.
 
 mod instant;
-mod join;
 mod options;
 mod scan;
 mod thread;

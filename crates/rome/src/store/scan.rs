@@ -183,7 +183,23 @@ impl<'t, K: TreeKey, V: Field> RomeKvScan<'t, K, V> {
         Ok(self)
     }
 
-    pub(super) async fn some(mut self, ep: &Endpoint, limit: usize) -> Result<Vec<(K, V)>> {
+    /// Up to `limit` of its next pairs, and ends it.
+    ///
+    /// ```
+    /// # use farfield_rome::{RomeKv, RomeKvOptions};
+    /// # let node = farfield::Node::builder().start()?;
+    /// # let ep = node.endpoint()?;
+    /// # let store = RomeKv::<u64, u64>::open(&node, "store", RomeKvOptions::new([5]))?;
+    /// # let mut thread = store.thread()?;
+    /// ep.block_on(thread.load(&ep, (0..10).map(|key| (key, key))))?;
+    /// let all = ep.block_on(async { thread.scan_at_one_instant(&ep, 2..).await?.collect(&ep, 4).await })?;
+    /// assert_eq!(all, [(2, 2), (3, 3), (4, 4), (5, 5)]);
+    /// # Ok::<(), farfield::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`next`](Self::next).
+    pub async fn collect(mut self, ep: &Endpoint, limit: usize) -> Result<Vec<(K, V)>> {
         let mut pairs = Vec::new();
         while pairs.len() < limit && self.next(ep, &mut pairs).await? {}
         pairs.truncate(limit);

@@ -1,5 +1,6 @@
 //! One thread's calls.
 
+use core::cell::RefCell;
 use core::ops::RangeBounds;
 use core::time::Duration;
 
@@ -7,7 +8,6 @@ use farfield_core::toolkit::ErrorContext;
 use farfield_core::{Endpoint, Error, ErrorKind, Result};
 use farfield_fabric::Instant;
 
-use super::join::{Boxed, all};
 use super::updates::{Reply, Request};
 use super::{RomeKv, RomeKvUpdate};
 use crate::errors::MemoryFull;
@@ -95,22 +95,23 @@ impl<K: TreeKey, V: Field> RomeKvThread<K, V> {
         let (store, trees) = (&self.store, &mut self.trees);
         let mut order: Vec<usize> = (0..keys.len()).collect();
         order.sort_by_key(|at| store.partition_of(&keys[*at]));
-        let mut groups =
-            order.chunk_by(|one, next| store.partition_of(&keys[*one]) == store.partition_of(&keys[*next]));
-        let mut next = groups.next();
-        let mut reads: Vec<Boxed<'_, Result<Vec<Option<V>>>>> = Vec::new();
-        for (partition, tree) in trees.iter_mut().enumerate() {
-            let Some(group) = next.filter(|group| store.partition_of(&keys[group[0]]) == partition) else { continue };
-            next = groups.next();
-            let keys: Vec<K> = group.iter().map(|at| keys[*at]).collect();
-            reads.push(Box::pin(async move {
-                tree.multi_get(ep, &keys).await.map_err(|error| store.lost(partition, error))
-            }));
-        }
-        let found: Vec<Vec<Option<V>>> = all(reads).await.into_iter().collect::<Result<_>>()?;
+        let is_same = |one: &usize, next: &usize| store.partition_of(&keys[*one]) == store.partition_of(&keys[*next]);
+        let mut groups = order.chunk_by(is_same).peekable();
+        let reads = trees.iter_mut().enumerate().filter_map(|(partition, tree)| {
+            let group = groups.next_if(|group| store.partition_of(&keys[group[0]]) == partition)?;
+            Some(async move {
+                let keys: Vec<K> = group.iter().map(|at| keys[*at]).collect();
+                let values = tree.multi_get(ep, &keys).await;
+                (group, values.map_err(|error| store.lost(partition, error)))
+            })
+        });
+        let mut found = Vec::new();
+        ep.each_in_window(usize::MAX, reads, |read| found.push(read)).await;
         let mut values = vec![None; keys.len()];
-        for (at, value) in order.into_iter().zip(found.into_iter().flatten()) {
-            values[at] = value;
+        for (group, of_it) in found {
+            for (at, value) in group.iter().zip(of_it?) {
+                values[*at] = value;
+            }
         }
         Ok(values)
     }
@@ -211,17 +212,23 @@ impl<K: TreeKey, V: Field> RomeKvThread<K, V> {
         let is_own = |at: &usize| store.is_own(store.partition_of(updates[*at].key()));
         let (own, mut sent): (Vec<usize>, Vec<usize>) = (0..updates.len()).partition(is_own);
         sent.sort_by_key(owner);
-        let send = |group| {
-            let sent: Boxed<'_, Vec<(usize, Result<Option<V>>)>> = Box::pin(send(store, ep, start, updates, group));
-            sent
-        };
-        let sends = sent.chunk_by(|one, next| owner(one) == owner(next)).map(send).collect::<Vec<_>>();
-        let trees = &mut self.trees;
-        // While the others are under way.
-        let here = async { own.iter().map(|at| (*at, run_here(store, trees, ep, &updates[*at]))).collect::<Vec<_>>() };
-        let both: Vec<Boxed<'_, Vec<(usize, Result<Option<V>>)>>> =
-            sends.into_iter().chain([Box::pin(here) as Boxed<'_, _>]).collect();
-        let mut results: Vec<(usize, Result<Option<V>>)> = all(both).await.into_iter().flatten().collect();
+        let trees = RefCell::new(&mut self.trees);
+        let groups = sent.chunk_by(|one, next| owner(one) == owner(next)).chain([&own[..]]);
+        let sends = groups.map(|group| {
+            let trees = &trees;
+            async move {
+                // Those of this node are made while the others are under way.
+                match group.first() {
+                    Some(first) if !is_own(first) => send(store, ep, start, updates, group).await,
+                    _ => {
+                        let trees = &mut **trees.borrow_mut();
+                        group.iter().map(|at| (*at, run_here(store, trees, ep, &updates[*at]))).collect()
+                    }
+                }
+            }
+        });
+        let mut results: Vec<(usize, Result<Option<V>>)> = Vec::with_capacity(updates.len());
+        ep.each_in_window(usize::MAX, sends, |done: Vec<_>| results.extend(done)).await;
         results.sort_by_key(|result| result.0);
         results.into_iter().map(|result| result.1).collect()
     }
@@ -305,7 +312,7 @@ impl<K: TreeKey, V: Field> RomeKvThread<K, V> {
     /// [`scan`](Self::scan).
     pub async fn range(&mut self, ep: &Endpoint, range: impl RangeBounds<K>, limit: usize) -> Result<Vec<(K, V)>> {
         let scan = self.scan(range);
-        scan.some(ep, limit).await
+        scan.collect(ep, limit).await
     }
 
     /// Up to `limit` pairs of a range, the last ones, from the last to the first, as [`range`](Self::range).
@@ -325,7 +332,7 @@ impl<K: TreeKey, V: Field> RomeKvThread<K, V> {
     /// As `range`.
     pub async fn range_back(&mut self, ep: &Endpoint, range: impl RangeBounds<K>, limit: usize) -> Result<Vec<(K, V)>> {
         let scan = self.scan_back(range);
-        scan.some(ep, limit).await
+        scan.collect(ep, limit).await
     }
 
     /// The first pair: of the first partition that was not empty when it was read.
@@ -429,11 +436,11 @@ async fn ask<K: TreeKey, V: Field>(
                 return Err(Error::from(ErrorKind::Config { why }).about(client.server()).of(store.path()));
             }
         };
-        if now >= deadline {
+        if now + pause >= deadline {
             return Err(store.lost(request.partition, error)).of(store.path());
         }
         // It did not happen: asking again is another call.
-        let _ = ep.wait_until((now + pause).min(deadline), || None::<()>).await;
+        let _ = ep.wait_until(now + pause, || None::<()>).await;
         pause = (2 * pause).min(PAUSE[1]);
     }
 }

@@ -115,11 +115,11 @@ proptest! {
                         prop_assert_eq!(&ep.block_on(thread.range(ep, range, 1000)).unwrap(), &expected);
                         prop_assert_eq!(&ep.block_on(thread.range_back(ep, range, 1000)).unwrap(), &back);
                         let at_once = ep.block_on(async {
-                            thread.scan_at_one_instant(ep, range).await?.some(ep, 1000).await
+                            thread.scan_at_one_instant(ep, range).await?.collect(ep, 1000).await
                         });
                         prop_assert_eq!(&at_once.unwrap(), &expected);
                         let at_once = ep.block_on(async {
-                            thread.scan_back_at_one_instant(ep, range).await?.some(ep, 1000).await
+                            thread.scan_back_at_one_instant(ep, range).await?.collect(ep, 1000).await
                         });
                         prop_assert_eq!(&at_once.unwrap(), &back);
                     }
@@ -181,7 +181,7 @@ fn scans_at_one_instant_see_what_was_there_at_once() {
                 false => thread.scan_at_one_instant(&eps[2], ..).await?,
                 true => thread.scan_back_at_one_instant(&eps[2], ..).await?,
             };
-            scan.some(&eps[2], 10).await
+            scan.collect(&eps[2], 10).await
         });
         let pairs: BTreeMap<u64, u64> = pairs.expect("all live").into_iter().collect();
         let count = |key| pairs.get(&key).copied().unwrap_or(0);
