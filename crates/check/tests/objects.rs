@@ -21,6 +21,7 @@ fn all() -> Vec<Scenario> {
         farfield_transactions::scenarios::all(),
         farfield_collectives::scenarios::all(),
         farfield_mu::scenarios::all(),
+        farfield_rome::scenarios::all(),
         farfield_hamband::scenarios::all(),
         farfield_swarm::scenarios::all(),
         farfield_rpc::scenarios::all(),

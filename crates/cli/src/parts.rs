@@ -44,6 +44,7 @@ pub(crate) fn checked() -> Program {
         farfield_transactions::scenarios::all(),
         farfield_collectives::scenarios::all(),
         farfield_mu::scenarios::all(),
+        farfield_rome::scenarios::all(),
         farfield_hamband::scenarios::all(),
         farfield_swarm::scenarios::all(),
         farfield_rpc::scenarios::all(),

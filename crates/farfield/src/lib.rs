@@ -85,7 +85,7 @@
 //! | [`local_session_with`] | The same, with settings of your own for each node. |
 //! | [`toolkit`] | Parts for objects of your own: opening, memory, releases, work for the service thread. |
 //! | [`objects`] | The modules of the objects, with their memory images and costs. |
-//! | [`locks`], [`transactions`], [`collectives`], [`swarm`], [`mu`], [`hamband`], [`rpc`] | The systems above the objects, each a crate of its own. |
+//! | [`locks`], [`transactions`], [`collectives`], [`swarm`], [`mu`], [`hamband`], [`rome`], [`rpc`] | The systems above the objects, each a crate of its own. |
 //! | [`mod@mutants`], [`mutants!`] | Seeded bugs, for tests of the checker; and the macro that declares those of your objects. |
 //! | [`history`] | Checks recorded histories for linearizability. |
 //! | [`fabric`] | The layer below: operations, fences, regions, and the fabrics. |
@@ -147,6 +147,7 @@
 //! | `transactions` | yes | `Transactions` |
 //! | `collectives` | yes | `Collectives` |
 //! | `mu` | yes | `ReplicatedLog`, `ReplicatedMutex`, `Election`, `Heartbeats` |
+//! | `rome` | yes | `RomeObject`, `RomeTree`, `RomeKv` |
 //! | `hamband` | yes | `hamband`: `Replicated`, data types, and the analysis of specifications |
 //! | `swarm` | yes | `SwarmArray`, `SwarmRegister`, `SwarmStore` |
 //! | `rpc` | yes | `RpcServer`, `RpcClient` |
@@ -190,6 +191,12 @@ pub use farfield_locks::{
 pub use farfield_mu as mu;
 #[cfg(feature = "mu")]
 pub use farfield_mu::{Election, Heartbeats, LogOptions, ReplicatedLog, ReplicatedMutex};
+/// Objects that remote nodes read wait-free, and an ordered store of them.
+#[cfg(feature = "rome")]
+#[doc(inline)]
+pub use farfield_rome as rome;
+#[cfg(feature = "rome")]
+pub use farfield_rome::{ObjectOptions, RomeKv, RomeKvOptions, RomeKvThread, RomeKvUpdate, RomeObject, RomeTree, TreeOptions};
 /// Remote procedure calls.
 #[cfg(feature = "rpc")]
 #[doc(inline)]

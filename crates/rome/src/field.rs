@@ -1,5 +1,7 @@
 //! Keys and values as words.
 
+use farfield_core::{Error, ErrorKind, Result};
+
 /// A value of a tree, or a key: it takes the same number of words each time.
 ///
 /// ```
@@ -33,7 +35,8 @@ pub trait Field: Copy + Send + Sync + 'static {
 ///
 /// ```
 /// use farfield_rome::{Bytes, TreeKey};
-/// assert!(u64::FIRST <= 0 && Bytes::<2>::FIRST <= Bytes::from("a"));
+/// assert!(u64::FIRST <= 0 && Bytes::<2>::FIRST <= Bytes::try_from("a")?);
+/// # Ok::<(), farfield::Error>(())
 /// ```
 pub trait TreeKey: Field + Ord {
     /// The first of all keys in their order.
@@ -76,9 +79,10 @@ impl<const N: usize> Field for [u64; N] {
 ///
 /// ```
 /// use farfield_rome::Bytes;
-/// let name = Bytes::<2>::from("user:17");
+/// let name = Bytes::<2>::try_from("user:17")?;
 /// assert_eq!((name.to_vec(), name.len()), (b"user:17".to_vec(), 7));
-/// assert!(name < Bytes::from("user:2") && name > Bytes::from("user:1"));
+/// assert!(name < Bytes::try_from("user:2")? && name > Bytes::try_from("user:1")?);
+/// # Ok::<(), farfield::Error>(())
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Bytes<const W: usize> {
@@ -110,7 +114,8 @@ impl<const W: usize> Bytes<W> {
     ///
     /// ```
     /// # use farfield_rome::Bytes;
-    /// assert_eq!(Bytes::<2>::from("").len(), 0);
+    /// assert_eq!(Bytes::<2>::try_from("")?.len(), 0);
+    /// # Ok::<(), farfield::Error>(())
     /// ```
     pub fn len(&self) -> usize {
         self.len as usize
@@ -120,7 +125,8 @@ impl<const W: usize> Bytes<W> {
     ///
     /// ```
     /// # use farfield_rome::Bytes;
-    /// assert!(Bytes::<2>::from("").is_empty());
+    /// assert!(Bytes::<2>::try_from("")?.is_empty());
+    /// # Ok::<(), farfield::Error>(())
     /// ```
     pub fn is_empty(&self) -> bool {
         self.len == 0
@@ -130,7 +136,8 @@ impl<const W: usize> Bytes<W> {
     ///
     /// ```
     /// # use farfield_rome::Bytes;
-    /// assert_eq!(Bytes::<2>::from("user:17").to_vec(), b"user:17");
+    /// assert_eq!(Bytes::<2>::try_from("user:17")?.to_vec(), b"user:17");
+    /// # Ok::<(), farfield::Error>(())
     /// ```
     pub fn to_vec(&self) -> Vec<u8> {
         let mut bytes: Vec<u8> = self.words.iter().flat_map(|word| word.to_be_bytes()).collect();
@@ -139,11 +146,14 @@ impl<const W: usize> Bytes<W> {
     }
 }
 
-impl<const W: usize> From<&str> for Bytes<W> {
-    /// # Panics
-    /// It is longer than 8 · `W` bytes: see [`Bytes::new`].
-    fn from(text: &str) -> Bytes<W> {
-        Bytes::new(text.as_bytes()).unwrap_or_else(|| panic!("`{text}` has more than {} bytes", 8 * W))
+impl<const W: usize> TryFrom<&str> for Bytes<W> {
+    type Error = Error;
+
+    /// # Errors
+    /// [`ErrorKind::TooLarge`]
+    fn try_from(text: &str) -> Result<Bytes<W>> {
+        let too_large = || ErrorKind::TooLarge { bytes: text.len(), max_bytes: 8 * W }.into();
+        Bytes::new(text.as_bytes()).ok_or_else(too_large)
     }
 }
 
@@ -181,7 +191,7 @@ mod tests {
         let mut texts =
             ["", "\0", "\0\0", "a", "a\0", "ab", "abcdefgh", "abcdefgh\0", "abcdefghi", "b", "user:1", "user:10"];
         texts.sort_unstable();
-        let strings = texts.map(Bytes::<2>::from);
+        let strings = texts.map(|text| Bytes::<2>::try_from(text).expect("it is short"));
         assert!(strings.is_sorted_by(|one, next| one < next));
         for (text, string) in texts.iter().zip(strings) {
             let mut words = [0; 3];

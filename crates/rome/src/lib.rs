@@ -1,4 +1,74 @@
-//! ROMe
+//! Objects of any size that remote nodes read whole by two gets, whatever their writers do; and a sorted map of them, with
+//! linearizable range queries. After ROMe.
+//!
+//! ```text
+//! region `memory` of the owner: its threads write, all nodes read
+//!   ┌────────┬──────────────────────┬─────────────────────────┬──────────────────────────────────────────────────┬─
+//!   │ stable │ active words         │ locks, last versions,   │ block: header │ base │ log: records …    │ unused │ … blocks
+//!   └────────┴──────────────────────┴─────────────────────────┴──────────────────────────────────────────────────┴─
+//!              active word: block, end of its log ─────────────────────────────────────────────────▲
+//! region `seats` of each node: its readers write, the owner reads
+//!   ┌─────────┬──────────────┬────────┬─
+//!   │ counter │ announcement │ unused │ … a line for each reader
+//!   └─────────┴──────────────┴────────┴─
+//! ```
+//!
+//! # Algorithm
+//!
+//! *A write* appends a record to the log, and then stores the active word with the log's new end. What lies before an end never
+//! changes. When the log is full, the state is written into another block, and the active word names that one.
+//!
+//! *A read* gets the active word, and then the block up to its end.
+//!
+//! *Versions.* Each change of a tree takes a ticket, which is the version of what it writes, and of all nodes that it changes. The word
+//! `stable` is raised to it when all earlier ones are stored. A scan gets `stable` first. It takes no record that is later, and where
+//! a base is, it follows its name for the block before. So a scan sees one moment, and no writer waits for it.
+//!
+//! *Reuse.* A reader announces in its own memory the last `stable` that it knows, before it reads. The owner reads the announcements when it
+//! needs memory: a block that was replaced at a version is free when no reader announces an earlier one.
+//!
+//! # Ordering
+//!
+//! *Record before active word* (`CW → CW`), and the reader waits for the active word before it posts the get of the block (`NLW → WT → NRR`).
+//!
+//! *Active words before `stable`* (`CW → CAS`): whatever has a version up to it can be found.
+//!
+//! *Announcement before reads*: `CW → NRR` for operations, `CW → MF → CR` for the owner's threads.
+//!
+//! *`stable` before the announcements* (`CR → NRR`): a reader that had not announced itself when the owner looked reads a later `stable`, and
+//! finds active words that no longer name the block.
+//!
+//! `docs/rome.md` has the whole argument.
+//!
+//! # Costs
+//!
+//! | call | round trips | operations |
+//! |---|---|---|
+//! | `ObjectReader::read` | 2 | 2 gets, whatever the size |
+//! | `TreeReader::get`, inner nodes remembered | 2 | 3 gets, of 8 and 8 bytes and a leaf |
+//! | `TreeReader::multi_get`, the same | 3 | 1 get, and 2 for each leaf |
+//! | a scan | 1 for 16 leaves, about 750 pairs; backward, 3 for each inner node more | 2 gets for each leaf, and for each inner node |
+//! | calls of the owner's threads | 0 | none |
+//! | the owner, when its blocks are used up | 1 for each node, one after the other | a get of each node's seats |
+//!
+//! A node that was rewritten since the reader's version costs a round trip and a get more, for each time. A reader that remembers inner nodes that are
+//! out of date goes once from the root, at one version: two gets for each level.
+//!
+//! # When a node dies, or leaves
+//!
+//! *The owner:* its data is gone, and calls of the readers fail.
+//!
+//! *A reader* that is dead or stands still holds replaced blocks for the lease (`TreeOptions::lease`). One that was only stopped notices it, and discards
+//! what it has read.
+//!
+//! # Limits
+//!
+//! Clocks of the nodes run at rates that differ by less than a factor of two. All members open an object together; a node that is restarted opens
+//! it when it is reopened ([`Node::reopen`](farfield_core::Node::reopen)). Keys and values have a fixed number of words ([`Field`]).
+//!
+//! Source: Nelson-Slivon, Yankovich, Hassan and Palmieri: ROMe: Wait-free Objects for RDMA (SPAA 2024). Versions, predecessors, announcements with leases
+//! and the active word that names the block are ours.
+
 #![forbid(unsafe_code)]
 
 #[cfg(any(not(seeded), clippy, doc, rust_analyzer))]

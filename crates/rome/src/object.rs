@@ -361,7 +361,7 @@ impl ObjectReader {
 }
 
 /// An active word is 0 though it names a state from the beginning on.
-pub(crate) fn no_state() -> Error {
+fn no_state() -> Error {
     ErrorKind::Corrupt { what: "an active word that is 0".into() }.into()
 }
 

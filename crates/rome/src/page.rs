@@ -249,7 +249,7 @@ impl<W: Words, K: TreeKey, V: Field> Page<W, K, V> {
             changes.push((self.key_from(record + 1), (head & 1 == 0).then(value)));
         }
         // The last one of a key prevails: of equal keys they stay in order.
-        changes.sort_by(|one, other| one.0.cmp(&other.0));
+        changes.sort_by_key(|change| change.0);
         let (mut changes, mut base) = (changes.into_iter().peekable(), 0..self.count());
         let mut next = base.next();
         while let Some((key, mut value)) = changes.next() {

@@ -23,6 +23,7 @@ mod queue;
 mod queue_close;
 mod refused;
 mod ring;
+mod rome;
 mod rpc;
 mod swarm;
 mod transactions;

@@ -126,15 +126,16 @@ fn strings_are_keys_and_values() {
     let (nodes, eps) = session(2);
     let trees = open::<Bytes<2>, Bytes<1>>(&nodes, options(5, 3, 500));
     let mut partition = trees[0].partition().expect("a seat");
-    let name = |at: u64| Bytes::<2>::from(format!("user:{at}").as_str());
+    let text = |text: &str| Bytes::<1>::new(text.as_bytes()).expect("it is short");
+    let name = |at: u64| Bytes::<2>::new(format!("user:{at}").as_bytes()).expect("it is short");
     for at in 0..300 {
-        partition.put(&eps[0], name(at), Bytes::from(format!("{at}").as_str())).expect("there is room");
+        partition.put(&eps[0], name(at), text(&at.to_string())).expect("there is room");
     }
     let mut reader = trees[1].reader().expect("a seat");
-    assert_eq!(eps[1].block_on(reader.get(&eps[1], &name(77))).expect("it lives"), Some(Bytes::from("77")));
+    assert_eq!(eps[1].block_on(reader.get(&eps[1], &name(77))).expect("it lives"), Some(text("77")));
     let some = eps[1].block_on(reader.range(&eps[1], name(10)..name(11), 1000)).expect("it lives");
     let expected = ["10", "100", "101", "102", "103", "104", "105", "106", "107", "108", "109"];
-    assert!(some.iter().map(|pair| pair.1).eq(expected.map(Bytes::from)), "{some:?}");
+    assert!(some.iter().map(|pair| pair.1).eq(expected.map(text)), "{some:?}");
 }
 
 #[test]

@@ -3,14 +3,13 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use farfield_core::{Endpoint, Error, Result};
+use farfield_core::{Endpoint, Error, ErrorKind, Result};
 use farfield_fabric::read_words;
 
 use crate::arena::Arena;
 use crate::errors::SnapshotExpired;
 use crate::field::{Field, TreeKey};
 use crate::layout::Active;
-use crate::object::no_state;
 use crate::open::Opened;
 use crate::page::Page;
 use crate::seats::Seat;
@@ -25,7 +24,7 @@ pub(super) struct Cache {
 }
 
 impl Cache {
-    const NODES_MAX: usize = 1 << 16;
+    const NODES_MAX: usize = 1 << 14;
 
     pub(super) fn get(&self, slot: u32) -> Option<&Node> {
         self.nodes.get(&slot)
@@ -175,5 +174,5 @@ impl<K: TreeKey, V: Field> Fetch<K, V> for There<'_> {
 
 /// A search has led to what cannot be in a tree.
 pub(super) fn corrupt() -> Error {
-    no_state()
+    ErrorKind::Corrupt { what: "a search that leads to no leaf with the key".into() }.into()
 }
