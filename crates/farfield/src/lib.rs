@@ -196,7 +196,9 @@ pub use farfield_mu::{Election, Heartbeats, LogOptions, ReplicatedLog, Replicate
 #[doc(inline)]
 pub use farfield_rome as rome;
 #[cfg(feature = "rome")]
-pub use farfield_rome::{ObjectOptions, RomeKv, RomeKvOptions, RomeKvThread, RomeKvUpdate, RomeObject, RomeTree, TreeOptions};
+pub use farfield_rome::{
+    ObjectOptions, RomeKv, RomeKvOptions, RomeKvThread, RomeKvUpdate, RomeObject, RomeTree, TreeOptions,
+};
 /// Remote procedure calls.
 #[cfg(feature = "rpc")]
 #[doc(inline)]

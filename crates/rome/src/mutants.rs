@@ -158,12 +158,12 @@ farfield_core::mutants! {
         "An update for which the owner has no memory counts as done.";
     /// *Missing:* the difference between what was not sent and what has no reply. Needs no reordering.
     ///
-    /// *Scenario:* `rome/kv-owner-stops`.
+    /// *Scenario:* `rome/kv-late`.
     ROME_KV_SAYS_NEVER = "rome-kv-says-never" in "ROMe":
         "The error of an update without a reply says that nothing has happened.";
     /// *Missing:* the number of the call that was put before. Needs no reordering.
     ///
-    /// *Scenario:* `rome/kv-owner-stops`.
+    /// *Scenario:* `rome/kv-late`.
     ROME_KV_ASKS_ANEW = "rome-kv-asks-anew" in "ROMe":
         "An update without a reply is asked for again as another one.";
 }

@@ -117,8 +117,10 @@ impl<K: TreeKey + fmt::Debug, V: Field> RomeKv<K, V> {
             (0..options.partitions()).map(|partition| members.at(partition % members.count())).collect();
         let (gates, object) = open_gates(node, path, &options, &members, &owners)?;
         let (mut trees, mut gates_at) = (Vec::new(), Vec::new());
+        // The store's object keeps the node in its session. The trees must not: the service thread has a part in them.
+        let of_service = node.for_service();
         for (partition, owner) in owners.iter().copied().enumerate() {
-            let mut tree = RomeTree::open(node, &format!("{path}/{partition}"), owner, options.tree)?;
+            let mut tree = RomeTree::open(&of_service, &format!("{path}/{partition}"), owner, options.tree)?;
             let number = partition / members.count();
             gates_at.push(if owner == me {
                 let gate = Gate::new(&gates, number, options.hold);
@@ -139,10 +141,13 @@ impl<K: TreeKey + fmt::Debug, V: Field> RomeKv<K, V> {
                 GateAt::There(_) => None,
             });
             *serving.lock() = Some(Serving::new(node, own).of(path)?);
-            let of_service = Arc::clone(&serving);
-            let handle = move |_, request: Request<K, V>| match &mut *of_service.lock() {
-                Some(serving) => serving.handle(&request),
-                None => Reply::Refused,
+            let taken = Arc::clone(&serving);
+            let handle = move |_, request: Request<K, V>| {
+                // It is not locked meanwhile: a change may wait for another thread.
+                let Some(mut serving) = taken.lock().take() else { return Reply::Refused };
+                let reply = serving.handle(&request);
+                *taken.lock() = Some(serving);
+                reply
             };
             server = Some(Server::open_on_service(node, &calls_of(me), calls, handle)?);
         }

@@ -62,7 +62,8 @@ fn calls_are_linearizable(scene: &Scene) {
                             3 => thread.range(ep, range, 99).await,
                             4 => thread.scan_at_one_instant(ep, range).await?.collect(ep, 99).await,
                             _ => {
-                                let mut pairs = thread.scan_back_at_one_instant(ep, range).await?.collect(ep, 99).await?;
+                                let mut pairs =
+                                    thread.scan_back_at_one_instant(ep, range).await?.collect(ep, 99).await?;
                                 pairs.reverse();
                                 Ok(pairs)
                             }
@@ -76,7 +77,8 @@ fn calls_are_linearizable(scene: &Scene) {
                     }
                 }
                 6 => {
-                    let updates = [from, (from + 6) % KEYS, (from + 12) % KEYS].map(|key| RomeKvUpdate::Put(key, written));
+                    let updates =
+                        [from, (from + 6) % KEYS, (from + 12) % KEYS].map(|key| RomeKvUpdate::Put(key, written));
                     let results = ep.block_on(thread.apply(ep, &updates));
                     let returned = tick();
                     for (update, result) in updates.iter().zip(results) {

@@ -23,6 +23,7 @@ pub(super) fn scenarios() -> Vec<Scenario> {
         owner_dies(),
         holder_dies(),
         owner_stops(),
+        late(),
         scanned(),
         scanner_stops(),
     ]
@@ -229,10 +230,9 @@ fn owner_dies() -> Scenario {
         cluster.thread(2, "asks", move |ep| {
             let list = [Insert(1, 2), Delete(1), Range(0, 9, false), Insert(1, 3)];
             for it in &list {
-                let excuse = Excuse::now();
                 let Err(error) = call(3, &mut thread, &calls, ep, it) else { continue };
                 let lost = error.custom_ref::<RangeUnavailable>().expect("which keys");
-                assert!(lost.partition == 0 && excuse.is_given() && crashed(0), "{error}");
+                assert!(lost.partition == 0 && crashed(0), "{error}");
                 break;
             }
             // Those of the other owner.
@@ -285,6 +285,30 @@ fn owner_stops() -> Scenario {
         calls_beside_faults(cluster, &store, 0, 2, vec![Get(1), Insert(2, 1)])
     })
     .faults(Faults::new().pauses(1).of([0]))
+}
+
+/// Timeouts pass at any moment.
+fn late() -> Scenario {
+    let about = "an update that times out happens once or not, and its error says whether it was sent";
+    Scenario::new("rome/kv-late", about, 2, |cluster| {
+        let store = open(cluster, 24, HOLD)?;
+        for (node, list) in [(1, vec![Insert(1, 1), Delete(1), Insert(2, 2)]), (0, vec![Get(1), Get(2), Get(1)])] {
+            let (mut thread, calls) = (store.stores[node].thread()?, Rc::clone(&store.calls));
+            cluster.thread(node, "calls", move |ep| {
+                // Before a call asks again.
+                ep.set_timeout(Duration::from_millis(1));
+                for it in &list {
+                    if let Err(error) = call(node, &mut thread, &calls, ep, it) {
+                        assert!(error.is_timeout(), "{error}");
+                        return Ok(());
+                    }
+                }
+                Ok(())
+            });
+        }
+        Ok(())
+    })
+    .early_timeouts()
     .kills(&["rome-kv-asks-anew", "rome-kv-says-never"])
 }
 
@@ -299,10 +323,10 @@ fn scanned() -> Scenario {
 }
 
 fn scanned_store(cluster: &Cluster) -> Result<Store> {
-    let store = open(cluster, 10, HOLD)?;
+    let store = open(cluster, 8, HOLD)?;
     before(cluster, &store, &[1, 2, 3, 4, 6, 7, 8, 9].map(|key| Put(key, key)))?;
     for (node, key) in [(0, 1), (1, 6)] {
-        calls(cluster, &store, node, 1 + node, (0..6).map(|round| Put(key + round % 4, 10 + round)).collect())?;
+        calls(cluster, &store, node, 1 + node, (0..12).map(|round| Put(key + round % 4, 10 + round)).collect())?;
     }
     Ok(store)
 }

@@ -180,14 +180,13 @@ struct Served<K, V> {
     held_since: Option<Instant>,
 }
 
-/// What the service thread changes the partitions of this node with. The store keeps it, so that it is dropped with the store, and not by the
-/// service thread.
+/// What the service thread changes the partitions of this node with. It is dropped with the store, if the service thread is not using it.
 pub(super) struct Serving<K, V> {
     ep: Endpoint,
     served: Vec<Served<K, V>>,
 }
 
-/// None once the store is closed.
+/// None once the store is closed, and while the service thread uses it.
 pub(super) type Shared<K, V> = Arc<LocalMutex<Option<Serving<K, V>>>>;
 
 impl<K: TreeKey, V: Field> Serving<K, V> {
