@@ -102,7 +102,7 @@ impl<K: TreeKey + fmt::Debug, V: Field> RomeKv<K, V> {
     /// ```
     /// # use farfield_rome::{Bytes, RomeKv, RomeKvOptions};
     /// let node = farfield::Node::builder().start()?;
-    /// let options = RomeKvOptions::new([Bytes::from("n")]);
+    /// let options = RomeKvOptions::new([Bytes::<4>::try_from("n")?]);
     /// let names = RomeKv::<Bytes<4>, u64>::open(&node, "names", options)?;
     /// # Ok::<(), farfield::Error>(())
     /// ```

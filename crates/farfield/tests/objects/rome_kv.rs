@@ -26,9 +26,9 @@ fn calls_are_linearizable(scene: &Scene) {
     let history = Mutex::new(KvHistory::new());
     let calls = scene.rounds(100, 1500) / scene.threads;
     scene.run(|node, number, ep| {
-        let mut rng = Rng::new((node as u64) << 32 | number as u64);
+        let mut rng = Rng::new(number as u64);
         let mut thread = stores[node].thread().unwrap();
-        let (mut seen, client) = (KvHistory::new(), (number * 4 + node) as u32);
+        let (mut seen, client) = (KvHistory::new(), number as u32);
         let mut record = |key: u64, called: u64, returned: u64, input: KvInput, output: KvOutput| {
             seen.record(key, Event::returned(client, called, returned, input, output));
         };
@@ -118,7 +118,7 @@ fn scans_are_of_one_instant(scene: &Scene) {
     let rounds = scene.rounds(30, 300) / scene.threads;
     scene.run(|node, number, ep| {
         let mut thread = stores[node].thread().unwrap();
-        let own = (node * scene.threads + number) as u64;
+        let own = number as u64;
         for round in 1..=rounds as u64 {
             for partition in 0..3 {
                 ep.block_on(thread.put(ep, 1000 * partition + own, round)).unwrap();

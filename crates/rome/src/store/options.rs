@@ -13,9 +13,10 @@ use crate::options::TreeOptions;
 /// ```
 /// use farfield_rome::{Bytes, RomeKvOptions};
 /// // Keys before "h", those from "h" on before "q", and those from "q" on.
-/// let mut options = RomeKvOptions::new([Bytes::<2>::from("h"), Bytes::from("q")]);
+/// let mut options = RomeKvOptions::new([Bytes::<2>::try_from("h")?, Bytes::try_from("q")?]);
 /// options.tree.blocks = 1 << 16;
 /// assert_eq!(options.partitions(), 3);
+/// # Ok::<(), farfield::Error>(())
 /// ```
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct RomeKvOptions<K> {

@@ -236,7 +236,7 @@ mod tests {
     #[test]
     fn messages_are_what_was_sent() {
         type Ask = Request<Bytes<2>, [u64; 2]>;
-        let key = Bytes::from("user:17");
+        let key = Bytes::<2>::new(b"user:17").expect("it is short");
         let updates = [
             RomeKvUpdate::Insert(key, [1, 2]),
             RomeKvUpdate::Update(key, [3, 4]),
