@@ -13,7 +13,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use farfield_core::{Endpoint, Error, MemberStatus, Node, Result};
-use farfield_fabric::{Instant, LocalMutex, NodeId, Region, RemotePtr, Word};
+use farfield_fabric::{self as fabric, Instant, LocalMutex, NodeId, Region, RemotePtr, Word};
 
 use crate::errors::MemoryFull;
 use crate::gate::Gate;
@@ -22,6 +22,8 @@ use crate::seats::{Announced, SEAT_WORDS, Seats};
 
 /// How long a thread without memory waits at first before it looks again.
 const PAUSE_MIN: Duration = Duration::from_micros(50);
+/// And at last, where the lease is shorter.
+const PAUSE_MAX: Duration = Duration::from_millis(100);
 
 /// What a ticket has replaced.
 #[derive(Clone, Copy, Debug)]
@@ -45,6 +47,13 @@ struct Pool {
 /// What a collection remembers of the announcement of a seat: since when it is the same.
 type Watched = (Announced, Instant);
 
+/// Seats that are at this place.
+#[derive(Clone, Default)]
+struct WatchedNode {
+    pointer: u64,
+    seats: Vec<Option<Watched>>,
+}
+
 /// Free blocks and slots that a caller has before it takes a lock.
 pub(crate) struct Stash {
     pub(crate) blocks: Vec<u32>,
@@ -57,25 +66,20 @@ pub(crate) struct Arena {
     pub(crate) shape: Shape,
     /// The last ticket.
     tickets: Word,
+    done: Vec<Word>,
     pool: LocalMutex<Pool>,
     own: Arc<Seats>,
-    /// The seats of other nodes.
-    theirs: Vec<(NodeId, RemotePtr<u64>)>,
-    /// 1 while a thread collects, with what is remembered of the seats.
+    /// 1 while a thread collects, with what is remembered of the seats: the own ones, and those of each rank.
     collects: Word,
-    watched: LocalMutex<Vec<Option<Watched>>>,
+    watched: LocalMutex<Vec<WatchedNode>>,
+    /// For nodes that a caller's endpoint does not reach.
+    spare: LocalMutex<Option<Endpoint>>,
     /// Of a tree that is part of a store.
     gate: Option<Gate>,
 }
 
 impl Arena {
-    pub(crate) fn new(
-        node: &Node,
-        region: Region,
-        shape: Shape,
-        own: &Arc<Seats>,
-        theirs: Vec<(NodeId, RemotePtr<u64>)>,
-    ) -> Arena {
+    pub(crate) fn new(node: &Node, region: Region, shape: Shape, own: &Arc<Seats>) -> Arena {
         let pool = Pool {
             blocks: Vec::new(),
             slots: Vec::new(),
@@ -84,17 +88,18 @@ impl Arena {
             blocks_begun: 1,
             slots_begun: 1,
         };
-        let watched = vec![None; own.count() * (theirs.len() + 1)];
+        let watched = vec![WatchedNode::default(); shape.ranks + 1];
         Arena {
             node: node.clone(),
             region,
             shape,
             tickets: Word::new(0),
+            done: (0..own.count().next_power_of_two()).map(|_| Word::new(0)).collect(),
             pool: LocalMutex::new(pool),
             own: Arc::clone(own),
-            theirs,
             collects: Word::new(0),
             watched: LocalMutex::new(watched),
+            spare: LocalMutex::new(None),
             gate: None,
         }
     }
@@ -193,15 +198,64 @@ impl Arena {
     }
 
     /// The active words of this version are stored. Returns when it is stable.
+    ///
+    /// A thread whose turn has not come yet says that it is done, and a thread before it raises `stable` for it. So a thread that sleeps here
+    /// holds up no other.
     #[inline]
     pub(crate) fn publish(&self, ep: &Endpoint, version: u64) {
-        self.await_stable(ep, version - 1);
+        if self.stable() == version - 1 {
+            self.pass_gate(ep);
+            // No other thread does, since this one has not said that it is done. As an atomic (`CAS`) it is in memory when the caller returns,
+            // and with it all that he has stored before: a read that begins afterwards, anywhere, finds it.
+            self.stable_word().fetch_add(1);
+            self.raise(ep, version);
+        } else {
+            self.publish_later(ep, version);
+        }
+    }
+
+    /// Waits while the gate is closed. `stable` is raised after that: once more at most when it is closed in between, whatever the number of
+    /// threads is, since each of them passes the gate anew after it has seen what another one has raised.
+    #[inline]
+    fn pass_gate(&self, ep: &Endpoint) {
         if let Some(gate) = &self.gate {
             gate.pass(ep);
         }
-        // It is `version` then. As an atomic (`CAS`) it is in memory when the caller returns, and with it all that he has stored before:
-        // a read that begins afterwards, anywhere, finds it. It wakes no thread: one that waits for this is about to look again.
-        self.stable_word().fetch_add(1);
+    }
+
+    #[cold]
+    fn publish_later(&self, ep: &Endpoint, version: u64) {
+        // An atomic, so that of this thread and the one before at least one sees what the other has done (`CAS → CR` on both sides).
+        let done = self.done(version);
+        let _ = done.compare_exchange(done.load(), version);
+        self.raise(ep, self.stable());
+        self.await_stable(ep, version);
+    }
+
+    /// The word in which the thread with this ticket says that it is done: there are as many as threads can wait.
+    #[inline]
+    fn done(&self, version: u64) -> &Word {
+        &self.done[version as usize & (self.done.len() - 1)]
+    }
+
+    /// Raises `stable`, which was this, to the versions behind it of which the threads are done.
+    #[inline]
+    fn raise(&self, ep: &Endpoint, stable: u64) {
+        if self.done(stable + 1).load() == stable + 1 {
+            self.raise_slow(ep, stable);
+        }
+    }
+
+    #[cold]
+    fn raise_slow(&self, ep: &Endpoint, mut stable: u64) {
+        while self.done(stable + 1).load() == stable + 1 {
+            self.pass_gate(ep);
+            stable = match self.stable_word().compare_exchange(stable, stable + 1) {
+                Ok(_) => stable + 1,
+                Err(later) => later,
+            };
+        }
+        ep.wake_local();
     }
 
     /// Waits until all tickets up to this version are published. Their holders are threads of this process that run.
@@ -230,7 +284,7 @@ impl Arena {
     /// Fills the stash up. The caller has no lock and no announcement, so that nothing waits for it meanwhile.
     ///
     /// # Errors
-    /// [`MemoryFull`], after the endpoint's timeout.
+    /// [`MemoryFull`], after the endpoint's timeout. This node is evicted.
     #[inline]
     pub(crate) fn fill(&self, ep: &Endpoint, stash: &mut Stash, blocks: usize, slots: usize) -> Result<()> {
         if stash.blocks.len() >= blocks && stash.slots.len() >= slots {
@@ -244,10 +298,10 @@ impl Arena {
         if self.take(stash, blocks, slots) {
             return Ok(());
         }
-        let deadline = ep.deadline();
+        let (start, deadline) = (ep.now(), ep.deadline());
         let mut pause = PAUSE_MIN;
         loop {
-            self.collect(ep);
+            self.collect(ep)?;
             if self.take(stash, blocks, slots) {
                 return Ok(());
             }
@@ -258,7 +312,13 @@ impl Arena {
             }
             // Until a reader has gone on; of another node that wakes no thread here.
             let until = (now + pause).min(deadline);
-            pause = (pause * 8).min(self.own.lease() / 2);
+            // Up to a lease and a half it looks often, and then seldom: the members of the session are about to decide about a node.
+            pause = if now.since(start) < self.own.lease() * 3 / 2 {
+                (pause * 8).min(self.own.lease() / 2)
+            } else {
+                pause * 2
+            };
+            pause = pause.min(PAUSE_MAX.max(self.own.lease() / 2));
             let _ = ep.block_on(ep.wait_until(until, || None::<()>));
         }
     }
@@ -311,14 +371,14 @@ impl Arena {
     }
 
     /// Frees what no reader can need any more.
-    fn collect(&self, ep: &Endpoint) {
+    fn collect(&self, ep: &Endpoint) -> Result<()> {
         if self.collects.compare_exchange(0, 1).is_err() {
             let is_over = || (self.collects.load() == 0).then_some(());
             let _ = ep.block_on(ep.wait_until(ep.deadline(), is_over));
-            return;
+            return Ok(());
         }
         let _collecting = Collecting(self);
-        let until = self.needed_from(ep);
+        let until = self.needed_from(ep)?;
         let mut pool = self.pool.lock();
         let pool = &mut *pool;
         // In the order of the tickets, but for neighbours.
@@ -331,17 +391,39 @@ impl Arena {
                 Replaced::Slot(slot) => pool.slots.push(slot),
             }
         }
+        Ok(())
+    }
+
+    /// Whether no read of a node can be under way any more. One that has just come may not be known here yet.
+    fn is_gone(&self, node: NodeId) -> bool {
+        self.node.members().any(|member| member == node)
+            && matches!(self.node.status_of(node), MemberStatus::Departed | MemberStatus::Evicted)
+    }
+
+    /// Reads the seats of a node by an endpoint of its own: that of the caller may have lost its connection for good.
+    fn seats_again(&self, spare: &mut Option<Endpoint>, at: RemotePtr<u64>, words: usize) -> Option<Vec<u64>> {
+        if spare.is_none() {
+            *spare = self.node.background_endpoint().ok();
+        }
+        let ep = spare.as_ref()?;
+        let read = ep.buf::<u64>(words).and_then(|into| ep.get_into(at, into).wait()).map(|words| words.to_vec());
+        match read {
+            Ok(words) => Some(words),
+            Err(_) => {
+                *spare = None;
+                None
+            }
+        }
     }
 
     /// The version from which on readers need what was replaced.
-    fn needed_from(&self, ep: &Endpoint) -> u64 {
+    fn needed_from(&self, ep: &Endpoint) -> Result<u64> {
         let mut watched = core::mem::take(&mut *self.watched.lock());
         // It is in memory, since atomics change it. What is read next is read after it (`CR → CR`, `CR → NRR`): a reader that has not announced
         // itself by then finds it, or a later one.
         let stable = self.stable();
         let mut from = stable;
-        let seats = self.own.count();
-        let lease = self.own.lease();
+        let (seats, lease) = (self.own.count(), self.own.lease());
         let mut see = |of: &mut Option<Watched>, announced: Announced, asked: Instant, answered: Instant| {
             let Some(version) = announced.version() else {
                 *of = None;
@@ -357,27 +439,56 @@ impl Arena {
             }
             from = from.min(version);
         };
-        let (own, others) = watched.split_at_mut(seats);
-        let now = ep.now();
-        self.own.each().zip(own).for_each(|(announced, of)| see(of, announced, now, ep.now()));
-        for ((node, region), watched) in self.theirs.iter().zip(others.chunks_mut(seats)) {
-            if matches!(self.node.status_of(*node), MemberStatus::Departed | MemberStatus::Evicted) {
-                continue;
+        let asked = ep.now();
+        let mut gets = Vec::new();
+        for (rank, of) in watched.iter_mut().enumerate() {
+            let pointer = if rank == self.shape.ranks {
+                self.own.pointer().packed()
+            } else {
+                self.region.word(self.shape.seats_at(rank)).load()
+            };
+            if of.pointer != pointer {
+                *of = WatchedNode { pointer, seats: vec![None; seats] };
             }
-            let asked = ep.now();
-            let read = ep.buf::<u64>(seats * SEAT_WORDS).and_then(|into| ep.get_into(*region, into).wait());
-            let answered = ep.now();
-            for (seat, of) in watched.iter_mut().enumerate() {
-                let announced = match &read {
-                    Ok(words) => Announced::of(&words[seat * SEAT_WORDS..]),
-                    // It may have died. Until that is decided its readers count as stopped.
-                    Err(_) => of.map_or(Announced::UNKNOWN, |(last, _)| last),
-                };
-                see(of, announced, asked, answered);
+            let at = RemotePtr::<u64>::from_packed(pointer);
+            if rank == self.shape.ranks {
+                self.own.each().zip(&mut of.seats).for_each(|(announced, of)| see(of, announced, asked, ep.now()));
+            } else if pointer != 0 && !self.is_gone(at.node()) {
+                let get = ep.buf::<u64>(seats * SEAT_WORDS).map(|into| ep.get_into(at, into));
+                gets.push((of, at, get));
             }
         }
+        let (mut is_known, mut spare) = (true, self.spare.lock().take());
+        for (of, at, get) in gets {
+            let words = match get.and_then(|get| get.wait()) {
+                Ok(words) => Some(words.to_vec()),
+                Err(error) if matches!(error.kind(), fabric::ErrorKind::Fenced) => {
+                    *self.watched.lock() = watched;
+                    return Err(error.into());
+                }
+                // It has closed the object, or has left.
+                Err(error)
+                    if matches!(error.kind(), fabric::ErrorKind::Freed { .. } | fabric::ErrorKind::PeerLeft { .. }) =>
+                {
+                    continue;
+                }
+                Err(_) if self.is_gone(at.node()) => continue,
+                Err(_) => self.seats_again(&mut spare, at, seats * SEAT_WORDS),
+            };
+            match words {
+                Some(words) => {
+                    let each = words.chunks(SEAT_WORDS).map(Announced::of).zip(&mut of.seats);
+                    each.for_each(|(announced, of)| see(of, announced, asked, ep.now()));
+                }
+                // It may have died, or only this node does not reach it. What it announces is not known, and no lease ends: the members
+                // decide about it.
+                None => is_known = false,
+            }
+        }
+        *self.spare.lock() = spare;
+        let from = if is_known { from } else { 0 };
         *self.watched.lock() = watched;
-        from
+        Ok(from)
     }
 }
 

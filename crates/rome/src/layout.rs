@@ -41,16 +41,20 @@ impl Active {
 /// How many slots and blocks a region has.
 ///
 /// ```text
-/// +0   ┌────────┬─────────┬──────────────────────┬──────────────────────────────┬───────────────────────────┐
-///      │ stable │ unused  │ `slots` active words │ `slots` times lock, version  │ `blocks` of `block_words` │
-///      │        │         │                      │ of the last change, deleted  │                           │
-///      └────────┴─────────┴──────────────────────┴──────────────────────────────┴───────────────────────────┘
+/// +0   ┌────────┬─────────┬──────────────────┬──────────────────────┬──────────────────────────────┬───────────────────────────┐
+///      │ stable │ unused  │ `ranks` pointers │ `slots` active words │ `slots` times lock, version  │ `blocks` of `block_words` │
+///      │        │         │ to seats         │                      │ of the last change, deleted  │                           │
+///      └────────┴─────────┴──────────────────┴──────────────────────┴──────────────────────────────┴───────────────────────────┘
 ///               +8        +64
 /// ```
+///
+/// The other nodes put the pointers there when they open the object. All else is written by the owner alone.
 ///
 /// Active words lie close together: those of a hundred thousand nodes are a megabyte, which stays in the caches.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Shape {
+    /// Places of nodes in the session.
+    pub(crate) ranks: usize,
     pub(crate) slots: usize,
     pub(crate) blocks: usize,
     pub(crate) block_words: usize,
@@ -62,22 +66,32 @@ impl Shape {
         Ok(self.block_at(0) + region_bytes(self.blocks, self.block_words, options)?)
     }
 
+    /// The offset of the pointer to the seats of a node of this rank.
+    pub(crate) fn seats_at(&self, rank: usize) -> usize {
+        CONTROL_BYTES + rank * 8
+    }
+
+    #[inline]
+    fn slots_at(&self) -> usize {
+        CONTROL_BYTES + (self.ranks * 8).next_multiple_of(64)
+    }
+
     /// The offset of a slot's active word.
     #[inline]
     pub(crate) fn slot_at(&self, slot: u32) -> usize {
-        CONTROL_BYTES + slot as usize * 8
+        self.slots_at() + slot as usize * 8
     }
 
     /// The offset of its supplemental words.
     #[inline]
     pub(crate) fn side_at(&self, slot: u32) -> usize {
-        CONTROL_BYTES + (self.slots * 8).next_multiple_of(64) + slot as usize * SIDE_WORDS * 8
+        self.slots_at() + (self.slots * 8).next_multiple_of(64) + slot as usize * SIDE_WORDS * 8
     }
 
     #[inline]
     pub(crate) fn block_at(&self, block: u32) -> usize {
         let sides = (self.slots * SIDE_WORDS * 8).next_multiple_of(64);
-        CONTROL_BYTES + (self.slots * 8).next_multiple_of(64) + sides + block as usize * self.block_words * 8
+        self.slots_at() + (self.slots * 8).next_multiple_of(64) + sides + block as usize * self.block_words * 8
     }
 }
 
@@ -95,8 +109,8 @@ mod tests {
 
     #[test]
     fn blocks_follow_the_slots() {
-        let shape = Shape { slots: 3, blocks: 2, block_words: 10 };
-        assert_eq!((shape.slot_at(1), shape.side_at(1), shape.block_at(0), shape.block_at(1)), (72, 160, 256, 336));
-        assert_eq!(shape.bytes("`slots`").expect("it is small"), 416);
+        let shape = Shape { ranks: 2, slots: 3, blocks: 2, block_words: 10 };
+        assert_eq!((shape.slot_at(1), shape.side_at(1), shape.block_at(0), shape.block_at(1)), (136, 224, 320, 400));
+        assert_eq!(shape.bytes("`slots`").expect("it is small"), 480);
     }
 }

@@ -2,7 +2,7 @@
 //! linearizable range queries. After ROMe.
 //!
 //! ```text
-//! region `memory` of the owner: its threads write, all nodes read
+//! region `memory` of the owner: its threads write, all nodes read; other nodes put where their seats are
 //!   ┌────────┬──────────────────────┬─────────────────────────┬──────────────────────────────────────────────────┬─
 //!   │ stable │ active words         │ locks, last versions,   │ block: header │ base │ log: records …    │ unused │ … blocks
 //!   └────────┴──────────────────────┴─────────────────────────┴──────────────────────────────────────────────────┴─
@@ -63,13 +63,14 @@
 //!
 //! *The owner:* its data is gone, and calls of the readers fail.
 //!
-//! *A reader* that is dead or stands still holds replaced blocks for the lease (`TreeOptions::lease`). One that was only stopped notices it, and discards
-//! what it has read.
+//! *A reader* that stands still holds replaced blocks for the lease (`TreeOptions::lease`). It notices that, and discards what it has read. One that is dead, or that the
+//! owner does not reach, holds them until the members have decided about its node.
+//!
+//! *Readers come and go* at any time, also a node that is restarted: opening an object puts where the seats are into the owner's memory.
 //!
 //! # Limits
 //!
-//! Clocks of the nodes run at rates that differ by less than a factor of two. All members open an object together; a node that is restarted opens
-//! it when it is reopened ([`Node::reopen`](farfield_core::Node::reopen)). Keys and values have a fixed number of words ([`Field`]).
+//! Clocks of the nodes run at rates that differ by less than a factor of two. Keys and values have a fixed number of words ([`Field`]).
 //!
 //! Source: Nelson-Slivon, Yankovich, Hassan and Palmieri: ROMe: Wait-free Objects for RDMA (SPAA 2024). Versions, predecessors, announcements with leases
 //! and the active word that names the block are ours.

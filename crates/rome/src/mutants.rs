@@ -36,6 +36,11 @@ farfield_core::mutants! {
     /// *Scenario:* `rome/reader-dies`.
     ROME_WAITS_FOR_ALL = "rome-waits-for-all" in "ROMe":
         "The owner waits for readers that are dead.";
+    /// *Missing:* the announcement of a reader that cannot be read.
+    ///
+    /// *Scenario:* `rome/reader-cut`.
+    ROME_UNREACHABLE = "rome-unreachable" in "ROMe":
+        "The owner takes a reader that it does not reach for one that reads nothing.";
     /// *Missing:* the reader's look at its clock: what it has read may be of a block that is used again.
     ///
     /// *Scenario:* `rome/reader-stops`.
@@ -56,6 +61,11 @@ farfield_core::mutants! {
     /// *Scenario:* `rome/order`.
     ROME_TICKETS_PASS = "rome-tickets-pass" in "ROMe":
         "A change becomes stable before the ones with earlier tickets.";
+    /// *Missing:* the second look of a thread that publishes: one that waits for it is not published.
+    ///
+    /// *Scenario:* `rome/order`.
+    ROME_NOT_RAISED = "rome-not-raised" in "ROMe":
+        "A thread does not publish the changes of those that wait for it.";
     /// *Missing:* the comparison of a record's version. Needs no reordering.
     ///
     /// *Scenario:* `rome/order`.

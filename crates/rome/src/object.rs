@@ -50,7 +50,8 @@ pub struct RomeObject {
 }
 
 impl RomeObject {
-    /// Opens the object, and waits for all members to do so. Its bytes are zero at first.
+    /// Opens the object, and waits for its owner to do so. Others open it whenever they like, also a node that is restarted. Its bytes are zero at
+    /// first.
     ///
     /// ```
     /// # use farfield_rome::{ObjectOptions, RomeObject};
@@ -60,7 +61,7 @@ impl RomeObject {
     /// ```
     ///
     /// # Errors
-    /// A node that is missing, dead or departed, or that opens it differently; no memory; invalid options.
+    /// The owner is missing, dead or departed, or opens it differently; no memory; invalid options.
     pub fn open(node: &Node, path: &str, owner: NodeId, options: ObjectOptions) -> Result<RomeObject> {
         let shape = options.shape(node).of(path)?;
         let seats = (options.seats, options.lease);

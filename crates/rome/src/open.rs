@@ -3,7 +3,7 @@
 use core::time::Duration;
 use std::sync::Arc;
 
-use farfield_core::toolkit::{ErrorContext, Object, ObjectBuilder, Participants, Regions};
+use farfield_core::toolkit::{ErrorContext, Object, ObjectBuilder, Regions};
 use farfield_core::{Error, ErrorKind, Node, Result};
 use farfield_fabric::{GroupKey, NodeId, RemotePtr, Word};
 
@@ -22,7 +22,7 @@ pub(crate) struct Opened {
     memory: RemotePtr<u64>,
 }
 
-/// Opens an object of the owner for all members. `first` writes the state of its first slot into a block, and returns its words.
+/// Opens an object of the owner, which lies on that one; others open it whenever they like. `first` writes the state of its first slot into a block, and returns its words.
 #[allow(clippy::too_many_arguments, reason = "they are of two callers")]
 pub(crate) fn open(
     node: &Node,
@@ -34,9 +34,7 @@ pub(crate) fn open(
     layout: &str,
     first: impl FnOnce(&[Word]) -> usize,
 ) -> Result<Opened> {
-    let participants = Participants::new(&node.members_for(path));
-    participants.require(owner).of(path)?;
-    let (seats_bytes, memory_bytes) = (Seats::bytes(seats.0), shape.bytes("`blocks`").of(path)?);
+    let memory_bytes = shape.bytes("`blocks`").of(path)?;
     let mut regions = Regions::new(node);
     let own = Seats::alloc(&mut regions, seats.0, seats.1).of(path)?;
     let memory = (node.id() == owner).then(|| regions.alloc("memory", GroupKey::DATA, memory_bytes)).transpose();
@@ -48,24 +46,26 @@ pub(crate) fn open(
     }
     let needs = move |peer| {
         let memory = (peer == owner).then(|| ("memory".to_string(), memory_bytes as u64));
-        memory.into_iter().chain([("seats".to_string(), seats_bytes as u64)]).collect()
+        memory.into_iter().collect()
     };
     let object = ObjectBuilder::new(node, path, kind)
         .layout(&format!("owner={owner}, {layout}"))
-        .participants(participants.iter())
+        .homes(&[owner])
         .regions(regions)
         .require_regions(needs)
         .open()?;
-    let others = object.others().collect::<Vec<_>>();
-    let arena = match memory {
-        Some(memory) => {
-            let seats_of = |peer: NodeId| Ok((peer, object.remote(peer, "seats")?));
-            let theirs = others.into_iter().map(seats_of).collect::<Result<Vec<_>>>()?;
-            Some(Arena::new(node, memory, shape, &own, theirs))
-        }
-        None => None,
-    };
-    let memory = object.remote(owner, "memory")?;
+    let arena = memory.map(|memory| Arena::new(node, memory, shape, &own));
+    let memory: RemotePtr<u64> = object.remote(owner, "memory")?;
+    if arena.is_none() {
+        // The owner knows where to look before anything is announced there: the get comes back when the put has landed (`NRW → NRR`).
+        let (ep, rank) = (node.endpoint()?, node.rank_of(node.id()));
+        let (at, seats) = (memory.byte_add(shape.seats_at(rank) as u64), own.pointer().packed());
+        let told = async {
+            ep.put_value(at, seats).await?;
+            ep.get(at).await
+        };
+        ep.block_on(told).map_err(Error::from).of(path)?;
+    }
     Ok(Opened { object, owner, shape, seats: own, arena, memory })
 }
 

@@ -106,7 +106,7 @@ impl ObjectOptions {
             return Err(config("`bytes` and `log_bytes` are more than 16 GiB".into()));
         }
         check_common(node, words, self.seats, self.lease)?;
-        Ok(Shape { slots: 1, blocks: self.blocks, block_words: words.next_multiple_of(8) })
+        Ok(Shape { ranks: node.nodes(), slots: 1, blocks: self.blocks, block_words: words.next_multiple_of(8) })
     }
 }
 
@@ -127,6 +127,11 @@ impl TreeOptions {
             return Err(config("`pairs` is too large: a node of the tree would have more than 128 MiB".into()));
         }
         check_common(node, block_words, self.seats, self.lease)?;
-        Ok(Shape { slots: self.blocks, blocks: self.blocks, block_words: block_words.next_multiple_of(8) })
+        Ok(Shape {
+            ranks: node.nodes(),
+            slots: self.blocks,
+            blocks: self.blocks,
+            block_words: block_words.next_multiple_of(8),
+        })
     }
 }

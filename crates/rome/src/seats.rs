@@ -22,7 +22,7 @@ use std::sync::Arc;
 
 use farfield_core::toolkit::Regions;
 use farfield_core::{Endpoint, Result};
-use farfield_fabric::{GroupKey, Instant, LocalMutex, Region, memory_fence};
+use farfield_fabric::{GroupKey, Instant, LocalMutex, Region, RemotePtr, memory_fence};
 
 /// Words of a seat: one cache line.
 pub(crate) const SEAT_WORDS: usize = 8;
@@ -42,9 +42,6 @@ impl Announced {
     pub(crate) fn of(words: &[u64]) -> Announced {
         Announced { counter: words[COUNTER], word: words[ANNOUNCEMENT] }
     }
-
-    /// A reader of which nothing is known.
-    pub(crate) const UNKNOWN: Announced = Announced { counter: 0, word: 1 };
 
     pub(crate) fn is_firm(self) -> bool {
         self.word & FIRM != 0
@@ -80,6 +77,11 @@ impl Seats {
         taken[at] = true;
         let counter = self.region.word(at * SEAT_WORDS * 8).load();
         Some(Seat { seats: Arc::clone(self), at, counter, last: Instant::default() })
+    }
+
+    /// Where other nodes read them.
+    pub(crate) fn pointer(&self) -> RemotePtr<u64> {
+        self.region.remote(0)
     }
 
     pub(crate) fn count(&self) -> usize {

@@ -63,7 +63,7 @@ impl<K, V> Clone for RomeTree<K, V> {
 }
 
 impl<K: TreeKey, V: Field> RomeTree<K, V> {
-    /// Opens the tree, and waits for all members to do so. It is empty at first.
+    /// Opens the tree, and waits for its owner to do so. Others open it whenever they like, also a node that is restarted. It is empty at first.
     ///
     /// ```
     /// # use farfield_rome::{Bytes, RomeTree, TreeOptions};
@@ -73,7 +73,7 @@ impl<K: TreeKey, V: Field> RomeTree<K, V> {
     /// ```
     ///
     /// # Errors
-    /// A node that is missing, dead or departed, or that opens it differently; no memory; invalid options.
+    /// The owner is missing, dead or departed, or opens it differently; no memory; invalid options.
     pub fn open(node: &Node, path: &str, owner: NodeId, options: TreeOptions) -> Result<RomeTree<K, V>> {
         let shape = options.shape::<K, V>(node).of(path)?;
         let layout = format!("{} and {} words, {options:?}", K::WORDS, V::WORDS);

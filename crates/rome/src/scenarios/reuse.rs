@@ -1,12 +1,15 @@
 //! Memory that is used again, beside readers.
 
-use farfield_check::parts::{Excuse, unless_faults};
-use farfield_check::{Faults, Scenario};
 use std::rc::Rc;
 
-use super::histories::MapAnswer;
+use farfield_check::parts::{Excuse, unless_faults};
+use farfield_check::{Faults, Scenario};
+use farfield_core::{Node, Result};
+use farfield_fabric::{Instant, NodeId};
+
 use super::histories::MapCall::{Delete, First, Get, Put, Range};
-use super::{before, changes, open, read, reads, tiny};
+use super::histories::{Calls, MapAnswer, MapModel};
+use super::{OWNER, Opened, Tree, before, changes, open, read, reads, tiny};
 use crate::SnapshotExpired;
 
 pub(super) fn scenarios() -> Vec<Scenario> {
@@ -15,6 +18,7 @@ pub(super) fn scenarios() -> Vec<Scenario> {
         slots("rome/slots", 12),
         slots("rome/slots-wide", 30).kills(&["rome-slot-early"]),
         scans(),
+        comes(),
         reader_dies(),
         reader_stops(),
     ]
@@ -55,6 +59,46 @@ fn scans() -> Scenario {
         reads(cluster, &opened, 1, GETS_MAX, vec![First, Range(0, 10, false), First, Range(0, 10, false)])
     })
     .kills(&["rome-old-words"])
+}
+
+/// A reader that opens the tree while its owner works, and leaves; another one that is started at its place does the same.
+fn comes() -> Scenario {
+    Scenario::new("rome/comes", "a reader opens the tree whenever it likes, and counts from then on", 3, |cluster| {
+        let options = tiny(10);
+        let tree = Tree::open(&cluster.node(0), "tree", OWNER, options)?;
+        let calls = Rc::<Calls<MapModel>>::default();
+        let (seen, kept) = (Rc::clone(&calls), tree.clone());
+        cluster.at_end(move || {
+            seen.check(&MapModel);
+            drop(kept);
+            Ok(())
+        });
+        let opened = Opened { trees: vec![tree], calls: Rc::clone(&calls) };
+        before(cluster, &opened, &[1, 2, 3, 4, 5, 6].map(|key| Put(key, key)))?;
+        changes(cluster, &opened, 1, (0..8).map(|round| Put(1 + round % 6, 10 + round)).collect())?;
+        let reads = move |node: &Node, calls: &Calls<MapModel>| -> Result<()> {
+            let ep = node.endpoint()?;
+            let tree = Tree::open(node, "tree", OWNER, options)?;
+            let mut reader = tree.reader()?;
+            [Range(0, 9, false), Get(5)]
+                .into_iter()
+                .try_for_each(|call| read(node.id().index(), &mut reader, calls, &ep, call).map(drop))
+        };
+        let (first, of_first) = (cluster.node(1), Rc::clone(&calls));
+        cluster.thread_without_endpoint(1, "reads and leaves", move || {
+            reads(&first, &of_first)?;
+            first.clone().leave();
+            Ok(())
+        });
+        let (starter, stays) = (cluster.starter(), cluster.node(0));
+        cluster.thread_without_endpoint(2, "comes", move || {
+            let ep = stays.endpoint()?;
+            ep.block_on(ep.wait_until(Instant::NEVER, || stays.has_gone(NodeId(1)).then_some(())))?;
+            reads(&starter.start(2)?, &calls)
+        });
+        Ok(())
+    })
+    .places(2)
 }
 
 fn reader_dies() -> Scenario {

@@ -60,7 +60,7 @@ fn order() -> Scenario {
         changes(cluster, opened, 2, vec![Put(8, 1), Get(1)])?;
         reads(cluster, opened, 1, GETS_MAX, vec![Range(0, 9, false), MultiGet(vec![8, 1])])
     })
-    .kills(&["rome-version-dropped", "rome-tickets-pass"])
+    .kills(&["rome-version-dropped", "rome-tickets-pass", "rome-not-raised"])
 }
 
 /// One thread writes on the left first, and then on the right, in a new base.
