@@ -147,7 +147,7 @@
 //! | `transactions` | yes | `Transactions` |
 //! | `collectives` | yes | `Collectives` |
 //! | `mu` | yes | `ReplicatedLog`, `ReplicatedMutex`, `Election`, `Heartbeats` |
-//! | `rome` | yes | `RomeObject`, `RomeTree` |
+//! | `rome` | yes | `RomeObject`, `RomeTree`, `RomeKv` |
 //! | `hamband` | yes | `hamband`: `Replicated`, data types, and the analysis of specifications |
 //! | `swarm` | yes | `SwarmArray`, `SwarmRegister`, `SwarmStore` |
 //! | `rpc` | yes | `RpcServer`, `RpcClient` |
@@ -196,7 +196,9 @@ pub use farfield_mu::{Election, Heartbeats, LogOptions, ReplicatedLog, Replicate
 #[doc(inline)]
 pub use farfield_rome as rome;
 #[cfg(feature = "rome")]
-pub use farfield_rome::{ObjectOptions, RomeObject, RomeTree, TreeOptions};
+pub use farfield_rome::{
+    ObjectOptions, RomeKv, RomeKvOptions, RomeKvThread, RomeKvUpdate, RomeObject, RomeTree, TreeOptions,
+};
 /// Remote procedure calls.
 #[cfg(feature = "rpc")]
 #[doc(inline)]

@@ -16,6 +16,7 @@ use farfield_core::{Endpoint, Error, MemberStatus, Node, Result};
 use farfield_fabric::{self as fabric, Instant, LocalMutex, NodeId, Region, RemotePtr, Word};
 
 use crate::errors::MemoryFull;
+use crate::gate::Gate;
 use crate::layout::{Active, DELETED, LAST_VERSION, LOCK, SIDE_WORDS, Shape};
 use crate::seats::{Announced, SEAT_WORDS, Seats};
 
@@ -73,6 +74,8 @@ pub(crate) struct Arena {
     watched: LocalMutex<Vec<WatchedNode>>,
     /// For nodes that a caller's endpoint does not reach.
     spare: LocalMutex<Option<Endpoint>>,
+    /// Of a tree that is part of a store.
+    gate: Option<Gate>,
 }
 
 impl Arena {
@@ -97,7 +100,12 @@ impl Arena {
             collects: Word::new(0),
             watched: LocalMutex::new(watched),
             spare: LocalMutex::new(None),
+            gate: None,
         }
+    }
+
+    pub(crate) fn set_gate(&mut self, gate: Gate) {
+        self.gate = Some(gate);
     }
 
     // ---- words -----------------------------------------------------------------------------------------------------
@@ -196,12 +204,22 @@ impl Arena {
     #[inline]
     pub(crate) fn publish(&self, ep: &Endpoint, version: u64) {
         if self.stable() == version - 1 {
+            self.pass_gate(ep);
             // No other thread does, since this one has not said that it is done. As an atomic (`CAS`) it is in memory when the caller returns,
             // and with it all that he has stored before: a read that begins afterwards, anywhere, finds it.
             self.stable_word().fetch_add(1);
             self.raise(ep, version);
         } else {
             self.publish_later(ep, version);
+        }
+    }
+
+    /// Waits while the gate is closed. `stable` is raised after that: once more at most when it is closed in between, whatever the number of
+    /// threads is, since each of them passes the gate anew after it has seen what another one has raised.
+    #[inline]
+    fn pass_gate(&self, ep: &Endpoint) {
+        if let Some(gate) = &self.gate {
+            gate.pass(ep);
         }
     }
 
@@ -231,6 +249,7 @@ impl Arena {
     #[cold]
     fn raise_slow(&self, ep: &Endpoint, mut stable: u64) {
         while self.done(stable + 1).load() == stable + 1 {
+            self.pass_gate(ep);
             stable = match self.stable_word().compare_exchange(stable, stable + 1) {
                 Ok(_) => stable + 1,
                 Err(later) => later,

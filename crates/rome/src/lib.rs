@@ -38,6 +38,9 @@
 //! *`stable` before the announcements* (`CR → NRR`): a reader that had not announced itself when the owner looked reads a later `stable`, and
 //! finds active words that no longer name the block.
 //!
+//! *Several trees at one instant* (`RomeKvThread::scan_at_one_instant`): `stable` of all is got, and when all gets have ended (`NLW → WT`), it is
+//! got again. If none has changed, all had these versions at once. If one has, the gates of the trees are closed before it is got again (`NRW → NRR`).
+//!
 //! `docs/rome.md` has the whole argument.
 //!
 //! # Costs
@@ -49,6 +52,8 @@
 //! | `TreeReader::multi_get`, the same | 3 | 1 get, and 2 for each leaf |
 //! | a scan | 1 for 16 leaves, about 750 pairs; backward, 3 for each inner node more | 2 gets for each leaf, and for each inner node |
 //! | calls of the owner's threads | 0 | none |
+//! | an update of a store, of a partition of another node | 1 | 1 put, and 1 put of the owner |
+//! | [`RomeKvThread::scan_at_one_instant`], to begin | 2; with writers 4 or 5 | 2 gets for each partition; with writers 4 or 5, and 3 or 4 puts |
 //! | the owner, when its blocks are used up | 1 for each node, one after the other | a get of each node's seats |
 //!
 //! A node that was rewritten since the reader's version costs a round trip and a get more, for each time. A reader that remembers inner nodes that are
@@ -76,6 +81,8 @@
 mod arena;
 mod errors;
 mod field;
+#[cfg(any(not(seeded), clippy, doc, rust_analyzer))]
+mod gate;
 mod layout;
 pub mod mutants;
 #[cfg(any(not(seeded), clippy, doc, rust_analyzer))]
@@ -87,12 +94,15 @@ mod page;
 #[cfg(any(not(seeded), clippy, doc, rust_analyzer))]
 mod seats;
 #[cfg(any(not(seeded), clippy, doc, rust_analyzer))]
+mod store;
+#[cfg(any(not(seeded), clippy, doc, rust_analyzer))]
 mod tree;
 
-pub use self::errors::{MemoryFull, SnapshotExpired};
+pub use self::errors::{MemoryFull, NotOneInstant, RangeUnavailable, SnapshotExpired};
 pub use self::field::{Bytes, Field, TreeKey};
 pub use self::object::{ObjectReader, ObjectWriter, RomeObject};
 pub use self::options::{ObjectOptions, TreeOptions};
+pub use self::store::{RomeKv, RomeKvOptions, RomeKvScan, RomeKvThread, RomeKvUpdate};
 pub use self::tree::{Change, LocalScan, Memory, Partition, RomeTree, Scan, TreeReader};
 
 // The unit tests run none of them, and are built sooner without.

@@ -126,4 +126,54 @@ farfield_core::mutants! {
     /// *Scenario:* `rome/scans`.
     ROME_OLD_WORDS = "rome-old-words" in "ROMe":
         "A scan uses active words that an earlier one has read.";
+    /// *Missing:* the comparison of the two looks at the versions. Needs no reordering.
+    ///
+    /// *Scenario:* `rome/kv-instant`.
+    ROME_KV_LOOKS_ONCE = "rome-kv-looks-once" in "ROMe":
+        "A read at one instant takes the versions of its last look, whether they have changed or not.";
+    /// *Missing:* the comparison of all partitions but the first. Needs no reordering.
+    ///
+    /// *Scenario:* `rome/kv-instant`.
+    ROME_KV_COMPARES_SOME = "rome-kv-compares-some" in "ROMe":
+        "A read at one instant compares the version of one partition alone.";
+    /// *Missing:* the version as of which the later partitions are read. Needs no reordering.
+    ///
+    /// *Scenario:* `rome/kv-instant`.
+    ROME_KV_VERSIONS_DROPPED = "rome-kv-versions-dropped" in "ROMe":
+        "A read at one instant reads each partition as it is when the scan comes to it.";
+    /// *Missing:* the announcements after the versions are known. Needs no reordering.
+    ///
+    /// *Scenario:* `rome/kv-scanned`.
+    ROME_KV_UNANNOUNCED = "rome-kv-unannounced" in "ROMe":
+        "A read at one instant ends its announcements before the scan.";
+    /// *Missing:* the look at the gate. Needs no reordering.
+    ///
+    /// *Scenario:* `rome/kv-looks`.
+    ROME_KV_GATE_IGNORED = "rome-kv-gate-ignored" in "ROMe":
+        "Writers go on while the gate is closed, and a read at one instant looks again and again.";
+    /// *Missing:* the end of the wait at a gate. Needs no reordering.
+    ///
+    /// *Scenario:* `rome/kv-holder-dies`.
+    ROME_KV_GATE_FOR_EVER = "rome-kv-gate-for-ever" in "ROMe":
+        "Writers wait at a closed gate until its reader opens it, who may be dead.";
+    /// *Missing:* the second attempt after a closed gate. Needs no reordering.
+    ///
+    /// *Scenario:* `rome/kv-own-instant`.
+    ROME_KV_HELD_IS_DONE = "rome-kv-held-is-done" in "ROMe":
+        "An update that the owner has put off counts as done.";
+    /// *Missing:* the second attempt without memory. Needs no reordering.
+    ///
+    /// *Scenario:* `rome/kv-full`.
+    ROME_KV_FULL_IS_DONE = "rome-kv-full-is-done" in "ROMe":
+        "An update for which the owner has no memory counts as done.";
+    /// *Missing:* the difference between what was not sent and what has no reply. Needs no reordering.
+    ///
+    /// *Scenario:* `rome/kv-late`.
+    ROME_KV_SAYS_NEVER = "rome-kv-says-never" in "ROMe":
+        "The error of an update without a reply says that nothing has happened.";
+    /// *Missing:* the number of the call that was put before. Needs no reordering.
+    ///
+    /// *Scenario:* `rome/kv-late`.
+    ROME_KV_ASKS_ANEW = "rome-kv-asks-anew" in "ROMe":
+        "An update without a reply is asked for again as another one.";
 }

@@ -8,6 +8,7 @@ use farfield_core::{Error, ErrorKind, Node, Result};
 use farfield_fabric::{GroupKey, NodeId, RemotePtr, Word};
 
 use crate::arena::Arena;
+use crate::gate::Gate;
 use crate::layout::{Active, Shape};
 use crate::seats::{Seat, Seats};
 
@@ -76,6 +77,13 @@ impl Opened {
             Error::from(ErrorKind::Config { why }).of(self.object.path())
         };
         self.seats.take().ok_or_else(refuse)
+    }
+
+    /// Changes of the owner, which this node is, wait at this gate.
+    pub(crate) fn set_gate(&mut self, gate: Gate) {
+        if let Some(arena) = &mut self.arena {
+            arena.set_gate(gate);
+        }
     }
 
     /// The memory of the owner, which this node is.

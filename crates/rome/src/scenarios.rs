@@ -3,6 +3,7 @@
 mod histories;
 mod objects;
 mod reuse;
+mod store;
 mod trees;
 
 use core::time::Duration;
@@ -23,7 +24,7 @@ use crate::{Partition, RomeTree, TreeOptions, TreeReader};
 /// assert!(scenarios.iter().any(|scenario| scenario.name() == "rome/split"));
 /// ```
 pub fn all() -> Vec<Scenario> {
-    with_slow([objects::scenarios(), trees::scenarios(), reuse::scenarios()].concat())
+    with_slow([objects::scenarios(), trees::scenarios(), reuse::scenarios(), store::scenarios()].concat())
 }
 
 const OWNER: NodeId = NodeId(0);

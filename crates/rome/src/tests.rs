@@ -1,6 +1,7 @@
 #![allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "a test watches from outside the fabric")]
 
 mod object;
+mod store;
 mod tree;
 
 use farfield_core::{Endpoint, Node, local_session, on_each};

@@ -1,5 +1,6 @@
 //! The ordered store: a B-link tree whose nodes are objects with versions.
 
+mod access;
 mod bulk;
 mod change;
 mod fetch;
@@ -14,10 +15,13 @@ use farfield_core::toolkit::ErrorContext;
 use farfield_core::{Endpoint, Node, Result};
 use farfield_fabric::{NodeId, Word};
 
+pub(crate) use self::access::Access;
 pub use self::reader::TreeReader;
+pub(crate) use self::scan::{Cursor, WINDOW_MAX};
 pub use self::scan::{LocalScan, Scan};
 use crate::arena::{Arena, Stash};
 use crate::field::{Field, TreeKey};
+use crate::gate::Gate;
 use crate::layout::Active;
 use crate::open::{Opened, open};
 use crate::options::TreeOptions;
@@ -81,6 +85,11 @@ impl<K: TreeKey, V: Field> RomeTree<K, V> {
         let seats = (options.seats, options.lease);
         let opened = Arc::new(open(node, path, "RomeTree", owner, shape, seats, &layout, first)?);
         Ok(RomeTree { opened, options, kind: PhantomData })
+    }
+
+    /// Changes wait at this gate. The tree was opened just now: no thread has a part in it.
+    pub(crate) fn set_gate(&mut self, gate: Gate) {
+        Arc::get_mut(&mut self.opened).expect("this is the only handle").set_gate(gate);
     }
 
     /// The node in whose memory it is.

@@ -24,6 +24,7 @@ mod queue_close;
 mod refused;
 mod ring;
 mod rome;
+mod rome_kv;
 mod rpc;
 mod swarm;
 mod transactions;

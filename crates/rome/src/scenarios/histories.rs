@@ -36,6 +36,12 @@ impl<M: Model> Calls<M> {
         (event.return_ns, event.output) = (Some(now), Some(output));
     }
 
+    /// The call has not happened, and will not: in its place is another one, which changes nothing.
+    pub(super) fn never(&self, at: usize, input: M::Input, output: M::Output) {
+        self.events.borrow_mut()[at].input = input;
+        self.end(at, output);
+    }
+
     /// Panics unless the calls are linearizable.
     pub(super) fn check(&self, model: &M) {
         let verdict = check(model, &self.events.borrow(), Budget::default());

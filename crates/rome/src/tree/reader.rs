@@ -45,12 +45,12 @@ use crate::seats::Seat;
 /// # Ok::<(), farfield::Error>(())
 /// ```
 pub struct TreeReader<K, V> {
-    tree: RomeTree<K, V>,
+    pub(super) tree: RomeTree<K, V>,
     pub(super) seat: Seat,
     cache: Cache,
-    ahead: BTreeMap<u32, u64>,
+    pub(super) ahead: BTreeMap<u32, u64>,
     /// The latest `stable` that it has seen.
-    known: u64,
+    pub(super) known: u64,
 }
 
 /// A leaf, and the version as of which it is.

@@ -62,7 +62,7 @@ impl<K: TreeKey> Edge<K> {
 }
 
 /// How far a scan is.
-pub(super) struct Cursor<K, V> {
+pub(crate) struct Cursor<K, V> {
     start: Bound<K>,
     end: Bound<K>,
     is_backward: bool,
@@ -84,10 +84,10 @@ pub(super) struct Cursor<K, V> {
 }
 
 /// The most leaves that are read at a time.
-pub(super) const WINDOW_MAX: usize = 16;
+pub(crate) const WINDOW_MAX: usize = 16;
 
 impl<K: TreeKey, V: Field> Cursor<K, V> {
-    pub(super) fn new(range: &impl RangeBounds<K>, is_backward: bool, window: usize) -> Cursor<K, V> {
+    pub(crate) fn new(range: &impl RangeBounds<K>, is_backward: bool, window: usize) -> Cursor<K, V> {
         let (start, end) = (range.start_bound().cloned(), range.end_bound().cloned());
         let edge = match (is_backward, start, end) {
             (false, Bound::Included(key) | Bound::Excluded(key), _) => Edge::At(key),

@@ -1,0 +1,320 @@
+//! The store: an ordered map over the memories of several nodes.
+
+mod instant;
+mod options;
+mod scan;
+mod thread;
+mod updates;
+
+use core::fmt;
+use core::ops::{Bound, RangeBounds};
+use std::sync::Arc;
+
+use farfield_core::toolkit::{ErrorContext, Object, ObjectBuilder, Participants, Regions};
+use farfield_core::{Error, ErrorKind, Node, Result};
+use farfield_fabric::{GroupKey, LocalMutex, NodeId, Region, RemotePtr};
+use farfield_rpc::{Client, EffectUnknown, NoReply, RpcOptions, Server};
+
+pub use self::options::RomeKvOptions;
+pub use self::scan::RomeKvScan;
+pub use self::thread::RomeKvThread;
+pub use self::updates::RomeKvUpdate;
+use self::updates::{Reply, Request, Serving, Shared};
+use crate::errors::{MemoryFull, RangeUnavailable, SnapshotExpired};
+use crate::field::{Field, TreeKey};
+use crate::gate::{GATE_BYTES, Gate, remote_gate};
+use crate::tree::{Access, RomeTree};
+
+type Calls<K, V> = Client<Request<K, V>, Reply<V>>;
+
+/// A sorted map over several nodes. Each node has some ranges of the keys, its partitions: trees in its memory ([`RomeTree`]).
+///
+/// All nodes read all partitions, by gets alone, and no change makes a read wait or start again. The threads of its owner change a
+/// partition in place. Other nodes ask the owner's service thread, by [calls](https://docs.rs/farfield-rpc): each update happens once, however
+/// often its request is put.
+///
+/// ```
+/// use farfield_rome::{RomeKv, RomeKvOptions};
+/// # let nodes = farfield::local_session(2)?;
+/// let options = RomeKvOptions::new([500]); // keys below 500 on the first node, the others on the second
+/// let stores = farfield::on_each(&nodes, |node| RomeKv::<u64, u64>::open(node, "store", options.clone()))?;
+/// let ep = nodes[0].endpoint()?;
+/// let mut thread = stores[0].thread()?;
+/// ep.block_on(async {
+///     thread.put(&ep, 7, 70).await?; // in this node's memory
+///     thread.put(&ep, 700, 7000).await?; // a call to the other node
+///     assert_eq!(thread.get(&ep, &700).await?, Some(7000)); // by gets
+///     let all = thread.range(&ep, .., 100).await?;
+///     assert_eq!(all, [(7, 70), (700, 7000)]);
+///     Ok::<(), farfield::Error>(())
+/// })?;
+/// # Ok::<(), farfield::Error>(())
+/// ```
+pub struct RomeKv<K: TreeKey, V: Field> {
+    parts: Arc<Parts<K, V>>,
+}
+
+impl<K: TreeKey, V: Field> Clone for RomeKv<K, V> {
+    fn clone(&self) -> Self {
+        RomeKv { parts: Arc::clone(&self.parts) }
+    }
+}
+
+impl<K: TreeKey, V: Field> fmt::Debug for RomeKv<K, V> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RomeKv").field("partitions", &self.partitions()).finish_non_exhaustive()
+    }
+}
+
+/// What the threads of a node share.
+struct Parts<K: TreeKey, V: Field> {
+    object: Object,
+    options: RomeKvOptions<K>,
+    /// By partition.
+    owners: Vec<NodeId>,
+    trees: Vec<RomeTree<K, V>>,
+    gates: Vec<GateAt>,
+    /// One for each other owner.
+    clients: Vec<Calls<K, V>>,
+    /// If this node has partitions. Closed first, with the last handle.
+    server: Option<Server<Request<K, V>, Reply<V>>>,
+    serving: Shared<K, V>,
+    /// A key, for errors.
+    text: fn(&K) -> String,
+}
+
+impl<K: TreeKey, V: Field> Drop for Parts<K, V> {
+    fn drop(&mut self) {
+        self.server = None;
+        drop(self.serving.lock().take());
+    }
+}
+
+/// The gate of a partition.
+enum GateAt {
+    Here(Gate),
+    There(RemotePtr<u64>),
+}
+
+impl<K: TreeKey + fmt::Debug, V: Field> RomeKv<K, V> {
+    /// Opens the store, and waits for all members to do so. Its partitions are empty at first.
+    ///
+    /// ```
+    /// # use farfield_rome::{Bytes, RomeKv, RomeKvOptions};
+    /// let node = farfield::Node::builder().start()?;
+    /// let options = RomeKvOptions::new([Bytes::<4>::try_from("n")?]);
+    /// let names = RomeKv::<Bytes<4>, u64>::open(&node, "names", options)?;
+    /// # Ok::<(), farfield::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// A node that is missing, dead or departed, or that opens it differently; no memory; invalid options.
+    pub fn open(node: &Node, path: &str, options: RomeKvOptions<K>) -> Result<RomeKv<K, V>> {
+        options.check().of(path)?;
+        let members = Participants::new(&node.members_for(path));
+        let me = node.id();
+        let owners: Vec<NodeId> =
+            (0..options.partitions()).map(|partition| members.at(partition % members.count())).collect();
+        let (gates, object) = open_gates(node, path, &options, &members, &owners)?;
+        let (mut trees, mut gates_at) = (Vec::new(), Vec::new());
+        // The store's object keeps the node in its session. The trees must not: the service thread has a part in them.
+        let of_service = node.for_service();
+        for (partition, owner) in owners.iter().copied().enumerate() {
+            let mut tree = RomeTree::open(&of_service, &format!("{path}/{partition}"), owner, options.tree)?;
+            let number = partition / members.count();
+            gates_at.push(if owner == me {
+                let gate = Gate::new(&gates, number, options.hold);
+                tree.set_gate(gate.clone());
+                GateAt::Here(gate)
+            } else {
+                GateAt::There(remote_gate(object.remote(owner, "gates")?, number))
+            });
+            trees.push(tree);
+        }
+        let calls = RpcOptions { window: options.window, batch_max: options.batch_max, ..RpcOptions::default() };
+        let calls_of = |owner: NodeId| format!("{path}/updates-{}", owner.0);
+        let serving = Shared::<K, V>::new(LocalMutex::new(None));
+        let mut server = None;
+        if owners.contains(&me) && members.count() > 1 {
+            let own = gates_at.iter().enumerate().filter_map(|(partition, gate)| match gate {
+                GateAt::Here(gate) => Some((partition, &trees[partition], gate.clone())),
+                GateAt::There(_) => None,
+            });
+            *serving.lock() = Some(Serving::new(node, own).of(path)?);
+            let taken = Arc::clone(&serving);
+            let handle = move |_, request: Request<K, V>| {
+                // It is not locked meanwhile: a change may wait for another thread.
+                let Some(mut serving) = taken.lock().take() else { return Reply::Refused };
+                let reply = serving.handle(&request);
+                *taken.lock() = Some(serving);
+                reply
+            };
+            server = Some(Server::open_on_service(node, &calls_of(me), calls, handle)?);
+        }
+        let others = owners.iter().copied().take(members.count()).filter(|owner| *owner != me);
+        let clients = others.map(|owner| Client::open(node, &calls_of(owner), owner, calls)).collect::<Result<_>>()?;
+        let (gates, text) = (gates_at, |key: &K| format!("{key:?}"));
+        let parts = Parts { object, options, owners, trees, gates, clients, server, serving, text };
+        Ok(RomeKv { parts: Arc::new(parts) })
+    }
+}
+
+/// The memory of the gates of this node's partitions, and the object with those of all.
+fn open_gates<K: TreeKey>(
+    node: &Node,
+    path: &str,
+    options: &RomeKvOptions<K>,
+    members: &Participants,
+    owners: &[NodeId],
+) -> Result<(Region, Object)> {
+    let mut regions = Regions::new(node);
+    let owned = |of: NodeId| owners.iter().filter(|owner| **owner == of).count().max(1) * GATE_BYTES;
+    let gates = regions.alloc("gates", GroupKey::SIGNAL, owned(node.id())).of(path)?;
+    let bytes: Vec<(NodeId, u64)> = members.iter().map(|node| (node, owned(node) as u64)).collect();
+    let needs = move |peer| bytes.iter().filter(|of| of.0 == peer).map(|of| ("gates".to_string(), of.1)).collect();
+    let object = ObjectBuilder::new(node, path, "RomeKv")
+        .layout(&options.described())
+        .participants(members.iter())
+        .regions(regions)
+        .require_regions(needs)
+        .open()?;
+    Ok((gates, object))
+}
+
+impl<K: TreeKey, V: Field> RomeKv<K, V> {
+    /// The part of one thread of this node.
+    ///
+    /// ```
+    /// # use farfield_rome::{RomeKv, RomeKvOptions};
+    /// # let node = farfield::Node::builder().start()?;
+    /// # let store = RomeKv::<u64, u64>::open(&node, "store", RomeKvOptions::new([500]))?;
+    /// let (of_one, of_another) = (store.thread()?, store.thread()?);
+    /// # Ok::<(), farfield::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// All seats of this node are taken ([`TreeOptions::seats`](crate::TreeOptions::seats)).
+    pub fn thread(&self) -> Result<RomeKvThread<K, V>> {
+        let me = self.parts.object.node().id();
+        let access = |tree: &RomeTree<K, V>| {
+            Ok(if tree.owner() == me { Access::Here(tree.partition()?) } else { Access::There(tree.reader()?) })
+        };
+        let trees = self.parts.trees.iter().map(access).collect::<Result<_>>()?;
+        Ok(RomeKvThread::new(self.clone(), trees))
+    }
+
+    /// How many partitions there are.
+    ///
+    /// ```
+    /// # use farfield_rome::{RomeKv, RomeKvOptions};
+    /// # let node = farfield::Node::builder().start()?;
+    /// # let store = RomeKv::<u64, u64>::open(&node, "store", RomeKvOptions::new([500]))?;
+    /// assert_eq!(store.partitions(), 2);
+    /// # Ok::<(), farfield::Error>(())
+    /// ```
+    pub fn partitions(&self) -> usize {
+        self.parts.trees.len()
+    }
+
+    /// The partition of a key.
+    ///
+    /// ```
+    /// # use farfield_rome::{RomeKv, RomeKvOptions};
+    /// # let node = farfield::Node::builder().start()?;
+    /// # let store = RomeKv::<u64, u64>::open(&node, "store", RomeKvOptions::new([500]))?;
+    /// assert_eq!([7, 499, 500].map(|key| store.partition_of(&key)), [0, 0, 1]);
+    /// # Ok::<(), farfield::Error>(())
+    /// ```
+    #[inline]
+    pub fn partition_of(&self, key: &K) -> usize {
+        self.parts.options.boundaries.partition_point(|boundary| boundary <= key)
+    }
+
+    /// The node in whose memory a partition is.
+    ///
+    /// ```
+    /// # use farfield_rome::{RomeKv, RomeKvOptions};
+    /// # let node = farfield::Node::builder().start()?;
+    /// # let store = RomeKv::<u64, u64>::open(&node, "store", RomeKvOptions::new([500]))?;
+    /// assert_eq!(store.owner_of(1), node.id());
+    /// # Ok::<(), farfield::Error>(())
+    /// ```
+    ///
+    /// # Panics
+    /// There is no such partition.
+    pub fn owner_of(&self, partition: usize) -> NodeId {
+        self.parts.owners[partition]
+    }
+
+    /// The keys of a partition: from the first one on, before the second one.
+    ///
+    /// ```
+    /// # use farfield_rome::{RomeKv, RomeKvOptions};
+    /// # let node = farfield::Node::builder().start()?;
+    /// # let store = RomeKv::<u64, u64>::open(&node, "store", RomeKvOptions::new([500]))?;
+    /// assert_eq!((store.range_of(0), store.range_of(1)), ((0, Some(500)), (500, None)));
+    /// # Ok::<(), farfield::Error>(())
+    /// ```
+    ///
+    /// # Panics
+    /// There is no such partition.
+    pub fn range_of(&self, partition: usize) -> (K, Option<K>) {
+        let boundaries = &self.parts.options.boundaries;
+        assert!(partition <= boundaries.len(), "there are {} partitions", boundaries.len() + 1);
+        let first = partition.checked_sub(1).map_or(K::FIRST, |before| boundaries[before]);
+        (first, boundaries.get(partition).copied())
+    }
+
+    /// The partitions with keys of a range.
+    fn partitions_of(&self, range: &impl RangeBounds<K>) -> core::ops::Range<usize> {
+        let boundaries = &self.parts.options.boundaries;
+        let first = match range.start_bound() {
+            Bound::Included(key) | Bound::Excluded(key) => self.partition_of(key),
+            Bound::Unbounded => 0,
+        };
+        let last = match range.end_bound() {
+            Bound::Included(key) => self.partition_of(key),
+            Bound::Excluded(key) => boundaries.partition_point(|boundary| boundary < key),
+            Bound::Unbounded => boundaries.len(),
+        };
+        first..last + 1
+    }
+
+    fn path(&self) -> &str {
+        self.parts.object.path()
+    }
+
+    fn is_own(&self, partition: usize) -> bool {
+        matches!(self.parts.gates[partition], GateAt::Here(_))
+    }
+
+    /// Where updates of a partition of another node go.
+    fn client(&self, partition: usize) -> Result<&Calls<K, V>> {
+        let owner = self.parts.owners[partition];
+        self.parts.clients.iter().find(|client| client.server() == owner).ok_or_else(|| {
+            let why = format!("this node has no client of {owner}");
+            Error::from(ErrorKind::Config { why }).of(self.path())
+        })
+    }
+
+    /// An error of an operation on a partition of another node: it names the keys, unless it is no matter of the owner.
+    fn lost(&self, partition: usize, error: Error) -> Error {
+        let is_other = error.custom_ref::<MemoryFull>().is_some()
+            || error.custom_ref::<SnapshotExpired>().is_some()
+            || error.custom_ref::<RangeUnavailable>().is_some()
+            || matches!(error.kind(), ErrorKind::Config { .. } | ErrorKind::Corrupt { .. });
+        if is_other || self.is_own(partition) {
+            return error;
+        }
+        let owner = self.parts.owners[partition];
+        let text = |key: K| (self.parts.text)(&key);
+        let range = match self.range_of(partition) {
+            (first, Some(next)) => format!("from {} to before {}", text(first), text(next)),
+            (first, None) => format!("from {} on", text(first)),
+        };
+        let may_have_happened =
+            error.custom_ref::<EffectUnknown>().is_some() || error.custom_ref::<NoReply>().is_some();
+        let lost = RangeUnavailable { partition, owner, range, may_have_happened, because: error };
+        Error::custom(lost).about(owner).of(self.path())
+    }
+}

@@ -1,0 +1,229 @@
+//! Reads of several partitions at one instant.
+//!
+//! *The argument.* A partition is what its version says: all changes with a version up to `stable`, and `stable` only rises. The reader gets
+//! `stable` of all partitions; when it has all of them, it gets all of them again. If none has changed, then each partition had this
+//! version from its first get to its second one. So all had these versions at once, at the moment between the last of the first gets and the
+//! first of the second ones. The scan reads each partition as of this version. It was announced before the gets, so its blocks stay.
+//!
+//! *Writers.* If a version has changed, the reader closes the gates of the partitions (a put to each owner) and gets again what is stable.
+//! Writers that find a closed gate wait at it, with their change all but visible. Only those that were past the gate may still change
+//! the version, once. The reader opens the gates when two gets have had the same result. Nothing else depends on the gates, so it does not matter
+//! which reader opens them, or that a writer does after `hold`, because the reader has died.
+
+use core::ops::RangeBounds;
+use core::time::Duration;
+
+use farfield_core::toolkit::ErrorContext;
+use farfield_core::{Endpoint, Error, Result};
+use farfield_fabric::Instant;
+
+use super::{GateAt, RomeKv, RomeKvScan, RomeKvThread};
+use crate::errors::{NotOneInstant, SnapshotExpired};
+use crate::field::{Field, TreeKey};
+use crate::object::late_since;
+use crate::tree::Access;
+
+/// How often versions are compared before the gates are closed, and how often in all.
+const OPEN_LOOKS: usize = 2;
+const LOOKS_MAX: usize = 32;
+
+/// The pause before the versions are compared again: the writers of one of them may wait for a core.
+const PAUSE: [Duration; 2] = [Duration::from_micros(10), Duration::from_millis(1)];
+
+/// The version of one partition, announced.
+pub(super) async fn begin<K: TreeKey, V: Field>(tree: &mut Access<K, V>, ep: &Endpoint) -> Result<u64> {
+    let start = ep.now();
+    loop {
+        tree.announce(ep);
+        let look = tree.look(ep);
+        match tree.see(ep, look).await {
+            Ok(version) => {
+                tree.pin(version);
+                return Ok(version);
+            }
+            Err(error) => {
+                tree.end();
+                again(ep, start, error)?;
+            }
+        }
+    }
+}
+
+/// Fails unless this thread was stopped, and may try again.
+fn again(ep: &Endpoint, start: Instant, error: Error) -> Result<()> {
+    if error.custom_ref::<SnapshotExpired>().is_none() {
+        return Err(error);
+    }
+    late_since(ep, start)
+}
+
+impl<K: TreeKey, V: Field> RomeKvThread<K, V> {
+    /// Begins a scan of a range, in the order of its keys, of the pairs that all partitions of the range had at one instant, which is within
+    /// this call: linearizable over all of them.
+    ///
+    /// Two round trips, whatever the number of partitions, if they do not change meanwhile. If they do, two or three more; writers of these partitions
+    /// wait for one or two of them. One partition takes one round trip, and no writer waits.
+    ///
+    /// ```
+    /// # use farfield_rome::{RomeKv, RomeKvOptions};
+    /// # let node = farfield::Node::builder().start()?;
+    /// # let ep = node.endpoint()?;
+    /// # let store = RomeKv::<u64, u64>::open(&node, "store", RomeKvOptions::new([5]))?;
+    /// # let (mut thread, mut other) = (store.thread()?, store.thread()?);
+    /// ep.block_on(thread.load(&ep, (0..10).map(|key| (key, key))))?;
+    /// let (mut scan, mut pairs) = (ep.block_on(thread.scan_at_one_instant(&ep, ..))?, Vec::new());
+    /// ep.block_on(other.put(&ep, 9, 0))?; // is not seen
+    /// while ep.block_on(scan.next(&ep, &mut pairs))? {}
+    /// assert_eq!(pairs[9], (9, 9));
+    /// # Ok::<(), farfield::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`RangeUnavailable`](crate::RangeUnavailable): an owner is dead, or does not answer. [`NotOneInstant`]: it was not to be had.
+    pub async fn scan_at_one_instant(
+        &mut self,
+        ep: &Endpoint,
+        range: impl RangeBounds<K>,
+    ) -> Result<RomeKvScan<'_, K, V>> {
+        self.scan_at_once(ep, &range, false).await
+    }
+
+    /// As [`scan_at_one_instant`](Self::scan_at_one_instant), from the last key to the first.
+    ///
+    /// ```
+    /// # use farfield_rome::{RomeKv, RomeKvOptions};
+    /// # let node = farfield::Node::builder().start()?;
+    /// # let ep = node.endpoint()?;
+    /// # let store = RomeKv::<u64, u64>::open(&node, "store", RomeKvOptions::new([5]))?;
+    /// # let mut thread = store.thread()?;
+    /// ep.block_on(thread.load(&ep, (0..10).map(|key| (key, key))))?;
+    /// let (mut scan, mut pairs) = (ep.block_on(thread.scan_back_at_one_instant(&ep, ..))?, Vec::new());
+    /// while ep.block_on(scan.next(&ep, &mut pairs))? {}
+    /// assert_eq!(pairs[9], (0, 0));
+    /// # Ok::<(), farfield::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As it.
+    pub async fn scan_back_at_one_instant(
+        &mut self,
+        ep: &Endpoint,
+        range: impl RangeBounds<K>,
+    ) -> Result<RomeKvScan<'_, K, V>> {
+        self.scan_at_once(ep, &range, true).await
+    }
+
+    async fn scan_at_once(
+        &mut self,
+        ep: &Endpoint,
+        range: &impl RangeBounds<K>,
+        is_backward: bool,
+    ) -> Result<RomeKvScan<'_, K, V>> {
+        let bounds = (range.start_bound().cloned(), range.end_bound().cloned());
+        let partitions = self.store.partitions_of(range);
+        if partitions.len() <= 1 {
+            return Ok(self.scan_of(range, is_backward).started(ep).await?);
+        }
+        let (first, start) = (partitions.start, ep.now());
+        let RomeKvThread { store, trees } = &mut *self;
+        let trees = &mut trees[partitions.clone()];
+        let versions = loop {
+            let announced = Announced { trees: &mut *trees };
+            match instant(store, first, announced.trees, ep).await {
+                Ok(versions) => {
+                    core::mem::forget(announced); // until the scan has read them
+                    break versions;
+                }
+                Err(error) => again(ep, start, error).of(store.path())?,
+            }
+        };
+        Ok(RomeKvScan::as_of(self, bounds, is_backward, partitions.zip(versions)))
+    }
+}
+
+/// Trees that are announced, until it is dropped.
+struct Announced<'a, K: TreeKey, V: Field> {
+    trees: &'a mut [Access<K, V>],
+}
+
+impl<K: TreeKey, V: Field> Drop for Announced<'_, K, V> {
+    fn drop(&mut self) {
+        self.trees.iter().for_each(Access::end);
+    }
+}
+
+/// The versions that these trees had at one instant, from the partition `first` on.
+async fn instant<K: TreeKey, V: Field>(
+    store: &RomeKv<K, V>,
+    first: usize,
+    trees: &mut [Access<K, V>],
+    ep: &Endpoint,
+) -> Result<Vec<u64>> {
+    let partitions = trees.len();
+    trees.iter_mut().for_each(|tree| tree.announce(ep));
+    let mut before = look_at_all(store, first, trees, ep).await?;
+    let (mut closed, mut pause) = (None, PAUSE[0]);
+    for look in 1..LOOKS_MAX {
+        if look >= OPEN_LOOKS {
+            // Again each time: another reader may have opened them. What is read next is read after it (`NRW → NRR`).
+            closed.get_or_insert_with(|| Closed { store, first, partitions, ep }).put(true);
+        }
+        if look > 2 * OPEN_LOOKS {
+            let _ = ep.wait_until(ep.now() + pause, || None::<()>).await;
+            pause = (2 * pause).min(PAUSE[1]);
+        }
+        let now = look_at_all(store, first, trees, ep).await?;
+        if now == before {
+            return Ok(now);
+        }
+        before = now;
+    }
+    Err(Error::custom(NotOneInstant { partitions, looks: LOOKS_MAX }).of(store.path()))
+}
+
+/// The versions of all trees: each look begins when all earlier ones have ended.
+async fn look_at_all<K: TreeKey, V: Field>(
+    store: &RomeKv<K, V>,
+    first: usize,
+    trees: &mut [Access<K, V>],
+    ep: &Endpoint,
+) -> Result<Vec<u64>> {
+    let looks: Vec<_> = trees.iter().map(|tree| tree.look(ep)).collect();
+    let mut versions = Vec::with_capacity(trees.len());
+    for ((at, tree), look) in trees.iter_mut().enumerate().zip(looks) {
+        let version = tree.see(ep, look).await.map_err(|error| store.lost(first + at, error))?;
+        tree.pin(version);
+        versions.push(version);
+    }
+    Ok(versions)
+}
+
+/// Gates that this reader has closed, until it is dropped.
+struct Closed<'a, K: TreeKey, V: Field> {
+    store: &'a RomeKv<K, V>,
+    first: usize,
+    partitions: usize,
+    ep: &'a Endpoint,
+}
+
+impl<K: TreeKey, V: Field> Closed<'_, K, V> {
+    fn put(&self, is_closed: bool) {
+        for gate in &self.store.parts.gates[self.first..self.first + self.partitions] {
+            match gate {
+                GateAt::Here(gate) if is_closed => gate.close(),
+                GateAt::Here(gate) => {
+                    gate.open();
+                    self.ep.wake_local();
+                }
+                // If it is refused, writers do not wait, or not only as long as they have to.
+                GateAt::There(gate) => drop(self.ep.put_value(*gate, u64::from(is_closed)).detach()),
+            }
+        }
+    }
+}
+
+impl<K: TreeKey, V: Field> Drop for Closed<'_, K, V> {
+    fn drop(&mut self) {
+        self.put(false);
+    }
+}

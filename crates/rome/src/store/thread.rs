@@ -1,0 +1,446 @@
+//! One thread's calls.
+
+use core::cell::RefCell;
+use core::ops::RangeBounds;
+use core::time::Duration;
+
+use farfield_core::toolkit::ErrorContext;
+use farfield_core::{Endpoint, Error, ErrorKind, Result};
+use farfield_fabric::Instant;
+
+use super::updates::{Reply, Request};
+use super::{RomeKv, RomeKvUpdate};
+use crate::errors::MemoryFull;
+use crate::field::{Field, TreeKey};
+use crate::tree::Access;
+
+/// The pauses before an update is asked for again that its owner could not do yet.
+const PAUSE: [Duration; 2] = [Duration::from_micros(20), Duration::from_millis(10)];
+
+/// One thread of any node, which reads and changes the store.
+///
+/// ```
+/// # use farfield_rome::{RomeKv, RomeKvOptions};
+/// # let node = farfield::Node::builder().start()?;
+/// # let ep = node.endpoint()?;
+/// let store = RomeKv::<u64, u64>::open(&node, "store", RomeKvOptions::new([500]))?;
+/// let mut thread = store.thread()?;
+/// ep.block_on(async {
+///     assert!(thread.insert(&ep, 7, 70).await?);
+///     assert_eq!(thread.get(&ep, &7).await?, Some(70));
+///     assert_eq!(thread.delete(&ep, &7).await?, Some(70));
+///     Ok::<(), farfield::Error>(())
+/// })?;
+/// # Ok::<(), farfield::Error>(())
+/// ```
+pub struct RomeKvThread<K: TreeKey, V: Field> {
+    pub(super) store: RomeKv<K, V>,
+    /// By partition.
+    pub(super) trees: Vec<Access<K, V>>,
+}
+
+impl<K: TreeKey, V: Field> RomeKvThread<K, V> {
+    pub(super) fn new(store: RomeKv<K, V>, trees: Vec<Access<K, V>>) -> RomeKvThread<K, V> {
+        RomeKvThread { store, trees }
+    }
+
+    /// The store.
+    ///
+    /// ```
+    /// # use farfield_rome::{RomeKv, RomeKvOptions};
+    /// # let node = farfield::Node::builder().start()?;
+    /// # let store = RomeKv::<u64, u64>::open(&node, "store", RomeKvOptions::new([500]))?;
+    /// assert_eq!(store.thread()?.store().partitions(), 2);
+    /// # Ok::<(), farfield::Error>(())
+    /// ```
+    pub fn store(&self) -> &RomeKv<K, V> {
+        &self.store
+    }
+
+    /// The value of a key, as it was at one moment during the call.
+    ///
+    /// ```
+    /// # use farfield_rome::{RomeKv, RomeKvOptions};
+    /// # let node = farfield::Node::builder().start()?;
+    /// # let ep = node.endpoint()?;
+    /// # let store = RomeKv::<u64, u64>::open(&node, "store", RomeKvOptions::new([500]))?;
+    /// assert_eq!(ep.block_on(store.thread()?.get(&ep, &7))?, None);
+    /// # Ok::<(), farfield::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`RangeUnavailable`](crate::RangeUnavailable): the key's owner is dead, or does not answer.
+    pub async fn get(&mut self, ep: &Endpoint, key: &K) -> Result<Option<V>> {
+        let partition = self.store.partition_of(key);
+        let value = self.trees[partition].get(ep, key).await;
+        value.map_err(|error| self.store.lost(partition, error))
+    }
+
+    /// The values of several keys, of all partitions at the same time. Those of one partition are as of one moment, which is within the call.
+    ///
+    /// ```
+    /// # use farfield_rome::{RomeKv, RomeKvOptions};
+    /// # let node = farfield::Node::builder().start()?;
+    /// # let ep = node.endpoint()?;
+    /// # let store = RomeKv::<u64, u64>::open(&node, "store", RomeKvOptions::new([500]))?;
+    /// let mut thread = store.thread()?;
+    /// ep.block_on(thread.put(&ep, 700, 7))?;
+    /// assert_eq!(ep.block_on(thread.multi_get(&ep, &[70, 700]))?, [None, Some(7)]);
+    /// # Ok::<(), farfield::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`get`](Self::get): the first one.
+    pub async fn multi_get(&mut self, ep: &Endpoint, keys: &[K]) -> Result<Vec<Option<V>>> {
+        let (store, trees) = (&self.store, &mut self.trees);
+        let mut order: Vec<usize> = (0..keys.len()).collect();
+        order.sort_by_key(|at| store.partition_of(&keys[*at]));
+        let is_same = |one: &usize, next: &usize| store.partition_of(&keys[*one]) == store.partition_of(&keys[*next]);
+        let mut groups = order.chunk_by(is_same).peekable();
+        let reads = trees.iter_mut().enumerate().filter_map(|(partition, tree)| {
+            let group = groups.next_if(|group| store.partition_of(&keys[group[0]]) == partition)?;
+            Some(async move {
+                let keys: Vec<K> = group.iter().map(|at| keys[*at]).collect();
+                let values = tree.multi_get(ep, &keys).await;
+                (group, values.map_err(|error| store.lost(partition, error)))
+            })
+        });
+        let mut found = Vec::new();
+        ep.each_in_window(usize::MAX, reads, |read| found.push(read)).await;
+        let mut values = vec![None; keys.len()];
+        for (group, of_it) in found {
+            for (at, value) in group.iter().zip(of_it?) {
+                values[*at] = value;
+            }
+        }
+        Ok(values)
+    }
+
+    /// Adds a key with its value; whether it was not there. Nothing changes if it was.
+    ///
+    /// ```
+    /// # use farfield_rome::{RomeKv, RomeKvOptions};
+    /// # let node = farfield::Node::builder().start()?;
+    /// # let ep = node.endpoint()?;
+    /// # let store = RomeKv::<u64, u64>::open(&node, "store", RomeKvOptions::new([500]))?;
+    /// let mut thread = store.thread()?;
+    /// assert!(ep.block_on(thread.insert(&ep, 7, 70))?);
+    /// assert!(!ep.block_on(thread.insert(&ep, 7, 71))?);
+    /// # Ok::<(), farfield::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`MemoryFull`]: nothing has changed. [`RangeUnavailable`](crate::RangeUnavailable): the key's owner is dead, or does not answer; its
+    /// [`may_have_happened`](crate::RangeUnavailable::may_have_happened) says whether the change was sent.
+    pub async fn insert(&mut self, ep: &Endpoint, key: K, value: V) -> Result<bool> {
+        Ok(self.update_one(ep, RomeKvUpdate::Insert(key, value)).await?.is_none())
+    }
+
+    /// Replaces the value of a key; whether the key was there. Nothing changes if it was not.
+    ///
+    /// ```
+    /// # use farfield_rome::{RomeKv, RomeKvOptions};
+    /// # let node = farfield::Node::builder().start()?;
+    /// # let ep = node.endpoint()?;
+    /// # let store = RomeKv::<u64, u64>::open(&node, "store", RomeKvOptions::new([500]))?;
+    /// assert!(!ep.block_on(store.thread()?.update(&ep, 7, 70))?);
+    /// # Ok::<(), farfield::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`insert`](Self::insert).
+    pub async fn update(&mut self, ep: &Endpoint, key: K, value: V) -> Result<bool> {
+        Ok(self.update_one(ep, RomeKvUpdate::Update(key, value)).await?.is_some())
+    }
+
+    /// Gives a key this value; the one before.
+    ///
+    /// ```
+    /// # use farfield_rome::{RomeKv, RomeKvOptions};
+    /// # let node = farfield::Node::builder().start()?;
+    /// # let ep = node.endpoint()?;
+    /// # let store = RomeKv::<u64, u64>::open(&node, "store", RomeKvOptions::new([500]))?;
+    /// let mut thread = store.thread()?;
+    /// assert_eq!(ep.block_on(thread.put(&ep, 7, 70))?, None);
+    /// assert_eq!(ep.block_on(thread.put(&ep, 7, 71))?, Some(70));
+    /// # Ok::<(), farfield::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`insert`](Self::insert).
+    pub async fn put(&mut self, ep: &Endpoint, key: K, value: V) -> Result<Option<V>> {
+        self.update_one(ep, RomeKvUpdate::Put(key, value)).await
+    }
+
+    /// Takes a key out; the value that it had.
+    ///
+    /// ```
+    /// # use farfield_rome::{RomeKv, RomeKvOptions};
+    /// # let node = farfield::Node::builder().start()?;
+    /// # let ep = node.endpoint()?;
+    /// # let store = RomeKv::<u64, u64>::open(&node, "store", RomeKvOptions::new([500]))?;
+    /// assert_eq!(ep.block_on(store.thread()?.delete(&ep, &7))?, None);
+    /// # Ok::<(), farfield::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`insert`](Self::insert).
+    pub async fn delete(&mut self, ep: &Endpoint, key: &K) -> Result<Option<V>> {
+        self.update_one(ep, RomeKvUpdate::Delete(*key)).await
+    }
+
+    /// Makes several updates. Those of this node's partitions are made at once, and the others are sent together, in as few puts as
+    /// [`batch_max`](crate::RomeKvOptions::batch_max) allows. Each has its own result: the value before.
+    ///
+    /// They are no transaction, and have no order.
+    ///
+    /// ```
+    /// # use farfield_rome::{RomeKv, RomeKvOptions, RomeKvUpdate};
+    /// # let node = farfield::Node::builder().start()?;
+    /// # let ep = node.endpoint()?;
+    /// # let store = RomeKv::<u64, u64>::open(&node, "store", RomeKvOptions::new([500]))?;
+    /// let mut thread = store.thread()?;
+    /// let updates = [RomeKvUpdate::Put(7, 70), RomeKvUpdate::Insert(700, 7)];
+    /// for before in ep.block_on(thread.apply(&ep, &updates)) {
+    ///     assert_eq!(before?, None);
+    /// }
+    /// # Ok::<(), farfield::Error>(())
+    /// ```
+    pub async fn apply(&mut self, ep: &Endpoint, updates: &[RomeKvUpdate<K, V>]) -> Vec<Result<Option<V>>> {
+        let (start, store) = (ep.now(), &self.store);
+        let owner = |at: &usize| store.parts.owners[store.partition_of(updates[*at].key())];
+        let is_own = |at: &usize| store.is_own(store.partition_of(updates[*at].key()));
+        let (own, mut sent): (Vec<usize>, Vec<usize>) = (0..updates.len()).partition(is_own);
+        sent.sort_by_key(owner);
+        let trees = RefCell::new(&mut self.trees);
+        let groups = sent.chunk_by(|one, next| owner(one) == owner(next)).chain([&own[..]]);
+        let sends = groups.map(|group| {
+            let trees = &trees;
+            async move {
+                // Those of this node are made while the others are under way.
+                match group.first() {
+                    Some(first) if !is_own(first) => send(store, ep, start, updates, group).await,
+                    _ => {
+                        let trees = &mut **trees.borrow_mut();
+                        group.iter().map(|at| (*at, run_here(store, trees, ep, &updates[*at]))).collect()
+                    }
+                }
+            }
+        });
+        let mut results: Vec<(usize, Result<Option<V>>)> = Vec::with_capacity(updates.len());
+        ep.each_in_window(usize::MAX, sends, |done: Vec<_>| results.extend(done)).await;
+        results.sort_by_key(|result| result.0);
+        results.into_iter().map(|result| result.1).collect()
+    }
+
+    /// Fills empty partitions with pairs in the order of their keys: this node's own ones at the speed of
+    /// [`Partition::load`](crate::Partition::load), those of others by updates in batches.
+    ///
+    /// ```
+    /// # use farfield_rome::{RomeKv, RomeKvOptions};
+    /// # let node = farfield::Node::builder().start()?;
+    /// # let ep = node.endpoint()?;
+    /// # let store = RomeKv::<u64, u64>::open(&node, "store", RomeKvOptions::new([500]))?;
+    /// let mut thread = store.thread()?;
+    /// ep.block_on(thread.load(&ep, (0..1000).map(|key| (key, key * 2))))?;
+    /// assert_eq!(ep.block_on(thread.get(&ep, &777))?, Some(1554));
+    /// # Ok::<(), farfield::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`ErrorKind::Config`]: the keys are not in order, or an own partition is not empty. [`MemoryFull`].
+    /// [`RangeUnavailable`](crate::RangeUnavailable). The partitions before that one are loaded.
+    pub async fn load(&mut self, ep: &Endpoint, pairs: impl IntoIterator<Item = (K, V)>) -> Result<()> {
+        let mut pairs = pairs.into_iter().peekable();
+        let mut last: Option<K> = None;
+        while let Some((first, _)) = pairs.peek().copied() {
+            let partition = self.store.partition_of(&first);
+            if last.is_some_and(|last| last >= first) {
+                let why = "the keys to load are not in order, or one is there twice".into();
+                return Err(Error::from(ErrorKind::Config { why }).of(self.store.path()));
+            }
+            let store = self.store.clone();
+            let end = store.range_of(partition).1;
+            let is_in = |pair: &(K, V)| pair.0 >= first && end.is_none_or(|end| pair.0 < end);
+            if let Access::Here(tree) = &mut self.trees[partition] {
+                let of_it = core::iter::from_fn(|| pairs.next_if(is_in).inspect(|pair| last = Some(pair.0)));
+                tree.load(ep, of_it)?;
+                continue;
+            }
+            let count_max = store.parts.options.window.saturating_mul(store.parts.options.batch_max);
+            let mut puts = Vec::new();
+            while puts.len() < count_max
+                && let Some((key, value)) = pairs.next_if(is_in)
+            {
+                if last.is_some_and(|last| last >= key) {
+                    let why = "the keys to load are not in order, or one is there twice".into();
+                    return Err(Error::from(ErrorKind::Config { why }).of(self.store.path()));
+                }
+                last = Some(key);
+                puts.push(RomeKvUpdate::Put(key, value));
+            }
+            for result in self.apply(ep, &puts).await {
+                result?;
+            }
+        }
+        Ok(())
+    }
+
+    async fn update_one(&mut self, ep: &Endpoint, update: RomeKvUpdate<K, V>) -> Result<Option<V>> {
+        let partition = self.store.partition_of(update.key());
+        if let Access::Here(tree) = &mut self.trees[partition] {
+            return update.run(tree, ep);
+        }
+        ask(&self.store, ep, ep.now(), Request { partition, update }).await
+    }
+
+    /// Up to `limit` pairs of a range, in the order of their keys. Each partition is read as of one moment, which is within the call.
+    ///
+    /// ```
+    /// # use farfield_rome::{RomeKv, RomeKvOptions};
+    /// # let node = farfield::Node::builder().start()?;
+    /// # let ep = node.endpoint()?;
+    /// # let store = RomeKv::<u64, u64>::open(&node, "store", RomeKvOptions::new([5]))?;
+    /// # let mut thread = store.thread()?;
+    /// ep.block_on(thread.load(&ep, (0..10).map(|key| (key, key * 2))))?;
+    /// assert_eq!(ep.block_on(thread.range(&ep, 4.., 2))?, [(4, 8), (5, 10)]);
+    /// # Ok::<(), farfield::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`RangeUnavailable`](crate::RangeUnavailable): an owner is dead, or does not answer. For the pairs before its keys, use
+    /// [`scan`](Self::scan).
+    pub async fn range(&mut self, ep: &Endpoint, range: impl RangeBounds<K>, limit: usize) -> Result<Vec<(K, V)>> {
+        let scan = self.scan(range);
+        scan.collect(ep, limit).await
+    }
+
+    /// Up to `limit` pairs of a range, the last ones, from the last to the first, as [`range`](Self::range).
+    ///
+    /// ```
+    /// # use farfield_rome::{RomeKv, RomeKvOptions};
+    /// # let node = farfield::Node::builder().start()?;
+    /// # let ep = node.endpoint()?;
+    /// # let store = RomeKv::<u64, u64>::open(&node, "store", RomeKvOptions::new([5]))?;
+    /// # let mut thread = store.thread()?;
+    /// ep.block_on(thread.load(&ep, (0..10).map(|key| (key, key * 2))))?;
+    /// assert_eq!(ep.block_on(thread.range_back(&ep, ..6, 2))?, [(5, 10), (4, 8)]);
+    /// # Ok::<(), farfield::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As `range`.
+    pub async fn range_back(&mut self, ep: &Endpoint, range: impl RangeBounds<K>, limit: usize) -> Result<Vec<(K, V)>> {
+        let scan = self.scan_back(range);
+        scan.collect(ep, limit).await
+    }
+
+    /// The first pair: of the first partition that was not empty when it was read.
+    ///
+    /// ```
+    /// # use farfield_rome::{RomeKv, RomeKvOptions};
+    /// # let node = farfield::Node::builder().start()?;
+    /// # let ep = node.endpoint()?;
+    /// # let store = RomeKv::<u64, u64>::open(&node, "store", RomeKvOptions::new([500]))?;
+    /// assert_eq!(ep.block_on(store.thread()?.first(&ep))?, None);
+    /// # Ok::<(), farfield::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`range`](Self::range).
+    pub async fn first(&mut self, ep: &Endpoint) -> Result<Option<(K, V)>> {
+        Ok(self.range(ep, .., 1).await?.pop())
+    }
+
+    /// The last pair: of the last partition that was not empty when it was read.
+    ///
+    /// ```
+    /// # use farfield_rome::{RomeKv, RomeKvOptions};
+    /// # let node = farfield::Node::builder().start()?;
+    /// # let ep = node.endpoint()?;
+    /// # let store = RomeKv::<u64, u64>::open(&node, "store", RomeKvOptions::new([500]))?;
+    /// assert_eq!(ep.block_on(store.thread()?.last(&ep))?, None);
+    /// # Ok::<(), farfield::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`range`](Self::range).
+    pub async fn last(&mut self, ep: &Endpoint) -> Result<Option<(K, V)>> {
+        Ok(self.range_back(ep, .., 1).await?.pop())
+    }
+}
+
+/// Makes an update of a partition of this node.
+fn run_here<K: TreeKey, V: Field>(
+    store: &RomeKv<K, V>,
+    trees: &mut [Access<K, V>],
+    ep: &Endpoint,
+    update: &RomeKvUpdate<K, V>,
+) -> Result<Option<V>> {
+    match &mut trees[store.partition_of(update.key())] {
+        Access::Here(tree) => update.run(tree, ep),
+        Access::There(_) => unreachable!("it is this node's"),
+    }
+}
+
+/// Sends updates to one owner; their results, with their places.
+async fn send<K: TreeKey, V: Field>(
+    store: &RomeKv<K, V>,
+    ep: &Endpoint,
+    start: Instant,
+    updates: &[RomeKvUpdate<K, V>],
+    group: &[usize],
+) -> Vec<(usize, Result<Option<V>>)> {
+    let request = |at: &usize| Request { partition: store.partition_of(updates[*at].key()), update: updates[*at] };
+    let requests: Vec<Request<K, V>> = group.iter().map(request).collect();
+    let client = match store.client(requests[0].partition) {
+        Ok(client) => client,
+        Err(error) => return group.iter().map(|at| (*at, Err(error.clone()))).collect(),
+    };
+    let replies = client.call_many(ep, &requests).await;
+    let mut results = Vec::with_capacity(group.len());
+    for ((at, request), reply) in group.iter().zip(requests).zip(replies) {
+        let result = match reply {
+            Ok(Reply::Done(before)) => Ok(before),
+            // Nothing of it has happened.
+            Ok(_) => ask(store, ep, start, request).await,
+            Err(error) => Err(store.lost(request.partition, error)),
+        };
+        results.push((*at, result));
+    }
+    results
+}
+
+/// Asks the owner for an update, until it has happened.
+async fn ask<K: TreeKey, V: Field>(
+    store: &RomeKv<K, V>,
+    ep: &Endpoint,
+    start: Instant,
+    request: Request<K, V>,
+) -> Result<Option<V>> {
+    let (deadline, mut pause) = (start + ep.timeout(), PAUSE[0]);
+    let client = store.client(request.partition)?;
+    loop {
+        let reply = client.call_deadline(ep, &request, deadline).await;
+        let reply = reply.map_err(|error| store.lost(request.partition, error))?;
+        let now = ep.now();
+        let error = match reply {
+            Reply::Done(before) => return Ok(before),
+            Reply::Held => {
+                let (what, missing) = ("reads of several partitions".into(), vec![client.server()]);
+                ErrorKind::Timeout { what, waited: now - start, missing }.into()
+            }
+            Reply::Full(waiting) => Error::custom(MemoryFull { blocks: store.parts.options.tree.blocks, waiting }),
+            Reply::Refused => {
+                let why = format!("{} has closed the store: open it again when it is there again", client.server());
+                return Err(Error::from(ErrorKind::Config { why }).about(client.server()).of(store.path()));
+            }
+        };
+        if now + pause >= deadline {
+            return Err(store.lost(request.partition, error)).of(store.path());
+        }
+        // It did not happen: asking again is another call.
+        let _ = ep.wait_until(now + pause, || None::<()>).await;
+        pause = (2 * pause).min(PAUSE[1]);
+    }
+}

@@ -1,0 +1,307 @@
+use std::collections::BTreeMap;
+use std::ops::Bound;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use proptest::prelude::*;
+
+use super::*;
+
+type Kv = RomeKv<u64, u64>;
+
+fn options(boundaries: impl Into<Vec<u64>>, pairs: usize, records: usize, blocks: usize) -> RomeKvOptions<u64> {
+    let mut options = RomeKvOptions::new(boundaries);
+    options.tree = TreeOptions { pairs, records, blocks, seats: 8, ..TreeOptions::default() };
+    options
+}
+
+fn open(nodes: &[Node], options: &RomeKvOptions<u64>) -> Vec<Kv> {
+    let options = options.clone();
+    on_each(nodes, move |node| Kv::open(node, "store", options.clone())).expect("all open it")
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Call {
+    One(RomeKvUpdate<u64, u64>),
+    Batch(u64, u64),
+    Range(u64, u64),
+    Ends,
+}
+
+fn call() -> impl Strategy<Value = (usize, Call)> {
+    let key = 0..60u64;
+    let one = |update: fn(u64, u64) -> RomeKvUpdate<u64, u64>| {
+        (0..60u64, any::<u64>()).prop_map(move |(key, value)| Call::One(update(key, value)))
+    };
+    let call = prop_oneof![
+        2 => one(RomeKvUpdate::Insert),
+        2 => one(RomeKvUpdate::Update),
+        2 => one(RomeKvUpdate::Put),
+        4 => one(|key, _| RomeKvUpdate::Delete(key)),
+        1 => (key.clone(), any::<u64>()).prop_map(|(key, value)| Call::Batch(key, value)),
+        2 => (key.clone(), key).prop_map(|(start, end)| Call::Range(start.min(end), start.max(end))),
+        1 => Just(Call::Ends),
+    ];
+    (0..3usize, call)
+}
+
+/// What an update does to a map, and the value before.
+fn on_map(map: &mut BTreeMap<u64, u64>, update: RomeKvUpdate<u64, u64>) -> Option<u64> {
+    let before = map.get(update.key()).copied();
+    match (update, before) {
+        (RomeKvUpdate::Put(key, value), _)
+        | (RomeKvUpdate::Insert(key, value), None)
+        | (RomeKvUpdate::Update(key, value), Some(_)) => drop(map.insert(key, value)),
+        (RomeKvUpdate::Delete(key), _) => drop(map.remove(&key)),
+        _ => {}
+    }
+    before
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 24, ..ProptestConfig::default() })]
+
+    /// Nodes with two partitions, and one; each makes some of the calls.
+    #[test]
+    fn a_store_is_a_sorted_map(calls in prop::collection::vec(call(), 1..200)) {
+        let (nodes, eps) = session(3);
+        let stores = open(&nodes, &options([7, 20, 21, 45], 4, 2, 200));
+        let mut threads: Vec<_> = stores.iter().map(|store| store.thread().unwrap()).collect();
+        let mut map = BTreeMap::new();
+        for (node, call) in calls {
+            let (ep, thread) = (&eps[node], &mut threads[node]);
+            match call {
+                Call::One(update) => {
+                    let before = on_map(&mut map, update);
+                    match update {
+                        RomeKvUpdate::Insert(key, value) => {
+                            prop_assert_eq!(ep.block_on(thread.insert(ep, key, value)).unwrap(), before.is_none());
+                        }
+                        RomeKvUpdate::Update(key, value) => {
+                            prop_assert_eq!(ep.block_on(thread.update(ep, key, value)).unwrap(), before.is_some());
+                        }
+                        RomeKvUpdate::Put(key, value) => {
+                            prop_assert_eq!(ep.block_on(thread.put(ep, key, value)).unwrap(), before);
+                        }
+                        RomeKvUpdate::Delete(key) => {
+                            prop_assert_eq!(ep.block_on(thread.delete(ep, &key)).unwrap(), before);
+                        }
+                    }
+                }
+                Call::Batch(key, value) => {
+                    let updates: Vec<_> = (key..60).step_by(3).map(|key| match key % 4 {
+                        0 => RomeKvUpdate::Delete(key),
+                        1 => RomeKvUpdate::Insert(key, value),
+                        _ => RomeKvUpdate::Put(key, value),
+                    }).collect();
+                    let expected: Vec<_> = updates.iter().map(|update| on_map(&mut map, *update)).collect();
+                    let done: Vec<_> =
+                        ep.block_on(thread.apply(ep, &updates)).into_iter().map(|before| before.unwrap()).collect();
+                    prop_assert_eq!(done, expected);
+                }
+                Call::Range(start, end) => {
+                    for range in [
+                        (Bound::Included(start), Bound::Excluded(end)),
+                        (Bound::Excluded(start), Bound::Included(end)),
+                        (Bound::Unbounded, Bound::Included(start)),
+                        (Bound::Included(end), Bound::Unbounded),
+                    ] {
+                        let expected: Vec<_> = match range {
+                            (Bound::Excluded(_), _) | (Bound::Included(_), Bound::Excluded(_)) if start == end => Vec::new(),
+                            range => map.range(range).map(|(key, value)| (*key, *value)).collect(),
+                        };
+                        let mut back = expected.clone();
+                        back.reverse();
+                        prop_assert_eq!(&ep.block_on(thread.range(ep, range, 1000)).unwrap(), &expected);
+                        prop_assert_eq!(&ep.block_on(thread.range_back(ep, range, 1000)).unwrap(), &back);
+                        let at_once = ep.block_on(async {
+                            thread.scan_at_one_instant(ep, range).await?.collect(ep, 1000).await
+                        });
+                        prop_assert_eq!(&at_once.unwrap(), &expected);
+                        let at_once = ep.block_on(async {
+                            thread.scan_back_at_one_instant(ep, range).await?.collect(ep, 1000).await
+                        });
+                        prop_assert_eq!(&at_once.unwrap(), &back);
+                    }
+                    let keys: Vec<u64> = (start..end).rev().chain([start]).collect();
+                    let expected: Vec<_> = keys.iter().map(|key| map.get(key).copied()).collect();
+                    prop_assert_eq!(&ep.block_on(thread.multi_get(ep, &keys)).unwrap(), &expected);
+                    for (key, value) in keys.iter().zip(expected) {
+                        prop_assert_eq!(ep.block_on(thread.get(ep, key)).unwrap(), value);
+                    }
+                }
+                Call::Ends => {
+                    let pair = |pair: Option<(&u64, &u64)>| pair.map(|(key, value)| (*key, *value));
+                    prop_assert_eq!(ep.block_on(thread.first(ep)).unwrap(), pair(map.first_key_value()));
+                    prop_assert_eq!(ep.block_on(thread.last(ep)).unwrap(), pair(map.last_key_value()));
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn ranges_have_their_partitions() {
+    let (nodes, _) = session(2);
+    let store = open(&nodes, &options([10, 20], 4, 2, 100)).remove(0);
+    assert_eq!((0..3).map(|at| store.owner_of(at)).collect::<Vec<_>>(), [0, 1, 0].map(|at: usize| nodes[at].id()));
+    assert_eq!([0, 9, 10, 19, 20, u64::MAX].map(|key| store.partition_of(&key)), [0, 0, 1, 1, 2, 2]);
+    assert_eq!((0..3).map(|at| store.range_of(at)).collect::<Vec<_>>(), [(0, Some(10)), (10, Some(20)), (20, None)]);
+    for boundaries in [vec![0], vec![5, 5], vec![6, 5]] {
+        let opened = Kv::open(&nodes[0], "other", options(boundaries, 4, 2, 100));
+        assert!(matches!(opened.expect_err("no order").kind(), farfield_core::ErrorKind::Config { .. }));
+    }
+}
+
+/// Two counters on two nodes, of which the second one is never ahead of the first.
+#[test]
+fn scans_at_one_instant_see_what_was_there_at_once() {
+    let (nodes, eps) = session(3);
+    let stores = open(&nodes, &options([100], 8, 4, 2000));
+    let stop = Arc::new(AtomicBool::new(false));
+    let writer = {
+        let (mut thread, stop) = (stores[0].thread().expect("a seat"), Arc::clone(&stop));
+        let write = move |ep: Endpoint| {
+            for count in 1.. {
+                if stop.load(Ordering::Relaxed) {
+                    return;
+                }
+                ep.block_on(thread.put(&ep, 7, count)).expect("here");
+                ep.block_on(thread.put(&ep, 107, count)).expect("there");
+            }
+        };
+        nodes[0].spawn("writes", write).expect("a thread")
+    };
+    let mut thread = stores[2].thread().expect("a seat");
+    let mut last = 0;
+    for round in 0..2000 {
+        let is_back = round % 2 == 1;
+        let pairs = eps[2].block_on(async {
+            let scan = match is_back {
+                false => thread.scan_at_one_instant(&eps[2], ..).await?,
+                true => thread.scan_back_at_one_instant(&eps[2], ..).await?,
+            };
+            scan.collect(&eps[2], 10).await
+        });
+        let pairs: BTreeMap<u64, u64> = pairs.expect("all live").into_iter().collect();
+        let count = |key| pairs.get(&key).copied().unwrap_or(0);
+        assert!(count(7) == count(107) || count(7) == count(107) + 1, "{pairs:?}");
+        assert!(count(7) >= last);
+        last = count(7);
+    }
+    stop.store(true, Ordering::Relaxed);
+    writer.join().expect("no panic");
+    assert!(last > 0);
+}
+
+#[test]
+fn costs_are_counted() {
+    let (nodes, eps) = session(3);
+    let stores = open(&nodes, &options([1000, 2000], 64, 24, 400));
+    let (mut thread, ep) = (stores[1].thread().expect("a seat"), &eps[1]);
+    ep.block_on(thread.load(ep, (0..3000).map(|key| (key, key)))).expect("they are empty");
+    ep.block_on(async {
+        for key in [1, 1500, 2900] {
+            assert_eq!(thread.get(ep, &key).await.expect("it lives"), Some(key));
+        }
+        // Of the own node, by its processor.
+        let (value, counts) = ep
+            .counted(async {
+                thread.put(ep, 1501, 7).await.expect("here");
+                thread.get(ep, &1501).await
+            })
+            .await;
+        assert_eq!((value.expect("here"), counts.posted()), (Some(7), 0));
+        let (value, counts) = ep.counted(thread.get(ep, &2)).await;
+        assert_eq!((value.expect("it lives"), counts.gets, counts.round_trips), (Some(2), 3, 2));
+        let (before, counts) = ep.counted(thread.put(ep, 2, 3)).await;
+        assert_eq!((before.expect("it lives"), counts.puts, counts.gets), (Some(2), 1, 0), "a call is one put");
+        // Keys of three partitions at the same time.
+        let (values, counts) = ep.counted(thread.multi_get(ep, &[2, 1501, 2900])).await;
+        assert_eq!(values.expect("they live"), [Some(3), Some(7), Some(2900)]);
+        assert_eq!((counts.gets, counts.round_trips), (2 * 3, 3));
+        let updates: Vec<_> = (0..32).map(|key| RomeKvUpdate::Put(key, key)).collect();
+        let (results, counts) = ep.counted(thread.apply(ep, &updates)).await;
+        assert!(results.iter().all(Result::is_ok));
+        assert_eq!(counts.puts, 2, "16 updates in a put");
+        // Two looks at `stable` of the two other nodes.
+        let (scan, counts) = ep.counted(thread.scan_at_one_instant(ep, ..)).await;
+        assert_eq!((counts.gets, counts.puts, counts.round_trips), (4, 0, 2));
+        drop(scan.expect("they live"));
+        let (scan, counts) = ep.counted(thread.scan_at_one_instant(ep, ..1000)).await;
+        assert_eq!((counts.gets, counts.puts, counts.round_trips), (1, 0, 1));
+        drop(scan.expect("it lives"));
+    });
+}
+
+#[test]
+fn a_full_partition_says_so_and_the_rest_goes_on() {
+    let (nodes, eps) = session(2);
+    let stores = open(&nodes, &options([1 << 32], 4, 2, 12));
+    let (mut thread, ep) = (stores[1].thread().expect("a seat"), &eps[1]);
+    ep.set_timeout(std::time::Duration::from_millis(100));
+    ep.block_on(async {
+        let mut count = 0;
+        let error = loop {
+            match thread.insert(ep, count, count).await {
+                Ok(is_new) => assert!(is_new),
+                Err(error) => break error,
+            }
+            count += 1;
+        };
+        let full = error.custom_ref::<MemoryFull>().expect("it is full");
+        assert_eq!(full.blocks, 12);
+        assert!(count > 10, "{count}");
+        assert_eq!(thread.range(ep, .., 1000).await.expect("it lives").len(), count as usize);
+        assert!(thread.insert(ep, 1 << 32, 1).await.expect("it is here"));
+    });
+}
+
+#[test]
+fn a_store_that_was_closed_refuses_updates() {
+    let (nodes, eps) = session(2);
+    let mut stores = open(&nodes, &options([100], 4, 2, 50));
+    let mut thread = stores[1].thread().expect("a seat");
+    assert!(eps[1].block_on(thread.insert(&eps[1], 1, 1)).expect("it is open"));
+    drop(stores.remove(0));
+    let error = eps[1].block_on(thread.insert(&eps[1], 2, 1)).expect_err("it is closed");
+    let lost = error.custom_ref::<RangeUnavailable>().expect("which keys");
+    assert_eq!((lost.partition, lost.owner, lost.range.as_str()), (0, nodes[0].id(), "from 0 to before 100"));
+    assert!(!lost.may_have_happened, "{error}");
+    assert!(eps[1].block_on(thread.insert(&eps[1], 200, 1)).expect("it is here"));
+}
+
+#[test]
+fn an_owner_that_has_left_takes_its_keys_along() {
+    let (mut nodes, eps) = session(3);
+    let mut stores = open(&nodes, &options([100, 200], 4, 2, 50));
+    let (mut thread, ep) = (stores[0].thread().expect("a seat"), &eps[0]);
+    ep.block_on(thread.load(ep, (0..300).step_by(10).map(|key| (key, key)))).expect("they are empty");
+    drop(stores.remove(1));
+    drop(nodes.remove(1));
+    let of_it = eps.len();
+    assert_eq!(of_it, 3);
+    ep.block_on(async {
+        let results =
+            thread.apply(ep, &[RomeKvUpdate::Put(5, 5), RomeKvUpdate::Put(105, 5), RomeKvUpdate::Put(205, 5)]).await;
+        assert!(results[0].is_ok() && results[2].is_ok());
+        let error = results[1].clone().expect_err("its owner has left");
+        assert_eq!(error.custom_ref::<RangeUnavailable>().expect("which keys").partition, 1);
+        let mut pairs = Vec::new();
+        let mut scan = thread.scan(90..);
+        let error = loop {
+            match scan.next(ep, &mut pairs).await {
+                Ok(is_more) => assert!(is_more),
+                Err(error) => break error,
+            }
+        };
+        assert_eq!(pairs, [(90, 90)]);
+        assert_eq!(error.custom_ref::<RangeUnavailable>().expect("which keys").range, "from 100 to before 200");
+        assert_eq!(scan.skip(), Some(1));
+        while scan.next(ep, &mut pairs).await.expect("the others live") {}
+        assert_eq!(pairs[..3], [(90, 90), (200, 200), (205, 5)]);
+        drop(scan);
+        let error = thread.scan_at_one_instant(ep, ..).await.map(drop).expect_err("its owner has left");
+        assert_eq!(error.custom_ref::<RangeUnavailable>().expect("which keys").partition, 1);
+    });
+}

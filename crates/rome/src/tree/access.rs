@@ -1,0 +1,131 @@
+//! A tree as one thread reads it: by the processor on its owner, else by gets. Stores of several trees are made of these.
+
+use farfield_core::toolkit::ErrorContext;
+use farfield_core::{Endpoint, Result};
+
+use super::fetch::{Here, check};
+use super::scan::Cursor;
+use super::{Partition, TreeReader};
+use crate::field::{Field, TreeKey};
+
+/// A thread's part in one tree.
+pub(crate) enum Access<K, V> {
+    Here(Partition<K, V>),
+    There(TreeReader<K, V>),
+}
+
+/// A look at `stable` that is under way.
+pub(crate) enum Look<'e> {
+    Here,
+    There(farfield_fabric::Op<'e, u64>),
+}
+
+impl<K: TreeKey, V: Field> Access<K, V> {
+    pub(crate) async fn get(&mut self, ep: &Endpoint, key: &K) -> Result<Option<V>> {
+        match self {
+            Access::Here(partition) => Ok(partition.get(key)),
+            Access::There(reader) => reader.get(ep, key).await,
+        }
+    }
+
+    pub(crate) async fn multi_get(&mut self, ep: &Endpoint, keys: &[K]) -> Result<Vec<Option<V>>> {
+        match self {
+            Access::Here(partition) => Ok(partition.multi_get(keys)),
+            Access::There(reader) => reader.multi_get(ep, keys).await,
+        }
+    }
+
+    fn path(&self) -> &str {
+        match self {
+            Access::Here(partition) => partition.tree.opened.object.path(),
+            Access::There(reader) => reader.tree.opened.object.path(),
+        }
+    }
+
+    /// Announces a read as of the versions that are looked at next, or later ones.
+    pub(crate) fn announce(&mut self, ep: &Endpoint) {
+        match self {
+            Access::Here(Partition { tree, seat, .. }) => seat.announce_here(ep, Partition::arena(tree).stable()),
+            Access::There(TreeReader { seat, ahead, known, .. }) => {
+                ahead.clear();
+                seat.announce(ep, *known);
+            }
+        }
+    }
+
+    /// Begins to look at the version that is stable.
+    pub(crate) fn look<'e>(&self, ep: &'e Endpoint) -> Look<'e> {
+        match self {
+            Access::Here(_) => Look::Here,
+            Access::There(reader) => Look::There(ep.get(reader.tree.opened.stable_at())),
+        }
+    }
+
+    /// The version that was stable at a moment between the beginning of the look and the end of this call.
+    ///
+    /// # Errors
+    /// [`SnapshotExpired`](crate::SnapshotExpired): announce it anew. The owner is dead or cannot be reached.
+    pub(crate) async fn see(&mut self, ep: &Endpoint, look: Look<'_>) -> Result<u64> {
+        let version = match (&mut *self, look) {
+            (Access::Here(Partition { tree, seat, .. }), _) => {
+                let version = Partition::arena(tree).stable();
+                check(seat, ep).map(|()| version)
+            }
+            (Access::There(reader), Look::There(get)) => match get.await {
+                Ok(version) => check(&mut reader.seat, ep).map(|()| version),
+                Err(error) => Err(error.into()),
+            },
+            (Access::There(_), Look::Here) => unreachable!("a look is for the tree that has begun it"),
+        };
+        version.of(self.path())
+    }
+
+    /// Reads as of this version follow.
+    pub(crate) fn pin(&mut self, version: u64) {
+        match self {
+            Access::Here(partition) => partition.seat.raise(version),
+            Access::There(reader) => {
+                reader.known = version;
+                reader.seat.raise(version);
+            }
+        }
+    }
+
+    /// Keeps what is announced, while this thread reads other trees.
+    ///
+    /// # Errors
+    /// [`SnapshotExpired`](crate::SnapshotExpired)
+    pub(crate) fn keep(&mut self, ep: &Endpoint) -> Result<()> {
+        let kept = match self {
+            Access::Here(partition) => check(&mut partition.seat, ep),
+            Access::There(reader) => check(&mut reader.seat, ep),
+        };
+        kept.of(self.path())
+    }
+
+    /// Ends what is announced.
+    pub(crate) fn end(&self) {
+        match self {
+            Access::Here(partition) => partition.seat.clear(),
+            Access::There(reader) => reader.seat.clear(),
+        }
+    }
+
+    /// Adds the next pairs of a scan as of a version that is pinned; whether there may be more.
+    pub(crate) async fn next(
+        &mut self,
+        ep: &Endpoint,
+        cursor: &mut Cursor<K, V>,
+        version: u64,
+        into: &mut Vec<(K, V)>,
+    ) -> Result<bool> {
+        let more = match self {
+            Access::Here(Partition { tree, seat, .. }) => {
+                let arena = Partition::<K, V>::arena(tree);
+                cursor.next(&mut Here { arena, seat, ep, version }, into).await
+            }
+            Access::There(reader) => cursor.next(&mut reader.fetch(ep, version), into).await,
+        };
+        more.of(self.path())
+    }
+}
