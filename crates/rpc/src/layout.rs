@@ -237,6 +237,10 @@ pub(crate) struct Layout {
 
 /// Bytes of a client's region before the slots.
 pub(crate) const REPLIES: usize = 64;
+/// The first of their words: not 0 once the server is closed.
+pub(crate) const CLOSED: usize = 0;
+/// The second: not 0 once the server knows this client.
+pub(crate) const KNOWN: usize = 8;
 
 impl Layout {
     pub(crate) fn new<Req: Value, Rep: Value>(options: &RpcOptions, places: usize, path: &str) -> Result<Layout> {

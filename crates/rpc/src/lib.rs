@@ -6,11 +6,11 @@
 //! ```text
 //! region `requests` of the server                        region `replies` of a client
 //!   +0 ┌──────────────────────────────┐                    +0  ┌────────┐
-//!      │ place 0, slot 0              │                        │ closed │ 1 once the server is closed
-//!      │ place 0, slot 1              │                    +64 ├────────┴─────────────────────┐
-//!      │ …          `window` of them  │                        │ slot 0                       │
-//!      ├──────────────────────────────┤                        │ slot 1                       │
-//!      │ place 1, slot 0              │                        │ …                            │
+//!      │ rank 0, slot 0               │                        │ closed │ 1 once the server is closed
+//!      │ rank 0, slot 1               │                        │ known  │ 1 once the server knows this client
+//!      │ …          `window` of them  │                    +64 ├────────┴─────────────────────┐
+//!      ├──────────────────────────────┤                        │ slot 0, slot 1 …             │
+//!      │ rank 1, slot 0               │                        │ …                            │
 //!      │ …                            │                        └──────────────────────────────┘
 //!      └──────────────────────────────┘
 //!   a slot of either: hash (64) │ number (48), attempt (16) │ opening (64) │ words (32), values (32) │ values …
@@ -29,7 +29,7 @@
 //!
 //! *Openings.* A message names the opening of the client that it belongs to, by the address of the client's region. No two openings have an
 //! address in common: one that was freed is not given out again, and another incarnation of the node has another node number. When a
-//! client is opened, the nodes' service threads tell the server its address. The server handles messages of the present opening of each
+//! client is opened, the nodes' service threads exchange its address, and the server's puts a word that it has it. The server handles messages of the present opening of each
 //! place alone, and begins to count anew with another one.
 //!
 //! *A slot is used again* for the next call when its reply was read. A call that was given up leaves it: it is free when the reply is there,
@@ -60,7 +60,7 @@
 //! | [`Client::begin_batch`], [`Client::call_many`]: up to `batch_max` requests together | 1 | 1 put, and 1 put of the server; several such puts at once ring one doorbell |
 //! | each further 10 to 100 ms of a wait | | 1 put; if the server has answered, 1 put of it |
 //! | [`Server::try_serve`] and the waits of a server that find nothing | | none: a look at a word for each slot of each node with a client |
-//! | opening a client | | control messages of the service threads |
+//! | opening a client | | control messages of the service threads, and 1 put |
 //!
 //! Messages of up to 64 words and four requests need no memory but the endpoint's buffers, and a buffer of a batch. The server holds an uncontended lock of its node while it keeps
 //! the replies. A thread that waits for requests or replies spins for a moment, and then sleeps until a put wakes it; over RDMA it polls.
