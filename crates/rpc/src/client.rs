@@ -111,9 +111,9 @@ impl<Req: Value, Rep: Value> Client<Req, Rep> {
         let builder = ObjectBuilder::new(node, path, "Rpc").layout(&described::<Req, Rep>(&options)).homes(&[server]);
         let object = builder.calls(&CALLS).regions(regions).require_regions(of_server).announce()?;
         object.wait_with(&endpoint, node.timeout())?;
-        let place = node.rank_of(node.id());
+        let rank = node.rank_of(node.id());
         let requests =
-            object.remote::<u64>(server, "requests")?.byte_add(layout.request_at(place * options.window) as u64);
+            object.remote::<u64>(server, "requests")?.byte_add(layout.request_at(rank * options.window) as u64);
         let opening = replies.remote::<u64>(0).packed();
         let slots = (0..options.window).map(|_| Word::new(FREE)).collect();
         let link = Link { object, server, options, layout, opening, replies, requests, slots };
@@ -509,7 +509,7 @@ impl Link {
     pub(crate) fn read_reply(&self, slot: usize, number: u64, image: &mut Image) -> bool {
         let words = self.replies.words(self.layout.reply_at(slot), self.layout.reply_words);
         let is_it = |call: u64| number_of(call) == number;
-        // A look at one word, as a rule.
+        // It reads one word, as a rule.
         is_it(words[CALL].load()) && layout::read(words, image) && is_it(image[CALL]) && image[OPENING] == self.opening
     }
 

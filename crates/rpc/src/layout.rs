@@ -262,7 +262,7 @@ impl Layout {
         })
     }
 
-    /// The request of a slot, of those of all places one after the other.
+    /// The request of a slot, of those of all ranks one after the other.
     pub(crate) fn request_at(&self, slot: usize) -> usize {
         slot * self.request_stride
     }
@@ -273,7 +273,7 @@ impl Layout {
 }
 
 /// Bytes from slot to slot: an odd number of cache lines, so that the first lines of all slots lie in different sets of a cache.
-/// A server that looks for requests reads these.
+/// A server that polls for requests reads these.
 fn stride(words: usize) -> usize {
     (words.div_ceil(8) | 1).saturating_mul(64)
 }

@@ -221,7 +221,7 @@ impl<Req: Value, Rep: Value> Server<Req, Rep> {
             let claim = self.next(endpoint, deadline, &mut image).await?;
             let handled = self.core().handle::<Req, Rep>(endpoint, claim, &image, &mut handler);
             if handled.is_refused {
-                // This thread may not look again soon.
+                // This thread may not poll again soon.
                 self.core().wake();
             }
             if handled.count > 0 {
@@ -308,7 +308,7 @@ impl<Req: Value, Rep: Value> Server<Req, Rep> {
         }
     }
 
-    /// Waits until a request is there; or a little, if the last look could not answer one.
+    /// Waits until a request is there; or a little, if the last scan could not answer one.
     async fn wait(
         &self,
         endpoint: &Endpoint,
