@@ -159,12 +159,16 @@ impl<'a> Frame<'a> {
 
     /// The result of each request.
     pub(crate) async fn replies_of_all<Rep: Value>(&mut self, limit: &mut WaitLimit) -> Vec<Result<Rep>> {
-        let count = values_of(&self.image);
-        let image = match self.reply(limit).await {
-            Ok(image) => image,
-            Err(error) => return (0..count).map(|_| Err(error.clone())).collect(),
-        };
-        self.values(&image, count)
+        match self.replies(limit).await {
+            Ok(replies) => replies,
+            Err(error) => (0..values_of(&self.image)).map(|_| Err(error.clone())).collect(),
+        }
+    }
+
+    /// The result of each request; or the one error of all.
+    async fn replies<Rep: Value>(&mut self, limit: &mut WaitLimit) -> Result<Vec<Result<Rep>>> {
+        let image = self.reply(limit).await?;
+        Ok(self.values(&image, values_of(&self.image)))
     }
 
     fn values<Rep: Value>(&self, image: &[u64], count: usize) -> Vec<Result<Rep>> {
@@ -417,9 +421,6 @@ impl<'a, Rep: Value> BatchCall<'a, Rep> {
     }
 
     async fn wait_within(&mut self, mut limit: WaitLimit) -> Result<Vec<Result<Rep>>> {
-        let frame = &mut self.frame;
-        let count = values_of(frame.image());
-        let image = frame.reply(&mut limit).await?;
-        Ok(frame.values(&image, count))
+        self.frame.replies(&mut limit).await
     }
 }

@@ -11,7 +11,7 @@ use farfield_fabric::{self as fabric, ErrorKind as FabricError, GroupKey, Instan
 
 use crate::call::{BatchCall, Call, Frame};
 use crate::errors::{ServerClosed, WindowFull};
-use crate::layout::{self, CALL, Image, Layout, OPENING, check_length, number_of};
+use crate::layout::{self, CALL, CLOSED, Image, KNOWN, Layout, OPENING, check_length, number_of};
 use crate::options::RpcOptions;
 
 /// The calls, as they are measured.
@@ -91,14 +91,17 @@ impl<Req: Value, Rep: Value> Client<Req, Rep> {
     /// ```
     ///
     /// # Errors
-    /// The server's node is missing, dead or departed, or has opened it differently; it is this node; no memory; invalid options.
+    /// The server's node is missing, dead or departed, or has opened it differently; the server is [closed](ServerClosed); it is this node; no
+    /// memory; invalid options.
     pub fn open(node: &Node, path: &str, server: NodeId, options: RpcOptions) -> Result<Client<Req, Rep>> {
         let layout = Layout::new::<Req, Rep>(&options, node.nodes(), path)?;
         if server == node.id() {
             let why = "the server's own node calls its handler itself, and needs no client".into();
             return Err(Error::from(ErrorKind::Config { why }).of(path));
         }
-        wait_for_member(node, server).of(path)?;
+        let endpoint = node.endpoint()?;
+        let deadline = endpoint.now() + node.timeout();
+        wait_for_member(node, &endpoint, server).of(path)?;
         let mut regions = Regions::new(node);
         let replies = regions.alloc("replies", GroupKey::SIGNAL, layout.replies_bytes).of(path)?;
         let of_server = move |peer| match peer == server {
@@ -106,13 +109,15 @@ impl<Req: Value, Rep: Value> Client<Req, Rep> {
             false => Vec::new(),
         };
         let builder = ObjectBuilder::new(node, path, "Rpc").layout(&described::<Req, Rep>(&options)).homes(&[server]);
-        let object = builder.calls(&CALLS).regions(regions).require_regions(of_server).open()?;
-        let place = node.rank_of(node.id());
+        let object = builder.calls(&CALLS).regions(regions).require_regions(of_server).announce()?;
+        object.wait_with(&endpoint, node.timeout())?;
+        let rank = node.rank_of(node.id());
         let requests =
-            object.remote::<u64>(server, "requests")?.byte_add(layout.request_at(place * options.window) as u64);
+            object.remote::<u64>(server, "requests")?.byte_add(layout.request_at(rank * options.window) as u64);
         let opening = replies.remote::<u64>(0).packed();
         let slots = (0..options.window).map(|_| Word::new(FREE)).collect();
         let link = Link { object, server, options, layout, opening, replies, requests, slots };
+        link.wait_until_known(&endpoint, deadline).of(path)?;
         Ok(Client { link: Arc::new(link), types: PhantomData })
     }
 
@@ -422,8 +427,16 @@ impl Link {
         self.check_open().of(self.object.path())
     }
 
+    /// A server that is closed before it knows this client cannot say so to it.
+    fn wait_until_known(&self, endpoint: &Endpoint, deadline: Instant) -> Result<()> {
+        let is_known = || (self.replies.word(KNOWN).load() != 0).then_some(Ok(()));
+        let fails = || self.failure(endpoint).map(Err);
+        let waited = endpoint.block_on(endpoint.wait_until_or(deadline, is_known, fails));
+        waited.waiting_for_nodes("the server to know this client", &[self.server])?
+    }
+
     fn check_open(&self) -> Result<()> {
-        if self.replies.word(0).load() == 0 {
+        if self.replies.word(CLOSED).load() == 0 {
             return Ok(());
         }
         Err(Error::custom(ServerClosed { server: self.server }).about(self.server))
@@ -496,7 +509,7 @@ impl Link {
     pub(crate) fn read_reply(&self, slot: usize, number: u64, image: &mut Image) -> bool {
         let words = self.replies.words(self.layout.reply_at(slot), self.layout.reply_words);
         let is_it = |call: u64| number_of(call) == number;
-        // A look at one word, as a rule.
+        // It reads one word, as a rule.
         is_it(words[CALL].load()) && layout::read(words, image) && is_it(image[CALL]) && image[OPENING] == self.opening
     }
 
@@ -516,10 +529,9 @@ impl Link {
 }
 
 /// A node that has just started may not be known here yet.
-fn wait_for_member(node: &Node, server: NodeId) -> Result<()> {
+fn wait_for_member(node: &Node, endpoint: &Endpoint, server: NodeId) -> Result<()> {
     let is_known = || node.members().any(|member| member == server).then_some(());
     if is_known().is_none() && !node.has_gone(server) {
-        let endpoint = node.endpoint()?;
         let waited = endpoint.block_on(endpoint.wait_until(endpoint.now() + node.timeout(), is_known));
         waited.waiting_for_nodes("the server's node to join the session", &[server])?;
     }

@@ -14,7 +14,7 @@ use crate::requests::{Claim, Core};
 /// The requests of one put, taken by [`Server::accept`](crate::Server::accept): one of [`Client::call`](crate::Client::call), several of a
 /// batch. It may be sent to another thread, which answers when the results are there. The client's other calls go on meanwhile.
 ///
-/// Dropping it without a reply ends the call with [`NoReply`](crate::NoReply), at the server's next look for requests.
+/// Dropping it without a reply ends the call with [`NoReply`](crate::NoReply), when the server polls for requests the next time.
 ///
 /// ```
 /// use farfield_rpc::{Client, RpcOptions, Server};
@@ -80,7 +80,7 @@ impl<Req: Value, Rep: Value> Incoming<Req, Rep> {
 
     /// Answers them, in order. Requests beyond the replies end with [`NoReply`](crate::NoReply); further replies are ignored.
     ///
-    /// A put that is refused is repeated by the server's next look for requests.
+    /// A put that is refused is repeated when the server polls for requests the next time.
     ///
     /// ```
     /// # use farfield::Endpoint;

@@ -237,6 +237,10 @@ pub(crate) struct Layout {
 
 /// Bytes of a client's region before the slots.
 pub(crate) const REPLIES: usize = 64;
+/// The first of their words: not 0 once the server is closed.
+pub(crate) const CLOSED: usize = 0;
+/// The second: not 0 once the server knows this client.
+pub(crate) const KNOWN: usize = 8;
 
 impl Layout {
     pub(crate) fn new<Req: Value, Rep: Value>(options: &RpcOptions, places: usize, path: &str) -> Result<Layout> {
@@ -258,7 +262,7 @@ impl Layout {
         })
     }
 
-    /// The request of a slot, of those of all places one after the other.
+    /// The request of a slot, of those of all ranks one after the other.
     pub(crate) fn request_at(&self, slot: usize) -> usize {
         slot * self.request_stride
     }
@@ -269,7 +273,7 @@ impl Layout {
 }
 
 /// Bytes from slot to slot: an odd number of cache lines, so that the first lines of all slots lie in different sets of a cache.
-/// A server that looks for requests reads these.
+/// A server that polls for requests reads these.
 fn stride(words: usize) -> usize {
     (words.div_ceil(8) | 1).saturating_mul(64)
 }

@@ -6,11 +6,11 @@
 //! ```text
 //! region `requests` of the server                        region `replies` of a client
 //!   +0 ┌──────────────────────────────┐                    +0  ┌────────┐
-//!      │ place 0, slot 0              │                        │ closed │ 1 once the server is closed
-//!      │ place 0, slot 1              │                    +64 ├────────┴─────────────────────┐
-//!      │ …          `window` of them  │                        │ slot 0                       │
-//!      ├──────────────────────────────┤                        │ slot 1                       │
-//!      │ place 1, slot 0              │                        │ …                            │
+//!      │ rank 0, slot 0               │                        │ closed │ 1 once the server is closed
+//!      │ rank 0, slot 1               │                        │ known  │ 1 once the server knows this client
+//!      │ …          `window` of them  │                    +64 ├────────┴─────────────────────┐
+//!      ├──────────────────────────────┤                        │ slot 0, slot 1 …             │
+//!      │ rank 1, slot 0               │                        │ …                            │
 //!      │ …                            │                        └──────────────────────────────┘
 //!      └──────────────────────────────┘
 //!   a slot of either: hash (64) │ number (48), attempt (16) │ opening (64) │ words (32), values (32) │ values …
@@ -29,8 +29,8 @@
 //!
 //! *Openings.* A message names the opening of the client that it belongs to, by the address of the client's region. No two openings have an
 //! address in common: one that was freed is not given out again, and another incarnation of the node has another node number. When a
-//! client is opened, the nodes' service threads tell the server its address. The server handles messages of the present opening of each
-//! place alone, and begins to count anew with another one.
+//! client is opened, the nodes' service threads exchange its address, and the server's puts a word that it has it. The server handles messages of the present opening of each
+//! rank alone, and begins to count anew with another one.
 //!
 //! *A slot is used again* for the next call when its reply was read. A call that was given up leaves it: it is free when the reply is there,
 //! and before, if no other slot is free within a millisecond. Then the server may miss a call that was given up; it never takes one for another.
@@ -59,18 +59,18 @@
 //! | the server, for it | | 1 put |
 //! | [`Client::begin_batch`], [`Client::call_many`]: up to `batch_max` requests together | 1 | 1 put, and 1 put of the server; several such puts at once ring one doorbell |
 //! | each further 10 to 100 ms of a wait | | 1 put; if the server has answered, 1 put of it |
-//! | [`Server::try_serve`] and the waits of a server that find nothing | | none: a look at a word for each slot of each node with a client |
-//! | opening a client | | control messages of the service threads |
+//! | [`Server::try_serve`] and the waits of a server that find nothing | | none: they poll a word for each slot of each node with a client |
+//! | opening a client | | control messages of the service threads, and 1 put |
 //!
 //! Messages of up to 64 words and four requests need no memory but the endpoint's buffers, and a buffer of a batch. The server holds an uncontended lock of its node while it keeps
 //! the replies. A thread that waits for requests or replies spins for a moment, and then sleeps until a put wakes it; over RDMA it polls.
 //!
-//! Memory: with n places, window w and batches of b, the server has n · w slots of 32 bytes and b requests, and as much of its own for
+//! Memory: with n ranks, window w and batches of b, the server has n · w slots of 32 bytes and b requests, and as much of its own for
 //! the last replies; each client w slots of 40 bytes and b replies. Slots take an odd number of cache lines.
 //!
 //! # When a node dies, or leaves
 //!
-//! *A client's.* Requests that it has put are handled, or not. Its replies go nowhere. Its slots are the next client's of its place: a
+//! *A client's.* Requests that it has put are handled, or not. Its replies go nowhere. Its slots are the next client's of its rank: an
 //! opening of its own, with numbers from 1. The other clients notice nothing.
 //!
 //! *The server's.* A call that is under way ends with [`EffectUnknown`] as soon as nothing of the server can land any more, and its reply

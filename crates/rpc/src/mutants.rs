@@ -25,7 +25,7 @@ farfield_core::mutants! {
     ///
     /// *Scenario:* `rpc/client-leaves`.
     RPC_COUNTS_ON = "rpc-counts-on" in "Rpc":
-        "The calls of a client at the place of an earlier one are taken for repetitions of its calls.";
+        "The calls of a client at the rank of an earlier one are taken for repetitions of its calls.";
     /// *Missing:* the comparison of the opening: the late `NRW` of an earlier opening's request is served.
     ///
     /// *Scenario:* `rpc/opened-again`.
@@ -76,5 +76,5 @@ farfield_core::mutants! {
     ///
     /// *Scenario:* `rpc/closed`.
     RPC_CLOSED_SILENTLY = "rpc-closed-silently" in "Rpc":
-        "A server that is dropped tells no client.";
+        "A server that is dropped says so to no client.";
 }

@@ -45,7 +45,7 @@ pub(crate) struct Core {
     slots: Box<[ServerSlot]>,
     pub(crate) options: RpcOptions,
     layout: Layout,
-    /// Where the next look begins.
+    /// Where the next scan begins.
     next: Word,
     is_closed: Word,
     /// The service thread handles the requests, and no other thread.
@@ -81,7 +81,7 @@ pub(crate) struct Claim {
     pub(crate) values: usize,
 }
 
-/// What became of a message that was looked at.
+/// What became of a message that was polled.
 enum Found {
     /// A request that was not handled before.
     New(Claim),
@@ -91,7 +91,7 @@ enum Found {
     None,
 }
 
-/// What a look at all slots has achieved.
+/// What a scan of all slots has achieved.
 #[derive(Default)]
 pub(crate) struct Served {
     pub(crate) handled: usize,
@@ -175,16 +175,16 @@ impl Core {
         self.requests.words(self.layout.request_at(slot), self.layout.request_words)
     }
 
-    /// Looks at the slots of nodes with clients, from one on and round, until a look gives a value. It gets the slot, and the opening of its
+    /// Polls the slots of nodes with clients, from one on and round, until one gives a value. It gets the slot, and the opening of its
     /// node.
-    fn scan<T>(&self, first: usize, mut look: impl FnMut(usize, u64) -> Option<T>) -> Option<T> {
+    fn scan<T>(&self, first: usize, mut poll: impl FnMut(usize, u64) -> Option<T>) -> Option<T> {
         let (window, places) = (self.layout.window, self.openings.0.len());
         let (mut place, index) = (first / window, first % window);
         for turn in 0..=places {
             let opening = self.openings.0[place].load();
             if opening != 0 {
                 let slots = if turn == 0 { index } else { 0 }..if turn == places { index } else { window };
-                let found = slots.map(|index| place * window + index).find_map(|slot| look(slot, opening));
+                let found = slots.map(|index| place * window + index).find_map(|slot| poll(slot, opening));
                 if found.is_some() {
                     return found;
                 }
@@ -194,14 +194,14 @@ impl Core {
         None
     }
 
-    /// Whether a slot has another message than the last that was dealt with, and no thread has it: a look at one word, as a rule.
+    /// Whether a slot has another message than the last that was dealt with, and no thread has it: it reads one word, as a rule.
     #[inline]
     fn is_changed(&self, slot: usize) -> bool {
         let of = &self.slots[slot];
         self.requests.word(self.layout.request_at(slot) + 8 * CHECK).load() != of.done.load() && of.is_taken.load() == 0
     }
 
-    /// Whether a message is there that needs an answer. It reads words only, so that a look that finds nothing changes nothing.
+    /// Whether a message is there that needs an answer. It reads words only, so that a poll that finds nothing changes nothing.
     fn is_ready(&self, slot: usize, opening: u64, image: &mut Image) -> bool {
         if !self.is_changed(slot) {
             return false;
@@ -253,7 +253,7 @@ impl Core {
         Found::Old { is_refused }
     }
 
-    /// Another thread may take the slot's message. One that has looked meanwhile has seen that it is taken, and sleeps: its put has woken it
+    /// Another thread may take the slot's message. One that has polled meanwhile has seen that it is taken, and sleeps: its put has woken it
     /// too early, if another message has come.
     fn give_back(&self, slot: usize) {
         self.slots[slot].is_taken.store(0);
@@ -344,7 +344,7 @@ impl Core {
         requests.ok_or_else(|| self.answer(endpoint, claim, Replies::all(Status::Malformed, claim.values)))
     }
 
-    /// Answers a message that this thread has taken. Whether the put was refused: then a later look puts it again.
+    /// Answers a message that this thread has taken. Whether the put was refused: then a later scan puts it again.
     pub(crate) fn answer(&self, endpoint: &Endpoint, claim: Claim, mut replies: Replies) -> bool {
         replies.seal(claim.call, claim.opening);
         self.keep(claim, &replies.image);
@@ -355,7 +355,7 @@ impl Core {
         is_refused
     }
 
-    /// The message is not answered: the next thread that looks says so to the client.
+    /// The message is not answered: the next thread that scans says so to the client.
     pub(crate) fn give_up(&self, claim: Claim) {
         let mut replies = Replies::all(Status::None, claim.values);
         replies.seal(claim.call, claim.opening);
@@ -376,7 +376,7 @@ impl Core {
         self.give_back(claim.slot);
     }
 
-    /// Puts replies to the client. Whether that was refused, so that it has to be repeated. A client that is gone needs none.
+    /// Puts replies to the client. Whether that was refused, so that it has to be repeated. A dead or departed client needs none.
     fn put(&self, endpoint: &Endpoint, slot: usize, opening: u64, replies: &[u64]) -> bool {
         let to =
             RemotePtr::<u64>::from_packed(opening).byte_add(self.layout.reply_at(slot % self.layout.window) as u64);

@@ -88,7 +88,7 @@ impl Course {
         course
     }
 
-    /// Every call has had its effect as often as its caller was told.
+    /// Every call has had its effect as often as its caller knows.
     fn check(&self) {
         let done = self.effects.0.lock();
         for (id, ended) in self.ended.borrow().iter() {
@@ -116,13 +116,13 @@ impl Course {
         [self.next.get(), !self.next.get()]
     }
 
-    /// Notes how a call has ended. Whether its client goes on.
+    /// Notes how a call has ended. Whether its client continues.
     fn end(&self, ask: Ask, result: Result<Reply>, is_excused: bool) -> bool {
         let goes_on = result.is_ok();
         let ended = match result {
-            Ok(told) => {
-                assert_eq!((told[0], told[2]), (ask[0], told[0] ^ told[1]), "the reply to another call, or pieces");
-                Ended::Replied(told[1])
+            Ok(reply) => {
+                assert_eq!((reply[0], reply[2]), (ask[0], reply[0] ^ reply[1]), "the reply to another call, or pieces");
+                Ended::Replied(reply[1])
             }
             Err(error) => {
                 assert!(is_excused, "nothing has happened: {error}");

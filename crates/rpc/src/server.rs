@@ -13,7 +13,7 @@ use crate::incoming::Incoming;
 use crate::layout::{Image, Layout};
 use crate::options::RpcOptions;
 use crate::requests::{Claim, Core, Openings, Served};
-use crate::service::{Closing, Service};
+use crate::service::{Closing, Service, Welcome};
 
 /// Handles the requests of clients on other nodes.
 ///
@@ -221,7 +221,7 @@ impl<Req: Value, Rep: Value> Server<Req, Rep> {
             let claim = self.next(endpoint, deadline, &mut image).await?;
             let handled = self.core().handle::<Req, Rep>(endpoint, claim, &image, &mut handler);
             if handled.is_refused {
-                // This thread may not look again soon.
+                // This thread may not poll again soon.
                 self.core().wake();
             }
             if handled.count > 0 {
@@ -230,8 +230,7 @@ impl<Req: Value, Rep: Value> Server<Req, Rep> {
         }
     }
 
-    /// Handles the requests that are there, at most one put of each slot. The result is how many. It finds those of a client that has just
-    /// been opened when the service thread has heard of it, a moment later.
+    /// Handles the requests that are there, at most one put of each slot. The result is how many.
     ///
     /// ```
     /// # use farfield_rpc::{RpcOptions, Server};
@@ -309,7 +308,7 @@ impl<Req: Value, Rep: Value> Server<Req, Rep> {
         }
     }
 
-    /// Waits until a request is there; or a little, if the last look could not answer one.
+    /// Waits until a request is there; or a little, if the last scan could not answer one.
     async fn wait(
         &self,
         endpoint: &Endpoint,
@@ -347,8 +346,7 @@ fn open<Req: Value, Rep: Value>(node: &Node, path: &str, options: RpcOptions, is
             theirs.regions.iter().find(|region| region.0 == "replies" && region.2 == layout.replies_bytes as u64);
         let Some((_, opening, _)) = replies else { return };
         of_clients.opened(here.rank_of(from), from, *opening);
-        // A request may have come before.
-        here.fabric().wake_local();
+        here.add_poller(Box::new(Welcome(*opening)));
     };
     let builder = ObjectBuilder::new(node, path, "Rpc").layout(&described::<Req, Rep>(&options)).homes(&[node.id()]);
     let object = builder.regions(regions).on_connect(connected).open()?;

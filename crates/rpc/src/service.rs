@@ -1,12 +1,13 @@
-//! Requests that the service thread handles, and the word that a server is closed.
+//! Requests that the service thread handles, and its words to clients: that the server knows them, and that it is closed.
 
 use core::marker::PhantomData;
 use std::sync::Arc;
 
 use farfield_core::toolkit::{Poller, Progress};
 use farfield_core::{Endpoint, Value};
-use farfield_fabric::{NodeId, RemotePtr};
+use farfield_fabric::{self as fabric, NodeId, RemotePtr};
 
+use crate::layout::{CLOSED, KNOWN};
 use crate::requests::{Core, Openings};
 
 pub(crate) struct Service<Req, Rep, H> {
@@ -60,12 +61,25 @@ impl Poller for Closing {
     fn poll(&mut self, endpoint: &Endpoint) -> Progress {
         let openings = &self.openings;
         let left = self.left.get_or_insert_with(|| openings.all().collect());
-        left.retain(|opening| {
-            let client = RemotePtr::<u64>::from_packed(*opening);
-            let refused = endpoint.put_value(client, 1).detach().err();
-            // The members decide about a client that does not answer. A dead one needs no word.
-            refused.is_some_and(|error| error.is_refused() || error.is_unreachable() && !error.is_gone())
-        });
+        left.retain(|opening| !is_put(endpoint, *opening, CLOSED));
         if left.is_empty() { Progress::Done } else { Progress::Retry }
     }
+}
+
+/// Puts the word that the server knows a client, which waits for it when it is opened. So the server reads its requests from the first one on,
+/// and closes it.
+pub(crate) struct Welcome(pub(crate) u64);
+
+impl Poller for Welcome {
+    fn poll(&mut self, endpoint: &Endpoint) -> Progress {
+        if is_put(endpoint, self.0, KNOWN) { Progress::Done } else { Progress::Retry }
+    }
+}
+
+/// Puts a word to a client. False if it has to be put again.
+fn is_put(endpoint: &Endpoint, opening: u64, at: usize) -> bool {
+    let word = RemotePtr::<u64>::from_packed(opening).byte_add(at as u64);
+    // The members decide about a client that does not answer. A dead one needs no word.
+    let is_later = |error: fabric::Error| error.is_refused() || error.is_unreachable() && !error.is_gone();
+    !endpoint.put_value(word, 1).detach().is_err_and(is_later)
 }

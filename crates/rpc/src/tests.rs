@@ -270,7 +270,7 @@ fn a_handler_that_panics_ends_its_call_and_handles_it_once() {
     assert_eq!(eps[1].block_on(next.wait()).expect("a reply"), 8);
 }
 
-/// A client that goes leaves nothing to the next one of its node.
+/// A client that is closed leaves nothing to the next one of its node.
 #[test]
 fn clients_come_and_go() {
     let nodes = local_session(3).expect("a session");
