@@ -122,7 +122,7 @@ impl<K: TreeKey, V: Field> RomeKvThread<K, V> {
         let bounds = (range.start_bound().cloned(), range.end_bound().cloned());
         let partitions = self.store.partitions_of(range);
         if partitions.len() <= 1 {
-            return Ok(self.scan_of(range, is_backward).started(ep).await?);
+            return self.scan_of(range, is_backward).started(ep).await;
         }
         let (first, start) = (partitions.start, ep.now());
         let RomeKvThread { store, trees } = &mut *self;
