@@ -103,7 +103,7 @@ fn store(node: &Node, endpoint: &Endpoint) -> Result<()> {
                     }
                 }
             }
-            assert!(pairs.iter().any(|pair| *pair == (mine, round)));
+            assert!(pairs.contains(&(mine, round)));
             assert!(pairs.iter().any(|pair| *pair == (2 * KEYS + mine, round)));
             if round - since > 200 {
                 println!("{MEASURED}{since} rounds before the death; updates whose effect is unknown: {unknown}");
