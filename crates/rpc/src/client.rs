@@ -334,7 +334,7 @@ impl<Req: Value, Rep: Value> Client<Req, Rep> {
     /// reaches. Requests of different puts have no order.
     ///
     /// The result of each request is its own, as of [`Client::call`]. After the deadline nothing more is sent: the requests that are left
-    /// fail with [`NotSent`].
+    /// fail with [`NotSent`](crate::NotSent).
     ///
     /// ```
     /// # use farfield_rpc::{Client, RpcOptions, Server};
