@@ -112,7 +112,8 @@ impl<K: TreeKey, V: Field> Fetch<K, V> for Here<'_> {
                 let block = self.arena.block(active);
                 let mut words = vec![0; block.len()];
                 read_words(block, &mut words);
-                check(self.seat, self.ep)?;
+                let lease = self.seat.lease();
+                self.seat.check_here(self.ep).map_err(|idle| Error::custom(SnapshotExpired { idle, lease }))?;
                 let page: Page<&[u64], K, V> = Page::of(&words);
                 if page.version() <= self.version {
                     break Some(words.into());
