@@ -89,6 +89,7 @@ impl<K: TreeKey, V: Field> TreeReader<K, V> {
         let path = opened.object.path();
         loop {
             late_since(ep, start).of(path)?;
+            opened.object.check_current()?;
             let reading = Reading::begin(seat, ep, *known);
             let mut search = Search { opened, ep, seat: &mut *reading.0, cache, version: None };
             match search.leaf::<K, V>(key).await {
@@ -122,6 +123,7 @@ impl<K: TreeKey, V: Field> TreeReader<K, V> {
         let path = opened.object.path();
         loop {
             late_since(ep, start).of(path)?;
+            opened.object.check_current()?;
             let reading = Reading::begin(seat, ep, *known);
             let values = async {
                 let version = version_now(opened, ep, &mut *reading.0, ahead).await?;
@@ -207,6 +209,7 @@ impl<K: TreeKey, V: Field> TreeReader<K, V> {
         let path = opened.object.path();
         loop {
             late_since(ep, start).of(path)?;
+            opened.object.check_current()?;
             let reading = Reading::begin(seat, ep, *known);
             let pairs = async {
                 let version = version_now(opened, ep, &mut *reading.0, ahead).await?;
@@ -302,6 +305,7 @@ impl<K: TreeKey, V: Field> TreeReader<K, V> {
             let TreeReader { tree, seat, ahead, known, .. } = &mut *self;
             let path = tree.opened.object.path();
             late_since(ep, start).of(path)?;
+            tree.opened.object.check_current()?;
             let reading = Reading::begin(seat, ep, *known);
             match version_now(&tree.opened, ep, &mut *reading.0, ahead).await {
                 Ok(version) => {

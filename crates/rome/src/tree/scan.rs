@@ -407,6 +407,7 @@ impl<K: TreeKey, V: Field> LocalScan<'_, K, V> {
     /// [`SnapshotExpired`](crate::SnapshotExpired)
     pub fn next(&mut self, ep: &Endpoint, into: &mut Vec<(K, V)>) -> Result<bool> {
         let LocalScan { partition: Partition { tree, seat, .. }, cursor, version } = self;
+        tree.opened.object.check_current()?;
         let arena = Partition::<K, V>::arena(tree);
         let mut here = Here { arena, seat, ep, version: *version };
         ep.block_on(cursor.next(&mut here, into)).of(tree.opened.object.path())
@@ -594,6 +595,7 @@ impl<K: TreeKey, V: Field> Scan<'_, K, V> {
         let Scan { reader, cursor, version } = self;
         let mut there = reader.fetch(ep, *version);
         let path = there.opened.object.path();
+        there.opened.object.check_current()?;
         cursor.next(&mut there, into).await.of(path)
     }
 }
