@@ -279,8 +279,6 @@ impl Arena {
         if self.take(stash, blocks, slots) {
             return Ok(());
         }
-        // What is not enough for this caller may be for another one.
-        self.give_back(stash);
         let (start, deadline) = (ep.now(), ep.deadline());
         let mut pause = PAUSE_MIN;
         loop {
@@ -310,11 +308,6 @@ impl Arena {
     fn take(&self, stash: &mut Stash, blocks: usize, slots: usize) -> bool {
         let mut pool = self.pool.lock();
         let pool = &mut *pool;
-        let free = pool.blocks.len() + self.shape.blocks - pool.blocks_begun + stash.blocks.len();
-        let free_slots = pool.slots.len() + self.shape.slots - pool.slots_begun + stash.slots.len();
-        if free < blocks || free_slots < slots {
-            return false;
-        }
         while stash.blocks.len() < blocks {
             match pool.blocks.pop() {
                 Some(block) => stash.blocks.push(block),
@@ -548,16 +541,16 @@ mod tests {
     use super::*;
     use crate::{ObjectOptions, RomeObject};
 
-    fn with_arena(blocks: usize, test: impl FnOnce(&Arena)) {
+    fn with_arena(test: impl FnOnce(&Arena)) {
         let node = Node::builder().start().expect("a node");
-        let options = ObjectOptions { blocks, ..ObjectOptions::default() };
+        let options = ObjectOptions::default();
         let object = RomeObject::open(&node, "object", node.id(), options).expect("it is the owner");
         test(object.opened.arena().expect("it is the owner"));
     }
 
     #[test]
     fn a_panic_in_a_collection_forgets_no_reader() {
-        with_arena(4, |arena| {
+        with_arena(|arena| {
             let before = arena.watched.lock().len();
             let collect = || {
                 let watching = Watching::begin(arena);
@@ -565,20 +558,6 @@ mod tests {
             };
             assert!(catch_unwind(AssertUnwindSafe(collect)).is_err());
             assert_eq!((arena.watched.lock().len(), before), (2, 2));
-        });
-    }
-
-    #[test]
-    fn too_few_blocks_are_left_to_others() {
-        with_arena(4, |arena| {
-            let mut stash = Stash { blocks: Vec::new(), slots: Vec::new() };
-            assert!(!arena.take(&mut stash, 4, 0) && stash.blocks.is_empty());
-            assert!(!arena.take(&mut stash, 1, 1) && stash.blocks.is_empty());
-            assert!(arena.take(&mut stash, 2, 0) && stash.blocks.len() == 2);
-            let ep = arena.node.endpoint().expect("an endpoint");
-            ep.set_timeout(Duration::from_millis(1));
-            assert!(arena.fill(&ep, &mut stash, 4, 0).is_err() && stash.blocks.is_empty());
-            assert_eq!(arena.free_and_waiting(), (3, 0));
         });
     }
 }
