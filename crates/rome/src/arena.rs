@@ -418,7 +418,7 @@ impl Arena {
 
     /// The version from which on readers need what was replaced.
     fn needed_from(&self, ep: &Endpoint) -> Result<u64> {
-        let mut watched = core::mem::take(&mut *self.watched.lock());
+        let mut watching = Watching::begin(self);
         // It is in memory, since atomics change it. What is read next is read after it (`CR → CR`, `CR → NRR`): a reader that has not announced
         // itself by then finds it, or a later one.
         let stable = self.stable();
@@ -441,7 +441,7 @@ impl Arena {
         };
         let asked = ep.now();
         let mut gets = Vec::new();
-        for (rank, of) in watched.iter_mut().enumerate() {
+        for (rank, of) in watching.nodes.iter_mut().enumerate() {
             let pointer = if rank == self.shape.ranks {
                 self.own.pointer().packed()
             } else {
@@ -462,10 +462,7 @@ impl Arena {
         for (of, at, get) in gets {
             let words = match get.and_then(|get| get.wait()) {
                 Ok(words) => Some(words.to_vec()),
-                Err(error) if matches!(error.kind(), fabric::ErrorKind::Fenced) => {
-                    *self.watched.lock() = watched;
-                    return Err(error.into());
-                }
+                Err(error) if matches!(error.kind(), fabric::ErrorKind::Fenced) => return Err(error.into()),
                 // It has closed the object, or has left.
                 Err(error)
                     if matches!(error.kind(), fabric::ErrorKind::Freed { .. } | fabric::ErrorKind::PeerLeft { .. }) =>
@@ -486,9 +483,7 @@ impl Arena {
             }
         }
         *self.spare.lock() = spare;
-        let from = if is_known { from } else { 0 };
-        *self.watched.lock() = watched;
-        Ok(from)
+        Ok(if is_known { from } else { 0 })
     }
 }
 
@@ -498,6 +493,24 @@ struct Collecting<'a>(&'a Arena);
 impl Drop for Collecting<'_> {
     fn drop(&mut self) {
         self.0.collects.store(0);
+    }
+}
+
+/// What a collection remembers, which the next one finds again however this one ends, also by a panic.
+struct Watching<'a> {
+    arena: &'a Arena,
+    nodes: Vec<WatchedNode>,
+}
+
+impl Watching<'_> {
+    fn begin(arena: &Arena) -> Watching<'_> {
+        Watching { arena, nodes: core::mem::take(&mut *arena.watched.lock()) }
+    }
+}
+
+impl Drop for Watching<'_> {
+    fn drop(&mut self) {
+        *self.arena.watched.lock() = core::mem::take(&mut self.nodes);
     }
 }
 
@@ -537,5 +550,33 @@ impl SlotLock<'_> {
     #[inline]
     pub(crate) fn last_version(&self) -> u64 {
         self.side[LAST_VERSION].load()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::panic::{AssertUnwindSafe, catch_unwind};
+
+    use super::*;
+    use crate::{ObjectOptions, RomeObject};
+
+    fn with_arena(test: impl FnOnce(&Arena)) {
+        let node = Node::builder().start().expect("a node");
+        let options = ObjectOptions::default();
+        let object = RomeObject::open(&node, "object", node.id(), options).expect("it is the owner");
+        test(object.opened.arena().expect("it is the owner"));
+    }
+
+    #[test]
+    fn a_panic_in_a_collection_forgets_no_reader() {
+        with_arena(|arena| {
+            let before = arena.watched.lock().len();
+            let collect = || {
+                let watching = Watching::begin(arena);
+                assert_eq!(watching.nodes.len(), 0, "seats are of a rank at least");
+            };
+            assert!(catch_unwind(AssertUnwindSafe(collect)).is_err());
+            assert_eq!((arena.watched.lock().len(), before), (2, 2));
+        });
     }
 }

@@ -38,7 +38,7 @@ pub struct MemoryFull {
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[error(
-    "the snapshot has expired: nothing was read for {idle:?}, and its owner keeps it for {lease:?}; begin a new scan"
+    "the snapshot has expired: nothing was read for {idle:?}, more than a quarter of the `lease` of {lease:?}; begin a new scan"
 )]
 pub struct SnapshotExpired {
     /// How long the scan had made no progress.

@@ -190,6 +190,7 @@ impl ObjectWriter {
         let ObjectWriter { object, stash, words, .. } = self;
         let path = object.opened.object.path();
         let (max_bytes, arena) = (object.options.bytes, object.opened.arena()?);
+        object.opened.object.check_current()?;
         words.clear();
         for (offset, bytes) in patches {
             let end = offset.saturating_add(bytes.len());
@@ -343,6 +344,7 @@ impl ObjectReader {
         let start = ep.now();
         loop {
             late_since(ep, start).of(path)?;
+            opened.object.check_current()?;
             let reading = Reading::begin(seat, ep, *known);
             let active = ep.get(opened.slot_at(0)).await.map_err(Error::from).of(path)?;
             let active = Active::of(active).ok_or_else(no_state).of(path)?;
@@ -375,7 +377,7 @@ pub(crate) fn late_since(ep: &Endpoint, start: Instant) -> Result<()> {
     if waited <= ep.timeout() {
         return Ok(());
     }
-    let what = "a read that this thread does not stop in the middle of".into();
+    let what = "a read: in each attempt this thread was stopped for more than a quarter of the `lease`".into();
     Err(ErrorKind::Timeout { what, waited, missing: Vec::new() }.into())
 }
 

@@ -55,7 +55,7 @@ pub struct TreeOptions {
     /// Records in the log of a leaf, from 1 to one less than `pairs`. A full log is merged into a new base. Default: 24.
     pub records: usize,
     /// Memory, in nodes of the tree: a node has `pairs / 2` to `pairs` pairs where they are inserted in a random order. What was replaced
-    /// lately, and may still be read, takes room, too. Default: 4096.
+    /// lately, and may still be read, takes room, too, and each [`Partition`](crate::Partition) has up to 3 at hand. Default: 4096.
     pub blocks: usize,
     /// How many readers and writers a node of the session may have at a time. Default: 64.
     pub seats: usize,

@@ -173,6 +173,20 @@ impl Seat {
         Ok(())
     }
 
+    /// [`Seat::check`] for reads by the processor.
+    ///
+    /// # Errors
+    /// As of that one.
+    pub(crate) fn check_here(&mut self, ep: &Endpoint) -> core::result::Result<(), Duration> {
+        let counter = self.counter;
+        self.check(ep)?;
+        if self.counter != counter {
+            // The next reads are after the rise, as in `announce_firm`.
+            memory_fence();
+        }
+        Ok(())
+    }
+
     pub(crate) fn lease(&self) -> Duration {
         self.seats.lease
     }

@@ -365,6 +365,9 @@ impl<K: TreeKey, V: Field> Partition<K, V> {
 
     /// Changes a key as a function of its value says, which may be called again. The value before.
     ///
+    /// The leaf with the key is locked while the function is called. It must not block, since changes of keys nearby and the reuse of memory
+    /// wait for it, and must not call another [`Partition`] of this tree, since that may wait for the same lock for ever.
+    ///
     /// ```
     /// # use farfield_rome::{Change, RomeTree, TreeOptions};
     /// # let node = farfield::Node::builder().start()?;

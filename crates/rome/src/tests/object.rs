@@ -86,3 +86,31 @@ fn readers_see_whole_values_while_writers_write() {
     let reads = nodes[1].spawn("reads", read).expect("a thread");
     threads.into_iter().chain([reads]).for_each(|thread| thread.join().expect("no panic"));
 }
+
+#[test]
+fn a_handle_that_was_reopened_does_nothing() {
+    let (nodes, eps) = session(1);
+    let (node, ep, owner) = (&nodes[0], &eps[0], nodes[0].id());
+    let is_stale = |error: farfield_core::Error| assert!(matches!(error.kind(), ErrorKind::Reopened { .. }), "{error}");
+    let object = RomeObject::open(node, "object", owner, ObjectOptions::default()).expect("it is the owner");
+    let (mut writer, mut reader) = (object.writer().expect("a seat"), object.reader().expect("a seat"));
+    writer.write(ep, &[1; 8]).expect("it is current");
+    let again = node.reopen("object", |again| RomeObject::open(node, again.path(), owner, ObjectOptions::default()));
+    let again = again.expect("no other node has it");
+    is_stale(writer.write(ep, &[2; 8]).expect_err("it is stale"));
+    is_stale(ep.block_on(reader.read(ep, &mut Vec::new())).expect_err("it is stale"));
+    again.writer().expect("a seat").write(ep, &[3; 8]).expect("it is current");
+
+    let open = |path: &str| RomeTree::<u64, u64>::open(node, path, owner, TreeOptions::default());
+    let tree = open("tree").expect("it is the owner");
+    let (mut partition, mut reader) = (tree.partition().expect("a seat"), tree.reader().expect("a seat"));
+    partition.put(ep, 1, 1).expect("it is current");
+    let _again = node.reopen("tree", |again| open(again.path())).expect("no other node has it");
+    is_stale(partition.put(ep, 1, 2).expect_err("it is stale"));
+    is_stale(partition.load(ep, [(1, 1)]).expect_err("it is stale"));
+    is_stale(partition.range(ep, .., 1).expect_err("it is stale"));
+    is_stale(ep.block_on(reader.get(ep, &1)).expect_err("it is stale"));
+    is_stale(ep.block_on(reader.multi_get(ep, &[1])).expect_err("it is stale"));
+    is_stale(ep.block_on(reader.range(ep, .., 1)).expect_err("it is stale"));
+    is_stale(ep.block_on(async { reader.scan(ep, ..).await.map(drop) }).expect_err("it is stale"));
+}

@@ -237,3 +237,74 @@ fn pairs_out_of_order_are_not_loaded() {
         }
     }
 }
+
+/// The slots of nodes that a reader remembers are those of other nodes again and again.
+#[test]
+fn a_reader_with_old_nodes_reads_what_is_there() {
+    let (nodes, eps) = session(2);
+    let trees = open::<u64, u64>(&nodes, options(4, 2, 120));
+    let mut partition = trees[0].partition().expect("a seat");
+    let mut readers: Vec<_> = (0..4).map(|_| trees[1].reader().expect("a seat")).collect();
+    let (mut map, mut random) = (BTreeMap::new(), 7u64);
+    let mut next = |below: u64| {
+        random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (random >> 33) % below
+    };
+    for round in 0..400 {
+        // Much is deleted, and some other part grows.
+        let (low, len) = (next(180), 20 + next(60));
+        for key in 0..240 {
+            let is_in = (low..low + len).contains(&key);
+            if is_in && map.insert(key, round).is_none() {
+                partition.put(&eps[0], key, round).expect("there is room");
+            } else if is_in {
+                assert!(partition.update(&eps[0], key, round).expect("there is room"));
+            } else if next(8) != 0 && map.remove(&key).is_some() {
+                partition.delete(&eps[0], &key).expect("there is room");
+            }
+        }
+        // One reader often reads, and another one seldom.
+        for (at, reader) in readers.iter_mut().enumerate().filter(|(at, _)| round % [1, 2, 5, 11][*at] == 0) {
+            let key = next(240);
+            let pairs = |pairs: Vec<(u64, u64)>| pairs;
+            let expected = pairs(map.range(..=key).rev().map(|(key, value)| (*key, *value)).take(9).collect());
+            let back = eps[1].block_on(reader.range_back(&eps[1], ..=key, 9)).expect("the owner lives");
+            assert_eq!(back, expected, "round {round}, reader {at}, back from {key}");
+            let expected = pairs(map.range(key..).map(|(key, value)| (*key, *value)).take(9).collect());
+            let ahead = eps[1].block_on(reader.range(&eps[1], key.., 9)).expect("the owner lives");
+            assert_eq!(ahead, expected, "round {round}, reader {at}, from {key}");
+            let key = next(240);
+            assert_eq!(eps[1].block_on(reader.get(&eps[1], &key)).expect("the owner lives"), map.get(&key).copied());
+            let last = eps[1].block_on(reader.last(&eps[1])).expect("the owner lives");
+            assert_eq!(last, map.last_key_value().map(|(key, value)| (*key, *value)));
+        }
+    }
+}
+
+#[test]
+fn a_reader_with_old_nodes_takes_few_steps() {
+    let (nodes, eps) = session(2);
+    let trees = open::<u64, u64>(&nodes, options(16, 4, 4000));
+    let (mut partition, mut reader) = (trees[0].partition().expect("a seat"), trees[1].reader().expect("a seat"));
+    for end in [40, 20_000] {
+        let start = if end == 40 { 0 } else { 40 };
+        for key in start..end {
+            assert!(partition.insert(&eps[0], key, key).expect("there is room"));
+        }
+        let (last, counts) = eps[1].block_on(eps[1].counted(reader.last(&eps[1])));
+        assert_eq!(last.expect("the owner lives"), Some((end - 1, end - 1)));
+        assert!(counts.round_trips < 40, "{} round trips for the last of {end} pairs", counts.round_trips);
+    }
+    // Its root names one leaf for most of them.
+    let mut reader = trees[1].reader().expect("a seat");
+    for key in 0..19_960 {
+        partition.delete(&eps[0], &key).expect("there is room");
+    }
+    assert_eq!(eps[1].block_on(reader.range(&eps[1], .., 1000)).expect("the owner lives").len(), 40);
+    for key in 0..19_960 {
+        partition.put(&eps[0], key, key).expect("there is room");
+    }
+    let (all, counts) = eps[1].block_on(eps[1].counted(reader.range(&eps[1], .., 20_000)));
+    assert_eq!(all.expect("the owner lives").len(), 20_000);
+    assert!(counts.round_trips < 400, "{} round trips for 20,000 pairs", counts.round_trips);
+}

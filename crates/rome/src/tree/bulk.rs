@@ -32,6 +32,7 @@ impl<K: TreeKey, V: Field> Partition<K, V> {
     pub fn load(&mut self, ep: &Endpoint, pairs: impl IntoIterator<Item = (K, V)>) -> Result<()> {
         let Partition { tree, seat, words, .. } = self;
         let (arena, options) = (Self::arena(tree), &tree.options);
+        tree.opened.object.check_current()?;
         let mut stash = Stash { blocks: Vec::new(), slots: Vec::new() };
         let store = Store { ep, pairs: options.pairs, stash: &mut stash, words };
         let mut load =

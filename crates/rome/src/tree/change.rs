@@ -185,6 +185,7 @@ impl<K: TreeKey, V: Field> Partition<K, V> {
         loop {
             let Partition { tree, seat, stash, words, pairs, .. } = self;
             let (arena, options) = (Self::arena(tree), &tree.options);
+            tree.opened.object.check_current()?;
             let locked = lock(arena, seat, ep, key, 0).expect("there are always leaves");
             let page: Page<_, K, V> = locked.page(arena);
             let before = page.get(key, u64::MAX);

@@ -46,6 +46,33 @@ impl Cache {
     }
 }
 
+/// How a search comes to a node. With cached ones it goes through nodes of different moments, and a slot may have been given to another node
+/// between them. A search that takes only these steps ends: each leads down by a level, or to the right.
+#[derive(Clone, Copy)]
+pub(super) enum Step<K> {
+    /// It begins there.
+    First,
+    /// From a node on this level.
+    Down(u8),
+    /// From a node on this level, with this high fence.
+    Right(u8, Option<K>),
+}
+
+impl<K: TreeKey> Step<K> {
+    pub(super) fn right<V: Field>(page: Page<&[u64], K, V>) -> Step<K> {
+        Step::Right(page.level(), page.high())
+    }
+
+    /// Whether it can be that node.
+    pub(super) fn leads_to<V: Field>(self, page: Page<&[u64], K, V>) -> bool {
+        match self {
+            Step::First => true,
+            Step::Down(level) => page.level() + 1 == level,
+            Step::Right(level, high) => page.level() == level && high.is_some_and(|high| page.low() >= high),
+        }
+    }
+}
+
 /// A source of nodes as of one version, which is announced.
 pub(super) trait Fetch<K, V> {
     fn version(&self) -> u64;
@@ -85,7 +112,8 @@ impl<K: TreeKey, V: Field> Fetch<K, V> for Here<'_> {
                 let block = self.arena.block(active);
                 let mut words = vec![0; block.len()];
                 read_words(block, &mut words);
-                check(self.seat, self.ep)?;
+                let lease = self.seat.lease();
+                self.seat.check_here(self.ep).map_err(|idle| Error::custom(SnapshotExpired { idle, lease }))?;
                 let page: Page<&[u64], K, V> = Page::of(&words);
                 if page.version() <= self.version {
                     break Some(words.into());

@@ -15,7 +15,7 @@ use std::collections::BTreeMap;
 use farfield_core::toolkit::ErrorContext;
 use farfield_core::{Endpoint, Error, Result};
 
-use super::fetch::{Cache, Fetch, Node, There, check, corrupt};
+use super::fetch::{Cache, Fetch, Node, Step, There, check, corrupt};
 use super::scan::{Cursor, Edge, Scan, Side, WINDOW_MAX, some};
 use super::{ROOT, RomeTree};
 use crate::errors::SnapshotExpired;
@@ -57,7 +57,7 @@ pub struct TreeReader<K, V> {
 type Found = (Node, u64);
 
 /// How many right siblings a search from a cached node follows.
-const MOVES_MAX: usize = 2;
+pub(super) const MOVES_MAX: usize = 2;
 
 impl<K: TreeKey, V: Field> TreeReader<K, V> {
     pub(super) fn new(tree: RomeTree<K, V>, seat: Seat) -> TreeReader<K, V> {
@@ -89,6 +89,7 @@ impl<K: TreeKey, V: Field> TreeReader<K, V> {
         let path = opened.object.path();
         loop {
             late_since(ep, start).of(path)?;
+            opened.object.check_current()?;
             let reading = Reading::begin(seat, ep, *known);
             let mut search = Search { opened, ep, seat: &mut *reading.0, cache, version: None };
             match search.leaf::<K, V>(key).await {
@@ -122,6 +123,7 @@ impl<K: TreeKey, V: Field> TreeReader<K, V> {
         let path = opened.object.path();
         loop {
             late_since(ep, start).of(path)?;
+            opened.object.check_current()?;
             let reading = Reading::begin(seat, ep, *known);
             let values = async {
                 let version = version_now(opened, ep, &mut *reading.0, ahead).await?;
@@ -207,6 +209,7 @@ impl<K: TreeKey, V: Field> TreeReader<K, V> {
         let path = opened.object.path();
         loop {
             late_since(ep, start).of(path)?;
+            opened.object.check_current()?;
             let reading = Reading::begin(seat, ep, *known);
             let pairs = async {
                 let version = version_now(opened, ep, &mut *reading.0, ahead).await?;
@@ -302,6 +305,7 @@ impl<K: TreeKey, V: Field> TreeReader<K, V> {
             let TreeReader { tree, seat, ahead, known, .. } = &mut *self;
             let path = tree.opened.object.path();
             late_since(ep, start).of(path)?;
+            tree.opened.object.check_current()?;
             let reading = Reading::begin(seat, ep, *known);
             match version_now(&tree.opened, ep, &mut *reading.0, ahead).await {
                 Ok(version) => {
@@ -331,15 +335,16 @@ async fn version_now(opened: &Opened, ep: &Endpoint, seat: &mut Seat, ahead: &mu
 
 /// The slot that cached nodes lead to, and the one that has named it.
 fn cached<K: TreeKey>(cache: &Cache, key: &K) -> (u32, Option<u32>) {
-    let (mut slot, mut parent) = (ROOT, None);
+    let (mut slot, mut parent, mut step) = (ROOT, None, Step::First);
     while let Some(node) = cache.get(slot) {
         let page: Page<&[u64], K, u64> = Page::of(node);
         match (Edge::At(*key).side(page), page.right()) {
+            _ if !step.leads_to(page) => return (ROOT, None),
             (Side::Inside, _) => {
-                parent = Some(slot);
+                (parent, step) = (Some(slot), Step::Down(page.level()));
                 slot = page.value(page.child_at(key)) as u32;
             }
-            (Side::Right, Some(right)) => slot = right,
+            (Side::Right, Some(right)) => (slot, step) = (right, Step::right(page)),
             _ => return (ROOT, None),
         }
     }
@@ -427,5 +432,39 @@ impl Search<'_> {
             word = page.previous();
         }
         Ok(None)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use farfield_fabric::Word;
+
+    use super::*;
+    use crate::page::Draft;
+
+    /// A node of a level with this range and one child.
+    fn node(level: u8, low: u64, high: Option<u64>, right: Option<u32>, child: u32) -> Node {
+        let block: Vec<Word> = (0..64).map(|_| Word::new(0)).collect();
+        let pairs = [(low, u64::from(child))];
+        let draft = Draft { level, is_tombstone: false, previous: 0, right, low, high, pairs: &pairs };
+        let end = draft.write(&block, &mut Vec::new());
+        block[..end].iter().map(Word::load).collect()
+    }
+
+    /// Slot 2 was of a leaf when node 1 was read, and is of a node above that one now.
+    #[test]
+    fn a_search_among_nodes_of_different_moments_ends() {
+        let mut cache = Cache::default();
+        cache.keep(ROOT, &node(2, 0, None, None, 1));
+        cache.keep(1, &node(1, 0, Some(100), None, 2));
+        assert_eq!(cached(&cache, &12u64), (2, Some(1)));
+        cache.keep(2, &node(2, 0, Some(50), None, 1));
+        assert_eq!(cached(&cache, &12u64), (ROOT, None));
+        // Two nodes that name each other as right siblings.
+        cache.keep(1, &node(1, 0, Some(10), Some(3), 2));
+        cache.keep(3, &node(1, 0, Some(10), Some(1), 2));
+        assert_eq!(cached(&cache, &12u64), (ROOT, None));
+        cache.keep(3, &node(1, 10, Some(20), Some(1), 4));
+        assert_eq!(cached(&cache, &12u64), (4, Some(3)));
     }
 }

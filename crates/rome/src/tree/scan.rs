@@ -10,8 +10,8 @@ use std::collections::VecDeque;
 use farfield_core::toolkit::ErrorContext;
 use farfield_core::{Endpoint, Result};
 
-use super::fetch::{Fetch, Here, Node, corrupt};
-use super::reader::TreeReader;
+use super::fetch::{Fetch, Here, Node, Step, corrupt};
+use super::reader::{MOVES_MAX, TreeReader};
 use super::{Partition, ROOT};
 use crate::field::{Field, TreeKey};
 use crate::page::Page;
@@ -77,6 +77,10 @@ pub(crate) struct Cursor<K, V> {
     parent: Option<u32>,
     /// That one is as of the version.
     is_fresh: bool,
+    /// A leaf was taken since the last descent. Otherwise what cached nodes say leads nowhere, and they are not asked again.
+    has_taken: bool,
+    /// How often a leaf had to be looked for, since cached nodes have named the leaves; none if the nodes are as of the version.
+    moves: Option<usize>,
     is_done: bool,
     /// How many leaves to read at a time.
     window: usize,
@@ -109,6 +113,8 @@ impl<K: TreeKey, V: Field> Cursor<K, V> {
             sibling: None,
             parent: None,
             is_fresh: false,
+            has_taken: true,
+            moves: None,
             is_done,
             window,
             kind,
@@ -132,7 +138,7 @@ impl<K: TreeKey, V: Field> Cursor<K, V> {
             return Ok(false);
         }
         if self.queue.is_empty() {
-            self.descend(fetch, true).await?;
+            self.descend(fetch, self.has_taken).await?;
         }
         let mut slots: Vec<u32> = self.queue.drain(..self.window.min(self.queue.len())).collect();
         let mut ahead: Vec<u32> = self.queue.iter().copied().take(self.window).collect();
@@ -155,18 +161,26 @@ impl<K: TreeKey, V: Field> Cursor<K, V> {
         while let Some((slot, node)) = rest.next()
             && !self.is_done
         {
-            match self.take(slot, node.as_deref(), version, into) {
-                Next::Taken | Next::Passed => {}
+            let next = match self.take(slot, node.as_deref(), version, into) {
+                Next::Before(..) if self.moves.is_some_and(|moves| moves >= MOVES_MAX) => Next::Stale,
+                next => next,
+            };
+            match next {
+                Next::Taken => {}
+                Next::Passed if !self.is_fresh => {}
                 Next::Before(first, second) => {
+                    self.moves = self.moves.map(|moves| moves + 1);
                     rest.rev().for_each(|(slot, _)| self.queue.push_front(slot));
-                    second.into_iter().chain([first]).for_each(|slot| self.queue.push_front(slot));
+                    // Where the leaf before it was merged away, the one that comes next is in the queue already.
+                    let first = Some(first).filter(|first| second.is_some() || self.queue.front() != Some(first));
+                    second.into_iter().chain(first).for_each(|slot| self.queue.push_front(slot));
                     if let (Some(cache), Some(parent)) = (fetch.cache(), self.parent) {
                         cache.forget(parent);
                     }
                     break;
                 }
-                Next::Stale if self.is_fresh => return Err(corrupt()),
-                Next::Stale => {
+                Next::Stale | Next::Passed if self.is_fresh => return Err(corrupt()),
+                Next::Stale | Next::Passed => {
                     self.queue.clear();
                     self.descend(fetch, false).await?;
                     break;
@@ -226,7 +240,7 @@ impl<K: TreeKey, V: Field> Cursor<K, V> {
         }
         let fence = if self.is_backward { Some(leaf.low()) } else { leaf.high() };
         self.link = leaf.right();
-        self.is_fresh = false;
+        (self.is_fresh, self.has_taken) = (false, true);
         match fence {
             Some(fence) if !self.is_beyond(&fence) => {
                 self.edge = if self.is_backward { Edge::Below(fence) } else { Edge::At(fence) };
@@ -249,7 +263,9 @@ impl<K: TreeKey, V: Field> Cursor<K, V> {
 
     /// Finds the next leaves. Without cached nodes the first of them is right, or its right siblings are.
     async fn descend<F: Fetch<K, V>>(&mut self, fetch: &mut F, mut uses_cache: bool) -> Result<()> {
-        let mut slot = ROOT;
+        uses_cache &= fetch.cache().is_some();
+        let (mut slot, mut step, mut moves) = (ROOT, Step::First, 0);
+        self.has_taken = false;
         loop {
             let cached = fetch.cache().filter(|_| uses_cache).and_then(|cache| cache.get(slot).cloned());
             let is_cached = cached.is_some();
@@ -258,13 +274,19 @@ impl<K: TreeKey, V: Field> Cursor<K, V> {
                 None => fetch.nodes(&[slot], &[]).await?.pop().flatten(),
             };
             let page: Option<Copied<'_, K, V>> = node.as_deref().map(Page::of);
-            let side = page.filter(|page| !page.is_tombstone()).map(|page| (page, self.edge.side(page)));
+            let page = page.filter(|page| !page.is_tombstone() && step.leads_to(*page));
+            let side = page.map(|page| (page, self.edge.side(page)));
             match (side, &node) {
-                (Some((page, Side::Right)), _) => slot = page.right().ok_or_else(corrupt)?,
+                (Some((page, Side::Right)), _) if !uses_cache || moves < MOVES_MAX => {
+                    moves += usize::from(!is_cached);
+                    slot = page.right().ok_or_else(corrupt)?;
+                    step = Step::right(page);
+                }
                 (Some((page, Side::Inside)), Some(node)) => {
                     if page.level() == 0 {
                         self.queue.push_back(slot);
                         (self.is_fresh, self.parent, self.sibling) = (!uses_cache, None, None);
+                        self.moves = uses_cache.then_some(0);
                         return Ok(());
                     }
                     if let (false, Some(cache)) = (is_cached, fetch.cache()) {
@@ -275,15 +297,17 @@ impl<K: TreeKey, V: Field> Cursor<K, V> {
                     if page.level() == 1 {
                         self.enqueue(inner, at);
                         (self.is_fresh, self.parent) = (!uses_cache, Some(slot));
+                        self.moves = uses_cache.then_some(0);
                         return Ok(());
                     }
                     slot = inner.value(at) as u32;
+                    step = Step::Down(page.level());
                 }
                 _ if uses_cache => {
                     if let Some(cache) = fetch.cache() {
                         cache.clear();
                     }
-                    (uses_cache, slot) = (false, ROOT);
+                    (uses_cache, slot, step) = (false, ROOT, Step::First);
                 }
                 _ => return Err(corrupt()),
             }
@@ -383,6 +407,7 @@ impl<K: TreeKey, V: Field> LocalScan<'_, K, V> {
     /// [`SnapshotExpired`](crate::SnapshotExpired)
     pub fn next(&mut self, ep: &Endpoint, into: &mut Vec<(K, V)>) -> Result<bool> {
         let LocalScan { partition: Partition { tree, seat, .. }, cursor, version } = self;
+        tree.opened.object.check_current()?;
         let arena = Partition::<K, V>::arena(tree);
         let mut here = Here { arena, seat, ep, version: *version };
         ep.block_on(cursor.next(&mut here, into)).of(tree.opened.object.path())
@@ -570,6 +595,7 @@ impl<K: TreeKey, V: Field> Scan<'_, K, V> {
         let Scan { reader, cursor, version } = self;
         let mut there = reader.fetch(ep, *version);
         let path = there.opened.object.path();
+        there.opened.object.check_current()?;
         cursor.next(&mut there, into).await.of(path)
     }
 }
