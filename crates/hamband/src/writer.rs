@@ -166,7 +166,7 @@ impl<T: DataType> Writer<T> {
             } else {
                 again = forward.step(commands, endpoint, &view, &bytes)?;
             }
-            {
+            let (changes, watch) = {
                 let mut local = shared.local.lock();
                 let some = local.drain()?.some;
                 shared.note(some);
@@ -176,9 +176,7 @@ impl<T: DataType> Writer<T> {
                 if let (false, Some(answer), Some(leader)) = (view.leads, answer(), view.leader) {
                     return self.refusal(&local, leader, &answer).map(Err);
                 }
-            }
-            let (changes, watch) = {
-                let mut local = shared.local.lock();
+                // It has to wait, and only a wait needs the words that change.
                 let (some, watch) = local.drain_and_watch()?;
                 let changes = shared.note(some);
                 if let Some(ended) = ended(&local) {

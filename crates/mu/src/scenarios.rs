@@ -17,10 +17,11 @@ use std::time::Duration;
 use farfield_check::parts::Excuse;
 use farfield_check::scenarios::with_slow;
 use farfield_check::{Cluster, Faults, Scenario, choose};
+use farfield_core::history::Recorder;
 use farfield_core::{Endpoint, Error, Result};
 use farfield_fabric::DeathRule;
 
-use self::histories::{Calls, LogAnswer, LogCall, LogModel};
+use self::histories::{LogAnswer, LogCall, LogModel};
 use crate::{LogFull, LogOptions, LogReader, NotLeader, OutcomeUnknown, Proposer, ReplicatedLog};
 
 /// All of them.
@@ -57,7 +58,7 @@ const WORDS: usize = 2;
 /// The history of all nodes, as an outside observer knows it.
 #[derive(Default)]
 struct History {
-    calls: Calls<LogModel>,
+    calls: Recorder<LogModel>,
     /// Nodes ask to lead, so an entry may be lost without a fault.
     is_contested: Cell<bool>,
     /// Entries that may still be proposed.

@@ -16,7 +16,7 @@ use farfield_fabric::{Instant, NodeId, Word, memory_fence, read_words, write_wor
 
 use crate::arena::{Arena, Replaced, Stash};
 use crate::layout::Active;
-use crate::open::{Opened, open};
+use crate::open::{Opened, Plan, open};
 use crate::options::ObjectOptions;
 use crate::seats::Seat;
 
@@ -64,11 +64,11 @@ impl RomeObject {
     /// The owner is missing, dead or departed, or opens it differently; no memory; invalid options.
     pub fn open(node: &Node, path: &str, owner: NodeId, options: ObjectOptions) -> Result<RomeObject> {
         let shape = options.shape(node).of(path)?;
-        let seats = (options.seats, options.lease);
+        let plan = Plan { owner, shape, seats: options.seats, lease: options.lease };
         let base_end = BASE + options.bytes.div_ceil(8);
         // The memory is zero, and so is the value.
         let first = |_: &_| base_end;
-        let opened = open(node, path, "RomeObject", owner, shape, seats, &format!("{options:?}"), first)?;
+        let opened = open(node, path, "RomeObject", plan, &format!("{options:?}"), first)?;
         Ok(RomeObject { opened: Arc::new(opened), options })
     }
 

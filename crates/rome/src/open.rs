@@ -22,21 +22,28 @@ pub(crate) struct Opened {
     memory: RemotePtr<u64>,
 }
 
+/// Where an object lies, and what it has.
+pub(crate) struct Plan {
+    pub(crate) owner: NodeId,
+    pub(crate) shape: Shape,
+    /// Readers and writers of each node.
+    pub(crate) seats: usize,
+    pub(crate) lease: Duration,
+}
+
 /// Opens an object of the owner, which lies on that one; others open it whenever they like. `first` writes the state of its first slot into a block, and returns its words.
-#[allow(clippy::too_many_arguments, reason = "they are of two callers")]
 pub(crate) fn open(
     node: &Node,
     path: &str,
     kind: &'static str,
-    owner: NodeId,
-    shape: Shape,
-    seats: (usize, Duration),
+    plan: Plan,
     layout: &str,
     first: impl FnOnce(&[Word]) -> usize,
 ) -> Result<Opened> {
+    let Plan { owner, shape, seats, lease } = plan;
     let memory_bytes = shape.bytes("`blocks`").of(path)?;
     let mut regions = Regions::new(node);
-    let own = Seats::alloc(&mut regions, seats.0, seats.1).of(path)?;
+    let own = Seats::alloc(&mut regions, seats, lease).of(path)?;
     let memory = (node.id() == owner).then(|| regions.alloc("memory", GroupKey::DATA, memory_bytes)).transpose();
     let memory = memory.of(path)?;
     if let Some(memory) = &memory {

@@ -11,10 +11,11 @@ use std::rc::Rc;
 
 use farfield_check::scenarios::with_slow;
 use farfield_check::{Cluster, Scenario, was_paused};
+use farfield_core::history::Recorder;
 use farfield_core::{Endpoint, Result};
 use farfield_fabric::NodeId;
 
-use self::histories::{Calls, MapAnswer, MapCall, MapModel};
+use self::histories::{MapAnswer, MapCall, MapModel};
 use crate::{Partition, RomeTree, TreeOptions, TreeReader};
 
 /// All of them.
@@ -40,12 +41,12 @@ fn tiny(blocks: usize) -> TreeOptions {
 /// A tree that all nodes have opened, with the history of its calls, which is judged at the end.
 struct Opened {
     trees: Vec<Tree>,
-    calls: Rc<Calls<MapModel>>,
+    calls: Rc<Recorder<MapModel>>,
 }
 
 fn open(cluster: &Cluster, options: TreeOptions) -> Result<Opened> {
     let trees = cluster.on_each(move |node| Tree::open(node, "tree", OWNER, options))?;
-    let calls = Rc::<Calls<MapModel>>::default();
+    let calls = Rc::<Recorder<MapModel>>::default();
     let (seen, kept) = (Rc::clone(&calls), trees.clone());
     cluster.at_end(move || {
         seen.check(&MapModel);
@@ -59,7 +60,7 @@ fn open(cluster: &Cluster, options: TreeOptions) -> Result<Opened> {
 fn change(
     client: usize,
     partition: &mut Partition<u64, u64>,
-    calls: &Calls<MapModel>,
+    calls: &Recorder<MapModel>,
     ep: &Endpoint,
     call: MapCall,
 ) -> Result<()> {
@@ -82,7 +83,7 @@ fn change(
 fn read(
     client: usize,
     reader: &mut TreeReader<u64, u64>,
-    calls: &Calls<MapModel>,
+    calls: &Recorder<MapModel>,
     ep: &Endpoint,
     call: MapCall,
 ) -> Result<u64> {

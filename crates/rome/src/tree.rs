@@ -23,7 +23,7 @@ use crate::arena::{Arena, Stash};
 use crate::field::{Field, TreeKey};
 use crate::gate::Gate;
 use crate::layout::Active;
-use crate::open::{Opened, open};
+use crate::open::{Opened, Plan, open};
 use crate::options::TreeOptions;
 use crate::page::{Draft, Page};
 use crate::seats::Seat;
@@ -82,8 +82,8 @@ impl<K: TreeKey, V: Field> RomeTree<K, V> {
             Draft { level: 0, is_tombstone: false, previous: 0, right: None, low, high: None, pairs: &pairs }
                 .write(block, &mut Vec::new())
         };
-        let seats = (options.seats, options.lease);
-        let opened = Arc::new(open(node, path, "RomeTree", owner, shape, seats, &layout, first)?);
+        let plan = Plan { owner, shape, seats: options.seats, lease: options.lease };
+        let opened = Arc::new(open(node, path, "RomeTree", plan, &layout, first)?);
         Ok(RomeTree { opened, options, kind: PhantomData })
     }
 

@@ -36,8 +36,7 @@ impl Openings {
 /// What the server keeps while it has work to do.
 pub(crate) struct Core {
     /// Its memory stays until the last request is answered.
-    #[allow(dead_code, reason = "kept for its drop")]
-    hold: Hold,
+    _hold: Hold,
     pub(crate) path: String,
     node: Node,
     requests: Region,
@@ -127,7 +126,7 @@ impl Core {
     ) -> Core {
         let slot = |_| ServerSlot { is_taken: Word::new(0), done: Word::new(0), last: LocalMutex::default() };
         Core {
-            hold: object.hold(),
+            _hold: object.hold(),
             path: object.path().into(),
             node: object.node().for_service(),
             requests,

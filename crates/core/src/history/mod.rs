@@ -51,8 +51,10 @@ use std::hash::Hash;
 mod checker;
 pub mod kv;
 pub mod queue;
+mod recorder;
 
 pub use checker::check;
+pub use recorder::Recorder;
 
 /// One operation as its caller saw it.
 ///

@@ -7,12 +7,11 @@ use std::time::Duration;
 
 use farfield_check::parts::{Excuse, goes_on};
 use farfield_check::{Cluster, Faults, Scenario};
-use farfield_core::history::Model;
+use farfield_core::history::{Model, Recorder};
 use farfield_core::toolkit::{Poller, Progress};
 use farfield_core::{Endpoint, Node, Result};
 use farfield_fabric::{LocalMutex, Word};
 
-use super::histories::Calls;
 use crate::{
     Command, CommandNumbers, CommandOptions, CommandProposer, Commands, Decision, Forward, LogOptions, LogReader,
     Ordered, Served,
@@ -232,7 +231,7 @@ fn takes(name: &str, about: &str, asking: &'static [usize]) -> Scenario {
             node.add_poller(Box::new(chores));
             Ok((purse, is_closed))
         })?;
-        let calls = Rc::new(Calls::<PurseModel>::default());
+        let calls = Rc::new(Recorder::<PurseModel>::default());
         let (seen, kept, nodes) = (Rc::clone(&calls), RefCell::new(opened.clone()), cluster.nodes());
         cluster.at_end(move || {
             seen.check(&PurseModel { may_be_late: !asking.is_empty() });

@@ -1,62 +1,6 @@
 //! Histories of the log, of a replicated lock, and of commands; the sequential objects that they have to be linearizable as.
 
-use std::cell::{Cell, RefCell};
-
-use farfield_core::history::{Budget, Event, Model, check};
-
-/// Calls as their callers saw them. Its clock counts the events of the execution.
-pub(super) struct Calls<M: Model> {
-    events: RefCell<Vec<Event<M::Input, M::Output>>>,
-    clock: Cell<u64>,
-}
-
-impl<M: Model> Default for Calls<M> {
-    fn default() -> Calls<M> {
-        Calls { events: RefCell::default(), clock: Cell::new(0) }
-    }
-}
-
-impl<M: Model> Calls<M> {
-    fn tick(&self) -> u64 {
-        self.clock.set(self.clock.get() + 1);
-        self.clock.get()
-    }
-
-    /// A call begins: until it has an answer, it may happen at any moment. The result is its place.
-    pub(super) fn begin(&self, node: usize, input: M::Input) -> usize {
-        let event = Event::pending(node as u32, self.tick(), input);
-        self.events.borrow_mut().push(event);
-        self.events.borrow().len() - 1
-    }
-
-    pub(super) fn end(&self, at: usize, output: M::Output) {
-        let now = self.tick();
-        let event = &mut self.events.borrow_mut()[at];
-        (event.return_ns, event.output) = (Some(now), Some(output));
-    }
-
-    /// The call may still happen, and more is known of it.
-    pub(super) fn amend(&self, at: usize, input: M::Input) {
-        self.events.borrow_mut()[at].input = input;
-    }
-
-    /// A call that takes no time.
-    pub(super) fn at_once(&self, node: usize, input: M::Input, output: M::Output) {
-        let at = self.begin(node, input);
-        self.end(at, output);
-    }
-
-    /// Panics unless the calls are linearizable.
-    pub(super) fn check(&self, model: &M) {
-        let verdict = check(model, &self.events.borrow(), Budget::default());
-        assert!(verdict.is_linearizable(), "{verdict}");
-    }
-
-    /// The input, the output, and the time of the return of each call that has begun.
-    pub(super) fn each(&self, mut see: impl FnMut(&Event<M::Input, M::Output>)) {
-        self.events.borrow().iter().for_each(&mut see);
-    }
-}
+use farfield_core::history::{Event, Model, Recorder};
 
 // ---- the log --------------------------------------------------------------------------------------------------------
 
@@ -153,18 +97,16 @@ impl Model for LockModel {
     }
 }
 
-impl Calls<LockModel> {
-    /// Panics unless the calls are linearizable. A lock whose holder has died, or was evicted, is given back at some time.
-    pub(super) fn check_locks(&self) {
-        let (mut held, mut given_back) = (Vec::new(), Vec::new());
-        self.each(|event| match (event.input, event.answered_ns()) {
-            (LockCall::Lock(number), Some(since)) => held.push((event.client, number, since)),
-            (LockCall::Unlock(number), _) => given_back.push(number),
-            _ => {}
-        });
-        for (node, number, since) in held.into_iter().filter(|(_, number, _)| !given_back.contains(number)) {
-            self.events.borrow_mut().push(Event::pending(node, since, LockCall::Unlock(number)));
-        }
-        self.check(&LockModel);
+/// Panics unless the calls are linearizable. A lock whose holder has died, or was evicted, is given back at some time.
+pub(super) fn check_locks(calls: &Recorder<LockModel>) {
+    let (mut held, mut given_back) = (Vec::new(), Vec::new());
+    calls.each(|event| match (event.input, event.answered_ns()) {
+        (LockCall::Lock(number), Some(since)) => held.push((event.client, number, since)),
+        (LockCall::Unlock(number), _) => given_back.push(number),
+        _ => {}
+    });
+    for (node, number, since) in held.into_iter().filter(|(_, number, _)| !given_back.contains(number)) {
+        calls.push(Event::pending(node, since, LockCall::Unlock(number)));
     }
+    calls.check(&LockModel);
 }

@@ -6,10 +6,11 @@ use std::time::Duration;
 
 use farfield_check::parts::{Excuse, Protected, cut};
 use farfield_check::{Cluster, Faults, Scenario, choose, crashed};
+use farfield_core::history::Recorder;
 use farfield_core::{Endpoint, MemberStatus, Node, Result};
 use farfield_fabric::DeathRule;
 
-use super::histories::{Calls, LockAnswer, LockCall, LockModel};
+use super::histories::{LockAnswer, LockCall, LockModel, check_locks};
 use crate::{Election, ReplicatedMutex};
 
 /// The nodes that lead, or think so.
@@ -62,7 +63,7 @@ type Last = Rc<Cell<u64>>;
 /// The calls on a lock share this.
 struct Locking {
     data: Protected,
-    calls: Calls<LockModel>,
+    calls: Recorder<LockModel>,
     /// How many there were.
     number: Cell<usize>,
     nodes: Vec<Node>,
@@ -72,10 +73,11 @@ impl Locking {
     /// Panics at the end unless the calls are linearizable.
     fn new(cluster: &Cluster, homes: [usize; 2]) -> Result<Rc<Locking>> {
         let data = Protected::new(cluster, homes, "")?;
-        let locking = Rc::new(Locking { data, calls: Calls::default(), number: Cell::new(0), nodes: cluster.nodes() });
+        let locking =
+            Rc::new(Locking { data, calls: Recorder::default(), number: Cell::new(0), nodes: cluster.nodes() });
         let seen = Rc::clone(&locking);
         cluster.at_end(move || {
-            seen.calls.check_locks();
+            check_locks(&seen.calls);
             Ok(())
         });
         Ok(locking)

@@ -1,53 +1,8 @@
 //! Histories of objects and trees, and the sequential objects that they have to be linearizable as.
 
-use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 
-use farfield_core::history::{Budget, Event, Model, check};
-
-/// Calls as their callers saw them. Its clock counts the events of the execution.
-pub(super) struct Calls<M: Model> {
-    events: RefCell<Vec<Event<M::Input, M::Output>>>,
-    clock: Cell<u64>,
-}
-
-impl<M: Model> Default for Calls<M> {
-    fn default() -> Calls<M> {
-        Calls { events: RefCell::default(), clock: Cell::new(0) }
-    }
-}
-
-impl<M: Model> Calls<M> {
-    fn tick(&self) -> u64 {
-        self.clock.set(self.clock.get() + 1);
-        self.clock.get()
-    }
-
-    /// A call begins: until it has an answer, it may happen at any moment. The result is its place.
-    pub(super) fn begin(&self, client: usize, input: M::Input) -> usize {
-        let event = Event::pending(client as u32, self.tick(), input);
-        self.events.borrow_mut().push(event);
-        self.events.borrow().len() - 1
-    }
-
-    pub(super) fn end(&self, at: usize, output: M::Output) {
-        let now = self.tick();
-        let event = &mut self.events.borrow_mut()[at];
-        (event.return_ns, event.output) = (Some(now), Some(output));
-    }
-
-    /// The call has not happened, and will not: in its place is another one, which changes nothing.
-    pub(super) fn never(&self, at: usize, input: M::Input, output: M::Output) {
-        self.events.borrow_mut()[at].input = input;
-        self.end(at, output);
-    }
-
-    /// Panics unless the calls are linearizable.
-    pub(super) fn check(&self, model: &M) {
-        let verdict = check(model, &self.events.borrow(), Budget::default());
-        assert!(verdict.is_linearizable(), "{verdict}");
-    }
-}
+use farfield_core::history::Model;
 
 /// A value of some words, of which a call replaces several.
 pub(super) struct WordsModel(pub(super) usize);

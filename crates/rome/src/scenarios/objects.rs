@@ -5,11 +5,12 @@ use std::rc::Rc;
 
 use farfield_check::parts::unless_faults;
 use farfield_check::{Cluster, Faults, Scenario, was_paused};
+use farfield_core::history::Recorder;
 use farfield_core::{Endpoint, Result};
 use farfield_fabric::DeathRule;
 
 use super::OWNER;
-use super::histories::{Calls, WordsCall, WordsModel};
+use super::histories::{WordsCall, WordsModel};
 use crate::{ObjectOptions, ObjectReader, ObjectWriter, RomeObject};
 
 pub(super) fn scenarios() -> Vec<Scenario> {
@@ -29,7 +30,7 @@ pub(super) fn scenarios() -> Vec<Scenario> {
 /// Words of the value.
 const WORDS: usize = 2;
 
-type History = Rc<Calls<WordsModel>>;
+type History = Rc<Recorder<WordsModel>>;
 
 fn open(cluster: &Cluster, log_words: usize, blocks: usize) -> Result<(Vec<RomeObject>, History)> {
     let lease = Duration::from_millis(1);

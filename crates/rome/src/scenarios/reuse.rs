@@ -4,11 +4,12 @@ use std::rc::Rc;
 
 use farfield_check::parts::{Excuse, unless_faults};
 use farfield_check::{Faults, Scenario};
+use farfield_core::history::Recorder;
 use farfield_core::{Node, Result};
 use farfield_fabric::{Instant, NodeId};
 
 use super::histories::MapCall::{Delete, First, Get, Put, Range};
-use super::histories::{Calls, MapAnswer, MapModel};
+use super::histories::{MapAnswer, MapModel};
 use super::{OWNER, Opened, Tree, before, changes, open, read, reads, tiny};
 use crate::SnapshotExpired;
 
@@ -66,7 +67,7 @@ fn comes() -> Scenario {
     Scenario::new("rome/comes", "a reader opens the tree whenever it likes, and counts from then on", 3, |cluster| {
         let options = tiny(10);
         let tree = Tree::open(&cluster.node(0), "tree", OWNER, options)?;
-        let calls = Rc::<Calls<MapModel>>::default();
+        let calls = Rc::<Recorder<MapModel>>::default();
         let (seen, kept) = (Rc::clone(&calls), tree.clone());
         cluster.at_end(move || {
             seen.check(&MapModel);
@@ -76,7 +77,7 @@ fn comes() -> Scenario {
         let opened = Opened { trees: vec![tree], calls: Rc::clone(&calls) };
         before(cluster, &opened, &[1, 2, 3, 4, 5, 6].map(|key| Put(key, key)))?;
         changes(cluster, &opened, 1, (0..8).map(|round| Put(1 + round % 6, 10 + round)).collect())?;
-        let reads = move |node: &Node, calls: &Calls<MapModel>| -> Result<()> {
+        let reads = move |node: &Node, calls: &Recorder<MapModel>| -> Result<()> {
             let ep = node.endpoint()?;
             let tree = Tree::open(node, "tree", OWNER, options)?;
             let mut reader = tree.reader()?;

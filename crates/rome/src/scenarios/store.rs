@@ -5,10 +5,11 @@ use std::rc::Rc;
 
 use farfield_check::parts::Excuse;
 use farfield_check::{Cluster, Faults, Scenario, crashed};
+use farfield_core::history::Recorder;
 use farfield_core::{Endpoint, Error, Result};
 
 use super::histories::MapCall::{self, Delete, Get, Insert, MultiGet, Put, Range};
-use super::histories::{Calls, MapAnswer, MapModel};
+use super::histories::{MapAnswer, MapModel};
 use super::tiny;
 use crate::{RangeUnavailable, RomeKv, RomeKvOptions, RomeKvThread, SnapshotExpired};
 
@@ -32,7 +33,7 @@ pub(super) fn scenarios() -> Vec<Scenario> {
 /// A store with two partitions, of nodes 0 and 1, that all nodes have opened; and the history of its calls.
 struct Store {
     stores: Vec<RomeKv<u64, u64>>,
-    calls: Rc<Calls<MapModel>>,
+    calls: Rc<Recorder<MapModel>>,
 }
 
 /// The first key of the second partition.
@@ -45,7 +46,7 @@ fn open(cluster: &Cluster, blocks: usize, hold: Duration) -> Result<Store> {
         (options.tree, options.hold, options.window, options.batch_max) = (tiny(blocks), hold, 2, 2);
         RomeKv::open(node, "store", options)
     })?;
-    let calls = Rc::<Calls<MapModel>>::default();
+    let calls = Rc::<Recorder<MapModel>>::default();
     let (seen, kept) = (Rc::clone(&calls), stores.clone());
     cluster.at_end(move || {
         seen.check(&MapModel);
@@ -79,13 +80,15 @@ fn answer(thread: &mut Thread, ep: &Endpoint, call: &MapCall) -> Result<MapAnswe
 }
 
 /// Makes a call. Whether it has an answer; else the error, which says truly whether it may have happened.
-fn call(client: usize, thread: &mut Thread, calls: &Calls<MapModel>, ep: &Endpoint, call: &MapCall) -> Result<()> {
+fn call(client: usize, thread: &mut Thread, calls: &Recorder<MapModel>, ep: &Endpoint, call: &MapCall) -> Result<()> {
     let at = calls.begin(client, call.clone());
     match answer(thread, ep, call) {
         Ok(answer) => calls.end(at, answer),
         Err(error) => {
             if !may_have_happened(&error) {
-                calls.never(at, MultiGet(Vec::new()), MapAnswer::Values(Vec::new()));
+                // In its place is a call that changes nothing.
+                calls.amend(at, MultiGet(Vec::new()));
+                calls.end(at, MapAnswer::Values(Vec::new()));
             }
             return Err(error);
         }
