@@ -40,6 +40,8 @@ const GREETING: u8 = b'G';
 const REFUSAL: u8 = b'R';
 const GROUP: u8 = b'M';
 const MESSAGE: u8 = b'U';
+/// Wakes the service thread, and says no more.
+const NUDGE: u8 = b'N';
 
 pub(super) struct Control {
     directory: SessionDir,
@@ -150,6 +152,14 @@ impl Control {
         Ok(())
     }
 
+    /// Wakes the service thread of a peer, which may sleep in `wait`. If there are messages in its way, it is awake.
+    pub(super) fn nudge(&self, to: NodeId) {
+        let link = lock(self.link(to));
+        if let Some(conn) = link.conn.as_ref().filter(|_| link.up && link.queue.is_empty()) {
+            let _ = conn.send(&[NUDGE], &[]);
+        }
+    }
+
     pub(super) fn goodbye(&self) {
         for link in self.links.iter().filter_map(OnceLock::get) {
             let mut link = lock(link);
@@ -167,6 +177,7 @@ impl Control {
             quiet = false;
             event(what);
         };
+        fabric.answer_fences();
         self.send_missing_groups(fabric);
         self.receive(fabric, service, &mut event);
         self.accept(fabric, service, &mut event);

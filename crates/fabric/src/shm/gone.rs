@@ -10,7 +10,7 @@ use core::sync::atomic::Ordering;
 use super::ShmFabric;
 use super::limits::lock;
 use crate::ptr::NodeId;
-use crate::sys::fence::heavy_fence;
+use crate::sys::fence::fence_own_threads;
 
 /// A dead or departed node, and the lanes that were writing then, perhaps to its memory, with their marks.
 pub(super) struct Gone {
@@ -23,7 +23,7 @@ impl ShmFabric {
     pub(super) fn close_peer(&self, node: NodeId) {
         self.memory.windows.close_peer(node);
         // A thread that sets its mark after this finds that it has no right; the marks of the others are seen.
-        if let Err(why) = heavy_fence() {
+        if let Err(why) = fence_own_threads() {
             return tracing::error!("the memory of {node}, which is gone, stays mapped: membarrier: {why}");
         }
         let marks = self.memory.own.card().marks.iter().map(|mark| mark.0.load(Ordering::Acquire));

@@ -1,15 +1,17 @@
 //! The memory of this node's permission groups: given out, given back, and given out again.
 //!
-//! **Giving back** changes the generation of each granule, and then forces a full fence on every core. A pending write
+//! **Giving back** changes the generation of each granule, and then fences all writers (see `fences`). A pending write
 //! then has its lane's mark odd; a later one sees the change. So once each odd mark has changed, nothing lands there
 //! any more. No call waits for that: the memory stays in a list until an allocation finds that it is so, and that the
 //! region has no holder here any more. A peer that is stopped in the middle of a write keeps it in the list; a dead
-//! one does not, after one more fence: a killed process runs no more user code then (see `revoke`). Reads check the
-//! generation again after they have read, so no call waits for them.
+//! one does not, after one more fence: a killed process runs no more code then. Reads check the generation again after
+//! they have read, so no call waits for them.
 
+use core::iter;
 use core::ptr::NonNull;
 use core::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
+use std::time::Duration;
 
 use super::node_header::{Mark, NodeHeader};
 
@@ -20,11 +22,12 @@ use crate::error::{ErrorKind, Result};
 use crate::fabric::{Bell, Region};
 use crate::ptr::{GroupKey, NodeId, RemotePtr};
 use crate::space::{Allocation, GRANULE_BYTES, Offsets, Space, clear, is_let_go, set_generation};
-use crate::sys::fence::heavy_fence;
 use crate::sys::generations::Generations;
-use crate::sys::liveness;
 use crate::sys::memory::Arena;
 use crate::sys::pages::HugePages;
+
+/// How long the fence of all writers may take when memory is given back.
+const FENCE_MAX: Duration = Duration::from_secs(10);
 
 pub(super) struct OwnGroup {
     pub(super) arena: Arc<Arena>,
@@ -93,17 +96,15 @@ impl OwnGroup {
     }
 
     /// Takes unused memory out of the list.
-    fn reclaim(&mut self, memory: &Memory) {
+    fn reclaim(&mut self, fabric: &ShmFabric) {
         let space = &mut self.space;
         self.given_back.retain_mut(|given| {
             given.writes.retain(|write| {
-                let Some(card) = memory.card(write.node) else { return true };
+                let Some(card) = fabric.memory.card(write.node) else { return true };
                 if card.marks[write.lane].0.load(Ordering::Acquire) != write.mark {
                     return false;
                 }
-                let is_dead = !liveness::is_alive(card.life.word().load(Ordering::Acquire))
-                    && card.left.load(Ordering::Acquire) == 0;
-                !(is_dead && heavy_fence().is_ok())
+                !(card.is_dead() && fabric.fence_writers(iter::once(write.node), FENCE_MAX).is_ok())
             });
             if !given.writes.is_empty() || !is_let_go(&given.allocation) {
                 return true;
@@ -124,7 +125,7 @@ impl Memory {
         }
     }
 
-    /// The pending writes, as far as is known, after a full fence on every core.
+    /// The pending writes, as far as is known, after a fence of all writers.
     fn writes(&self) -> Vec<Write> {
         let of = |(lane, mark): (usize, &Mark)| {
             let mark = mark.0.load(Ordering::Acquire);
@@ -150,7 +151,7 @@ impl ShmFabric {
             let why = "no machine has that much".into();
             return Err(ErrorKind::OutOfMemory { key, asked_bytes: bytes, why }.into());
         };
-        group.reclaim(&self.memory);
+        group.reclaim(self);
         let again = group.space.take(whole as u64);
         let (start, generation) = match again {
             Some((start, generation)) => {
@@ -201,8 +202,12 @@ impl ShmFabric {
         let generation = group.offsets().next(generation);
         set_generation(group.generations.of(start, bytes), generation);
         // A write that begins after this sees the change; one that has begun before it is seen.
-        heavy_fence().map_err(|why| system("membarrier")(&why))?;
+        let key = group.key;
+        drop(groups);
+        self.fence_writers((0..self.memory.known_peers().len()).map(|node| NodeId(node as u16)), FENCE_MAX)?;
         let writes = self.memory.writes();
+        let mut groups = lock(&self.groups);
+        let group = &mut groups[usize::from(key.0)];
         let allocation = Arc::downgrade(&allocation);
         group.given_back.push(GivenBack { allocation, start, bytes, generation, writes });
         Ok(())

@@ -126,7 +126,7 @@ impl ShmLane {
     /// Does a write under this lane's mark, which `revoke` waits for.
     ///
     /// The mark is set before the right and the generation are read. A revocation clears the right, and a release of
-    /// memory changes the generation; both then force a full fence on every core. So either this thread reads the
+    /// memory changes the generation; both then fence all writers (see `fences`). So either this thread reads the
     /// change, or its mark is seen.
     #[inline(always)]
     pub(super) fn write<R>(&self, place: &Place<'_>, write: impl FnOnce() -> R) -> Result<R, Code> {
@@ -135,7 +135,7 @@ impl ShmLane {
         let mark = unsafe { self.mark.as_ref() };
         let even = mark.load(Ordering::Relaxed);
         mark.store(even + 1, Ordering::Relaxed);
-        compiler_fence(Ordering::SeqCst); // the processor's share is the revoker's heavy fence
+        compiler_fence(Ordering::SeqCst); // the processor's share is the revoker's fence
         // SAFETY: as for `life` in `place`.
         let right: &AtomicU8 = unsafe { &*window.right.load(Ordering::Relaxed) };
         if right.load(Ordering::Relaxed) == TAKEN {
@@ -148,7 +148,7 @@ impl ShmLane {
         }
         let result = write();
         mark.store(even + 2, Ordering::Release); // after the write: x86 keeps stores in order
-        compiler_fence(Ordering::SeqCst); // the processor's share is the sleeper's heavy fence
+        compiler_fence(Ordering::SeqCst); // the processor's share is the sleeper's fence
         // SAFETY: as for `life` in `place`.
         let bell: &DoorBell = unsafe { &*window.bell.load(Ordering::Relaxed) };
         if bell.sleepers.load(Ordering::Relaxed) != 0 {

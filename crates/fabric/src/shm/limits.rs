@@ -6,7 +6,7 @@ use crate::error::{Error, ErrorKind};
 
 /// The layout that all processes of a session must share. It changes with any change to the card, to the control
 /// messages or to their meaning.
-pub const LAYOUT: &str = concat!("farfield-shm-7/", env!("CARGO_PKG_VERSION"));
+pub const LAYOUT: &str = concat!("farfield-shm-8/", env!("CARGO_PKG_VERSION"));
 
 /// Bytes at the start of each group that no region gets. Global fences read the first word.
 pub(super) const RESERVED_BYTES: usize = 64;

@@ -1,11 +1,12 @@
 //! The shared-memory fabric: nodes are processes of one host (or parts of one process), their memories are sealed
 //! memfds that each maps from the others, and an operation is done by the thread that issues it.
 //!
-//! - `groups`: this node's memory. `lane`: the operations. `window`: the facts that they need of each group.
+//! - `fences`: full fences on the threads that may be writing. `groups`: this node's memory. `lane`: the operations. `window`: the facts that they need of each group.
 //!   `node_header`: the small file by which nodes see each other's life, sleep and rights. `control`: the messages
 //!   between nodes. `gone`: returns the memory of dead and departed nodes. `crate::sys`: the kernel.
 
 mod control;
+mod fences;
 mod gone;
 mod groups;
 mod lane;
@@ -42,7 +43,7 @@ use crate::lane::Lane;
 use crate::local::{Instant, Thread};
 use crate::ptr::{GroupKey, NUMBERS_MAX, NodeId, RemotePtr, check_nodes};
 use crate::space::{GRANULE_BYTES, Offsets};
-use crate::sys::fence::{cpus_allowed, heavy_fence, register_membarrier};
+use crate::sys::fence::{cpus_allowed, fence_own_threads, register_membarrier};
 use crate::sys::generations::reserve_for;
 use crate::sys::incarnations::{Entry, Places};
 use crate::sys::liveness;
@@ -108,6 +109,7 @@ impl ShmFabric {
         let seed = options.seed.unwrap_or_else(rand::random);
         let own = Arc::new(OwnCard(claim));
         own.card().incarnation.store(rand::random(), Ordering::Relaxed);
+        own.card().process.store(fences::process_number(), Ordering::Relaxed);
 
         let control = Control::open(directory, own.0.socket_path(), options, me, here.clone())
             .map_err(|why| session_error(&why))?;
@@ -227,7 +229,7 @@ impl ShmFabric {
     fn fence_threads(&self) {
         self.fence_self();
         // A thread that sets its mark after this finds that it has no right; the other threads' writes complete.
-        if heavy_fence().is_err() {
+        if fence_own_threads().is_err() {
             std::process::abort(); // the end of the writes could not be known
         }
         for mark in &self.memory.own.card().marks {
@@ -344,24 +346,25 @@ impl Fabric for ShmFabric {
                 None => return Ok(()), // it was never seen here, so it has written nothing
             }
         };
-        // Every core has executed a full fence when this returns: a thread of the peer either reads the right after
-        // it was cleared, or its mark is visible below.
-        heavy_fence().map_err(|why| system("membarrier")(&why))?;
         let start = Instant::monotonic();
+        let undecided = |waited| ErrorKind::RevokeUndecided { node: peer, key: group, waited };
+        let fence = || {
+            let fenced = self.fence_writers(core::iter::once(peer), timeout);
+            fenced.map_err(|_| Error::from(undecided(Instant::monotonic().since(start))))
+        };
+        // A thread of the peer either reads the right after it was cleared, or its mark is visible below.
+        fence()?;
         let mut waiting = Waiting::default();
         for mark in &card.marks {
             let seen = mark.0.load(Ordering::Acquire);
             while seen % 2 == 1 && mark.0.load(Ordering::Acquire) == seen {
-                // A killed process runs no more user code after that fence: its threads have a fatal signal pending,
-                // which the fence's interrupt delivers. Its marks stay as they were.
-                if !liveness::is_alive(card.life.word().load(Ordering::Acquire))
-                    && card.left.load(Ordering::Acquire) == 0
-                {
-                    return heavy_fence().map_err(|why| system("membarrier")(&why));
+                // A killed process runs no more code after one more fence. Its marks stay as they were.
+                if card.is_dead() {
+                    return fence();
                 }
                 let waited = Instant::monotonic().since(start);
                 if waited >= timeout {
-                    return Err(ErrorKind::RevokeUndecided { node: peer, key: group, waited }.into());
+                    return Err(undecided(waited).into());
                 }
                 if waiting.round < SPINS + YIELDS {
                     waiting.round += 1;
@@ -431,7 +434,9 @@ impl Transport for ShmFabric {
             return Err(ErrorKind::TooMany { what: "endpoints (threads) of one node", limit: LANES_MAX }.into());
         };
         let threads = u32::from(!background);
-        self.memory.own.card().lanes.fetch_add(threads, Ordering::Relaxed);
+        let card = self.memory.own.card();
+        card.lanes.fetch_add(threads, Ordering::Relaxed);
+        card.open_lanes.fetch_add(1, Ordering::SeqCst); // before it reads any right: see `fence_writers`
         let place = LanePlace { memory: Arc::clone(&self.memory), index, threads, free: Arc::clone(&self.free_lanes) };
         Ok(Box::new(ShmLane::new(Arc::clone(&self.memory.windows), place)))
     }

@@ -9,7 +9,7 @@
 //!    192         64      bell of the waiters:        sleepers, ring
 //!    256         64      bell of the service thread: sleepers, ring
 //!    320         64      bell of all other memory:   sleepers, ring
-//!    384         64      lanes open, incarnation
+//!    384         64      lanes that share the cores, all lanes; incarnation; process; fences asked for, and done
 //!    448     256·8       bytes of each group's memory
 //!   2496   256·64        a mark for each lane: odd while it is in the middle of a write
 //!  18880  4095·256       rights: [peer][group], 1 if the peer's right to the group was taken
@@ -19,7 +19,7 @@
 //! page that is not there takes one, and on a full disk would be a signal.
 
 use core::ops::Range;
-use core::sync::atomic::{AtomicU8, AtomicU32, AtomicU64};
+use core::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 
 use crossbeam_utils::CachePadded;
 
@@ -46,7 +46,15 @@ pub(crate) struct NodeHeader {
     pub(crate) others: DoorBell,
     /// Lanes open now, less those in the background: a hint of how many threads share the cores.
     pub(crate) lanes: AtomicU32,
+    /// All lanes that are open now.
+    pub(crate) open_lanes: AtomicU32,
     pub(crate) incarnation: AtomicU64,
+    /// The process of the node: see `fences`, as for the next two.
+    pub(crate) process: AtomicU64,
+    /// How many fences of this process's threads others have asked for,
+    pub(crate) fences_asked: AtomicU64,
+    /// and up to which request they are done.
+    pub(crate) fences_done: AtomicU64,
     pub(crate) group_bytes: GroupBytes,
     pub(crate) marks: [Mark; LANES_MAX],
     // `rights` follow: see `NodeHeader::rights_of`.
@@ -101,7 +109,12 @@ impl NodeHeader {
         // SAFETY: in bounds as just checked, aligned since mappings begin on pages and the header has 64 bytes; all
         // fields are atomics or unused; the mapping outlives the reference.
         let life = unsafe { &*mapping.base().wrapping_add(HEADER_BYTES).cast::<LifeCell>() };
-        is_alive(life.word().load(core::sync::atomic::Ordering::Acquire))
+        is_alive(life.word().load(Ordering::Acquire))
+    }
+
+    /// Whether the node has died: its process ends, or has ended.
+    pub(crate) fn is_dead(&self) -> bool {
+        !is_alive(self.life.word().load(Ordering::Acquire)) && self.left.load(Ordering::Acquire) == 0
     }
 
     /// The size of a card file: its length, and how much of it is there from the start.

@@ -27,6 +27,8 @@ pub(super) struct Memory {
     pub(super) known: AtomicUsize,
     /// Dead and departed nodes whose memory must be given back.
     pub(super) gone: Mutex<Vec<Gone>>,
+    /// Dead nodes of which it is known that no thread runs any more.
+    pub(super) ended: Mutex<BTreeSet<NodeId>>,
     /// The peers that have a page for their rights on this node's card.
     pub(super) admitted: Mutex<BTreeSet<NodeId>>,
     /// Arenas of this node, only ever added to.
@@ -69,7 +71,9 @@ impl LanePlace {
 
 impl Drop for LanePlace {
     fn drop(&mut self) {
-        self.memory.own.card().lanes.fetch_sub(self.threads, Ordering::Relaxed);
+        let card = self.memory.own.card();
+        card.lanes.fetch_sub(self.threads, Ordering::Relaxed);
+        card.open_lanes.fetch_sub(1, Ordering::Release); // behind its writes
         lock(&self.free).push(self.index);
     }
 }
@@ -87,6 +91,7 @@ impl Memory {
             known: AtomicUsize::new(places),
             arenas: Mutex::default(),
             gone: Mutex::default(),
+            ended: Mutex::default(),
             admitted: Mutex::default(),
         })
     }

@@ -9,7 +9,7 @@ use super::reach::Memory;
 use super::{ShmFabric, bell_of, lane};
 use crate::alarm::NodeBell;
 use crate::fabric::{Fabric, Waiting, Watches};
-use crate::sys::fence::{futex_wait, heavy_fence};
+use crate::sys::fence::{fence_most_threads, futex_wait};
 
 /// Steps of a wait before it sleeps: spins where every thread has a core, then yields.
 pub(super) const SPINS: u32 = 100;
@@ -40,9 +40,9 @@ const SERVICE_SLEEP_MAX: Duration = Duration::from_millis(2);
 fn announce(bell: &DoorBell) -> u32 {
     bell.sleepers.fetch_add(1, Ordering::SeqCst);
     let ring = bell.ring.load(Ordering::SeqCst);
-    // Every writer either sees `sleepers` after its write, or wrote before this fence, so that the waiter's
-    // next look sees it. If the kernel refuses, the sleep's bound is what remains.
-    let _ = heavy_fence();
+    // A writer either sees `sleepers` after its write, or wrote before this fence, so that the waiter's next look sees
+    // it. Where the kernel leaves its core out, the sleep's bound is what remains.
+    fence_most_threads();
     ring
 }
 
@@ -51,7 +51,7 @@ fn announce_far(bell: &DoorBell) -> u32 {
     // In this order: a ring in between clears the announcement, and has ended the sleep before it begins.
     let ring = bell.ring.load(Ordering::SeqCst);
     bell.sleepers.fetch_or(FAR, Ordering::SeqCst);
-    let _ = heavy_fence(); // as above
+    fence_most_threads(); // as above
     ring
 }
 

@@ -1,9 +1,9 @@
 //! Fences that reach other processes, futexes in shared memory, and how many cores this process may use.
 //!
-//! A *heavy fence* (`membarrier(2)`) makes every core that runs a thread of a registered process pass a full memory
-//! barrier before the call returns. It lets the frequent side of a handshake be plain: a sleeper that announces
-//! itself, fences heavily and re-checks needs no fence in the writer; a revoker that sets a mark, fences heavily and
-//! then looks for marks of operations in flight needs none in the operation.
+//! Such a fence (`membarrier(2)`) makes other threads pass a full memory barrier before the call returns. It lets the
+//! frequent side of a handshake be plain: a sleeper that announces itself, fences and re-checks needs no fence in the
+//! writer; a revoker that takes a right, fences and then looks for marks of operations in flight needs none in the
+//! operation.
 
 use std::io;
 use std::sync::OnceLock;
@@ -19,12 +19,14 @@ use super::cgroup;
 const MEMBARRIER_CMD_GLOBAL: libc::c_int = 1 << 0;
 const MEMBARRIER_CMD_GLOBAL_EXPEDITED: libc::c_int = 1 << 1;
 const MEMBARRIER_CMD_REGISTER_GLOBAL_EXPEDITED: libc::c_int = 1 << 2;
+const MEMBARRIER_CMD_PRIVATE_EXPEDITED: libc::c_int = 1 << 3;
+const MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED: libc::c_int = 1 << 4;
 
-/// The kernel cannot fence other processes for us.
+/// The kernel cannot fence other threads for us.
 #[derive(Debug, thiserror::Error)]
 #[error(
-    "the kernel refuses membarrier(2) {command}: {source}; the shared-memory fabric needs Linux 4.16 or newer and a \
-     container profile (seccomp) that allows this call"
+    "the kernel refuses membarrier(2) {command}: {source}; the fabrics need Linux 4.16 or newer and a container profile \
+     (seccomp) that allows this call"
 )]
 pub(crate) struct FenceError {
     /// The command that was refused.
@@ -33,29 +35,42 @@ pub(crate) struct FenceError {
     source: io::Error,
 }
 
-/// Asks the kernel to include this process in every peer's [`heavy_fence`]; to be called before the node shares
-/// memory. The kernel is asked once per process, later calls return the first answer.
+/// Asks the kernel for [`fence_own_threads`], and to include this process in every peer's [`fence_most_threads`]; to be
+/// called before the node shares memory. The kernel is asked once per process, later calls return the first answer.
 pub(crate) fn register_membarrier() -> Result<(), FenceError> {
-    // A child of fork inherits both this answer and the registration; exec drops both.
-    static ANSWER: OnceLock<Result<(), i32>> = OnceLock::new();
+    // A child of fork inherits both this answer and the registrations; exec drops both.
+    static ANSWER: OnceLock<Result<(), (&str, i32)>> = OnceLock::new();
     let answer = ANSWER.get_or_init(|| {
-        membarrier(MEMBARRIER_CMD_REGISTER_GLOBAL_EXPEDITED).map_err(|error| error.raw_os_error().unwrap_or(libc::EIO))
+        [
+            ("REGISTER_PRIVATE_EXPEDITED", MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED),
+            ("REGISTER_GLOBAL_EXPEDITED", MEMBARRIER_CMD_REGISTER_GLOBAL_EXPEDITED),
+        ]
+        .into_iter()
+        .try_for_each(|(name, command)| {
+            membarrier(command).map_err(|error| (name, error.raw_os_error().unwrap_or(libc::EIO)))
+        })
     });
-    answer.map_err(|errno| FenceError {
-        command: "REGISTER_GLOBAL_EXPEDITED",
-        source: io::Error::from_raw_os_error(errno),
-    })
+    answer.map_err(|(command, errno)| FenceError { command, source: io::Error::from_raw_os_error(errno) })
 }
 
-/// A full memory barrier on every thread of every registered process, this one included.
+/// A full memory barrier on every thread of this process.
 ///
 /// Orders everything this thread wrote before the call before everything any such thread reads after its barrier,
 /// and everything such a thread wrote before its barrier before what this thread reads after the call.
-/// Takes some microseconds where the kernel is new enough, else some milliseconds.
-pub(crate) fn heavy_fence() -> Result<(), FenceError> {
-    if membarrier(MEMBARRIER_CMD_GLOBAL_EXPEDITED).is_ok() {
-        return Ok(());
-    }
+/// Takes some microseconds.
+pub(crate) fn fence_own_threads() -> Result<(), FenceError> {
+    membarrier(MEMBARRIER_CMD_PRIVATE_EXPEDITED).map_err(|source| FenceError { command: "PRIVATE_EXPEDITED", source })
+}
+
+/// The same on the threads of every registered process, but for those on cores that the kernel leaves out (see
+/// `shm::fences`). Nothing may depend on it but how soon a thread wakes.
+pub(crate) fn fence_most_threads() {
+    let _ = membarrier(MEMBARRIER_CMD_GLOBAL_EXPEDITED);
+}
+
+/// The same on every thread of every process, registered or not. Takes some ten milliseconds; refused by kernels with
+/// `nohz_full`.
+pub(crate) fn fence_all_threads() -> Result<(), FenceError> {
     membarrier(MEMBARRIER_CMD_GLOBAL).map_err(|source| FenceError { command: "GLOBAL", source })
 }
 
@@ -102,8 +117,9 @@ mod tests {
     fn registers_more_than_once_and_fences() {
         register_membarrier().unwrap();
         register_membarrier().unwrap();
-        heavy_fence().unwrap();
-        membarrier(MEMBARRIER_CMD_GLOBAL).unwrap();
+        fence_own_threads().unwrap();
+        fence_most_threads();
+        fence_all_threads().unwrap();
     }
 
     #[test]
@@ -113,9 +129,9 @@ mod tests {
         assert!(text.contains("membarrier") && text.contains("seccomp"), "{text}");
     }
 
-    /// Dekker's handshake with one plain side: without the heavy fence both sides can miss each other.
+    /// Dekker's handshake with one plain side: without the fence both sides can miss each other.
     #[test]
-    fn a_heavy_fence_makes_the_other_side_plain() {
+    fn a_fence_makes_the_other_side_plain() {
         register_membarrier().unwrap();
         let both_missed = AtomicUsize::new(0);
         for _ in 0..300 {
@@ -128,7 +144,7 @@ mod tests {
                     light_saw.store(heavy.load(Ordering::Relaxed), Ordering::Relaxed);
                 });
                 heavy.store(1, Ordering::Relaxed);
-                heavy_fence().unwrap();
+                fence_own_threads().unwrap();
                 heavy_saw.store(light.load(Ordering::Relaxed), Ordering::Relaxed);
             });
             if light_saw.into_inner() == 0 && heavy_saw.into_inner() == 0 {

@@ -6,6 +6,7 @@
 
 use std::collections::BTreeMap;
 use std::future::Future;
+use std::io::Write;
 use std::net::Ipv4Addr;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -89,7 +90,8 @@ impl Harness {
         let label = format!("{case} on {}", self.name);
         let watchdog = std::thread::spawn(move || {
             if watch.recv_timeout(CASE_MAX) == Err(mpsc::RecvTimeoutError::Timeout) {
-                eprintln!("{label} has not ended within {CASE_MAX:?}");
+                // Not by `eprintln!`, which the test harness keeps for the end that does not come.
+                let _ = writeln!(std::io::stderr(), "{label} has not ended within {CASE_MAX:?}");
                 std::process::abort();
             }
         });
@@ -304,8 +306,18 @@ pub(crate) fn threads<T: Send, const N: usize>(jobs: [Job<'_, T>; N]) -> [T; N] 
         return simulated::threads(jobs);
     }
     std::thread::scope(|scope| {
-        let threads = jobs.map(|(_, body)| scope.spawn(body));
+        let threads = jobs.map(|(_, body)| scope.spawn(|| reporting_panics(body)));
         threads.map(|thread| thread.join().expect("a thread of the case"))
+    })
+}
+
+/// Runs a thread's body. The others may wait for it until the watchdog ends the case, so a panic is reported at once.
+fn reporting_panics<T>(body: &(dyn Fn() -> T + Sync)) -> T {
+    std::panic::catch_unwind(std::panic::AssertUnwindSafe(body)).unwrap_or_else(|panic| {
+        let text = panic.downcast_ref::<String>().map(String::as_str);
+        let text = text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("no text");
+        let _ = writeln!(std::io::stderr(), "a thread of a case panicked: {text}");
+        std::panic::resume_unwind(panic)
     })
 }
 

@@ -171,6 +171,11 @@ impl Obeying {
                 std::thread::spawn(move || write_on(&endpoint, target, beat));
                 Ok("0".into())
             }
+            "write_by_many" => {
+                let (fabric, target, beat) = (Arc::clone(&self.fabric), place(0), place(1));
+                std::thread::spawn(move || write_by_many(&fabric, target, beat));
+                Ok("0".into())
+            }
             "write_late" => {
                 let (endpoint, told, beat) = (self.another_endpoint(), place(0), place(1));
                 std::thread::spawn(move || write_late(&endpoint, told, beat));
@@ -181,6 +186,7 @@ impl Obeying {
                 let timeout = Duration::from_millis(number(2));
                 self.fabric.revoke(node(0), key(1), timeout).map_err(told).map(|()| "0".into())
             }
+            "revoke_often" => self.revoke_often(node(0), number(1)),
             "revoke_stopped" => self.revoke_stopped(number(0) as i32, node(1), number(2)),
             _ => panic!("no such command: {line}"),
         }
@@ -288,6 +294,43 @@ impl Obeying {
         unreachable!()
     }
 
+    /// Repeatedly revokes the peer's right to region 0 while it writes. Returns how many microseconds a call took.
+    fn revoke_often(&self, peer: NodeId, rounds: u64) -> Result<String, String> {
+        let (target, beat) = (self.regions[0].word(0), self.regions[1].word(0));
+        let lines = self.regions[1].words(4096, 512);
+        let until = |what: &str, ready: &dyn Fn() -> bool| {
+            let start = Instant::now();
+            while !ready() {
+                if start.elapsed() > SOON / 2 {
+                    return Err(what.to_owned());
+                }
+                std::thread::yield_now();
+            }
+            Ok(())
+        };
+        let (mut took, mut random) = (Duration::ZERO, 0x9e37_79b9_7f4a_7c15u64);
+        for round in 0..rounds {
+            self.fabric.permit(peer, GroupKey::DATA).map_err(|error| error.to_string())?;
+            let before = target.load();
+            until("the peer does not write", &|| target.load() != before)?;
+            random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            let moment = Instant::now();
+            while moment.elapsed() < Duration::from_nanos(random >> 51) {
+                std::hint::spin_loop();
+            }
+            lines.iter().step_by(8).for_each(|word| word.store(round)); // the peer's stores to them are slow then
+            let start = Instant::now();
+            self.fabric.revoke(peer, GroupKey::DATA, SOON / 2).map_err(|error| error.to_string())?;
+            took += start.elapsed();
+            let (settled, turns) = (target.load(), beat.load());
+            until("the peer does not run", &|| beat.load() > turns + 2)?;
+            if target.load() != settled {
+                return Err(format!("round {round}: a write landed after the revoke"));
+            }
+        }
+        Ok((took.as_micros() as u64 / rounds).to_string())
+    }
+
     /// Repeatedly stops the peer at a random moment of its writing and revokes its right to region 0.
     fn revoke_stopped(&self, pid: i32, peer: NodeId, rounds: u64) -> Result<String, String> {
         let (guarded, beat) = (&self.regions[0], &self.regions[1]);
@@ -348,6 +391,26 @@ impl Obeying {
             }
         }
         Ok(format!("{undecided}"))
+    }
+}
+
+/// Writes to `target` for ever, by one short-lived thread after the other, and counts its iterations in `beat`. A core
+/// on which such a thread has ended must not be left out of a fence.
+fn write_by_many(fabric: &Arc<ShmFabric>, target: RemotePtr<u64>, beat: RemotePtr<u64>) {
+    let mut is_alive = true;
+    let mut value = 0;
+    while is_alive {
+        let write = || {
+            let endpoint = Endpoint::open(fabric.clone(), EndpointOptions::default()).unwrap();
+            let lines = endpoint.buf::<u64>(512).unwrap();
+            (0..500).all(|_| {
+                value += 1;
+                let _ = endpoint.put(beat.at(512), &lines).wait(); // the next stores stay in the store buffer for long
+                let _ = endpoint.put_value(target, value).wait(); // refused while revoked, as intended
+                endpoint.put_value(beat, value).wait().is_ok()
+            })
+        };
+        is_alive = std::thread::scope(|scope| scope.spawn(write).join().unwrap());
     }
 }
 

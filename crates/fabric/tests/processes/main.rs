@@ -261,6 +261,20 @@ fn revoking_a_stopped_writer() {
     assert_eq!(owner.ask("revoke 1 1 1000"), Ok("0".into()));
 }
 
+/// Revokes the right of a peer whose threads come and go: no write lands afterwards.
+#[test]
+fn revoking_a_process_whose_threads_end() {
+    let place = Place::new();
+    let mut owner = Start::of(&place, 0, 2).up();
+    let mut writer = Start::of(&place, 1, 2).up();
+    owner.number("up 1");
+    writer.number("up 0");
+    let (target, beat) = (owner.number("alloc 1 64"), owner.number("alloc 0 8192"));
+    writer.number(format!("write_by_many {target} {beat}"));
+    let us = owner.number("revoke_often 1 20000");
+    println!("20000 revokes of a running writer, {us} us each");
+}
+
 /// Frees memory that a peer writes to, which is stopped at any moment. In the middle of a write, the memory stays out
 /// of use until the peer continues or is killed. Reallocated memory never contains a late write.
 #[test]

@@ -26,7 +26,7 @@ use crate::error::{ErrorKind, Result};
 use crate::fabric::Region;
 use crate::ptr::{GroupKey, NodeId};
 use crate::space::{Allocation, is_let_go};
-use crate::sys::fence::heavy_fence;
+use crate::sys::fence::fence_own_threads;
 use crate::verbs::memory::{GenerationInfo, GroupMemory};
 use crate::verbs::message::Message;
 
@@ -113,7 +113,7 @@ impl Connections {
         board.last_free += 1;
         let id = board.last_free;
         self.tell_all(&mut board, &Message::Generation { id, key: key.0, info });
-        heavy_fence().map_err(|why| ErrorKind::System { what: "membarrier", why: why.to_string() })?;
+        fence_own_threads().map_err(|why| ErrorKind::System { what: "membarrier", why: why.to_string() })?;
         let peers = board.peers.keys().copied().filter(|node| *node != self.me).collect();
         let (allocation, lanes) = (Arc::downgrade(&allocation), board.under_way());
         let given = GivenBack { id, allocation, info, peers, lanes, ready: None };
@@ -189,7 +189,7 @@ impl Connections {
     pub(super) fn hear_free(&self, board: &mut Board, node: NodeId, key: GroupKey, id: u64) {
         board.warn_lanes(node, key);
         // Without the fence there is no proof: the peer does not use the memory again.
-        if id != 0 && heavy_fence().is_ok() {
+        if id != 0 && fence_own_threads().is_ok() {
             let lanes = board.under_way();
             board.passing.push(Passing { node, id, lanes });
             self.pass(board);
