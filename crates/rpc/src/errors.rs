@@ -125,14 +125,16 @@ pub struct NotSent {
 /// under way fails with [`EffectUnknown`], because of this.
 ///
 /// ```
-/// # use farfield_rpc::{Client, RpcOptions, Server, ServerClosed};
+/// # use farfield_rpc::{Client, EffectUnknown, RpcOptions, Server, ServerClosed};
 /// # let nodes = farfield::local_session(2)?; let options = RpcOptions::default();
 /// let server = Server::<u64, u64>::open(&nodes[0], "double", options)?;
 /// let client = Client::<u64, u64>::open(&nodes[1], "double", nodes[0].id(), options)?;
 /// # let ep = nodes[1].endpoint()?;
 /// drop(server);
 /// let error = ep.block_on(client.call(&ep, &7)).unwrap_err();
-/// assert_eq!(error.custom_ref(), Some(&ServerClosed { server: nodes[0].id() }));
+/// // A call that the client had begun before it learned of that:
+/// let because = error.custom_ref::<EffectUnknown>().map_or(&error, |unknown| &unknown.because);
+/// assert_eq!(because.custom_ref(), Some(&ServerClosed { server: nodes[0].id() }));
 /// # Ok::<(), farfield::Error>(())
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
