@@ -52,17 +52,37 @@ pub(super) fn cores() -> Check {
 }
 
 pub(super) fn membarrier() -> Check {
-    let needed = MembarrierQuery::GLOBAL_EXPEDITED | MembarrierQuery::REGISTER_GLOBAL_EXPEDITED;
-    let offered = rustix::thread::membarrier_query().contains(needed);
-    let works = offered
-        && rustix::thread::membarrier(MembarrierCommand::RegisterGlobalExpedited).is_ok()
-        && rustix::thread::membarrier(MembarrierCommand::GlobalExpedited).is_ok();
-    let data = json!({ "global_expedited": works });
-    if works {
-        return Check::ok("membarrier", "global expedited works: revocation and sleeping waiters").data(data);
+    let offered = rustix::thread::membarrier_query();
+    let works = |needed: MembarrierQuery, register, command| {
+        offered.contains(needed)
+            && rustix::thread::membarrier(register).is_ok()
+            && rustix::thread::membarrier(command).is_ok()
+    };
+    let (own, most) = (
+        works(
+            MembarrierQuery::PRIVATE_EXPEDITED | MembarrierQuery::REGISTER_PRIVATE_EXPEDITED,
+            MembarrierCommand::RegisterPrivateExpedited,
+            MembarrierCommand::PrivateExpedited,
+        ),
+        works(
+            MembarrierQuery::GLOBAL_EXPEDITED | MembarrierQuery::REGISTER_GLOBAL_EXPEDITED,
+            MembarrierCommand::RegisterGlobalExpedited,
+            MembarrierCommand::GlobalExpedited,
+        ),
+    );
+    let slow = offered.contains(MembarrierQuery::GLOBAL);
+    let data = json!({ "private_expedited": own, "global_expedited": most, "global": slow });
+    if !own || !most {
+        let advice =
+            "needs Linux 4.16 or later and a sandbox that allows membarrier(2); until then nothing can be revoked";
+        return Check::lack("membarrier", "no expedited membarrier", advice).data(data);
     }
-    let advice = "needs Linux 4.16 or later and a sandbox that allows membarrier(2); until then nothing can be revoked";
-    Check::lack("membarrier", "no global expedited membarrier", advice).data(data)
+    if !slow {
+        let advice =
+            "the kernel runs with nohz_full: the right of a stopped process is taken when it goes on, or has died";
+        return Check::note("membarrier", "expedited works: revocation and sleeping waiters", advice).data(data);
+    }
+    Check::ok("membarrier", "works: revocation and sleeping waiters").data(data)
 }
 
 pub(super) fn robust_futex() -> Check {

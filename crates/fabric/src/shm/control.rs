@@ -152,10 +152,12 @@ impl Control {
         Ok(())
     }
 
-    /// Wakes the service thread of a peer, which may sleep in `wait`. If there are messages in its way, it is awake.
+    /// Wakes the service thread of a peer, which may sleep in `wait`.
     pub(super) fn nudge(&self, to: NodeId) {
-        let link = lock(self.link(to));
-        if let Some(conn) = link.conn.as_ref().filter(|_| link.up && link.queue.is_empty()) {
+        let mut link = lock(self.link(to));
+        flush(&mut link);
+        if let Some(conn) = link.conn.as_ref().filter(|_| link.up) {
+            // It passes messages that wait here. If it does not fit, the peer has others to wake for.
             let _ = conn.send(&[NUDGE], &[]);
         }
     }
@@ -184,6 +186,8 @@ impl Control {
         self.call(service);
         self.look_for_deaths(fabric, &mut event);
         if quiet && !timeout.is_zero() {
+            // A nudge for a request that comes after this ends the wait.
+            fabric.answer_fences();
             self.wait(fabric, service, timeout.min(WAIT_MAX));
             self.waker.drain();
         }
@@ -286,6 +290,7 @@ impl Control {
                 }
             }
             MESSAGE => event(ControlEvent::Message(from, body.to_vec())),
+            NUDGE => fabric.answer_fences(),
             _ => {}
         }
         service.fds.clear();
@@ -415,6 +420,11 @@ impl Control {
             return event(ControlEvent::Refused(node, why));
         }
         self.bury_earlier_lives(fabric, node, event);
+        let is_here = NodeHeader::of(&card).process.load(Ordering::Relaxed) == fabric.process;
+        let process = conn.as_ref().map_or_else(|| lock(self.link(node)).conn.as_ref()?.process(), Conn::process);
+        if let Some(process) = process.filter(|_| !is_here) {
+            lock(&fabric.memory.processes).insert(node, process);
+        }
         // It may be known already: a joining node maps the cards of all live nodes.
         let _ = slot.set(Some(card));
         fabric.memory.know(node);

@@ -7,8 +7,9 @@
 //! - **threads of another process** by a request to its service thread, which does the same there. The request is a
 //!   counter on that node's card; the answer is another one. A service thread that waits for an answer itself goes on
 //!   answering, so two nodes can ask each other;
-//! - where no answer comes in time (the process is stopped, or dead and still ending), by `membarrier`'s slow command,
-//!   which waits until every core has passed through the scheduler.
+//! - where a process has ended, as its descriptor says (`pidfd_open(2)`), there is nothing to fence;
+//! - where no answer comes in time (the process is stopped, or dead and not seen to have ended), by `membarrier`'s slow
+//!   command, which waits until every core has passed through the scheduler.
 //!
 //! The kernel has a fast command for all processes, too. It is not used here, because Linux leaves out cores: from 5.4
 //! on, a core on which this process ran before it was registered, and from 5.11 on, a core on which a thread of this
@@ -16,97 +17,141 @@
 //!
 //! A node without lanes has no writers, and is not asked.
 
-use core::sync::atomic::Ordering;
-use std::sync::OnceLock;
+use core::sync::atomic::{Ordering, fence};
 use std::time::Duration;
 
 use super::ShmFabric;
 use super::limits::{lock, system};
 use super::node_header::NodeHeader;
+use super::reach::Memory;
 use super::waiting::{SPINS, YIELDS};
 use crate::error::Result;
 use crate::local::Instant;
 use crate::ptr::NodeId;
-use crate::sys::fence::{fence_all_threads, fence_most_threads, fence_own_threads};
+use crate::sys::fence::{fence_all_threads, fence_own_threads};
 use crate::sys::liveness;
 
-/// How long an answer is waited for before the slow fence: that takes some ten milliseconds.
+/// How old a request gets before the slow fence, which takes some ten milliseconds.
 const ANSWER_MAX: Duration = Duration::from_millis(2);
 
-/// A number that is this process's alone, whatever PID namespace it is in.
-pub(super) fn process_number() -> u64 {
-    static RANDOM: OnceLock<u64> = OnceLock::new();
-    // A child of fork has the same random number, and another process id.
-    RANDOM.get_or_init(rand::random).wrapping_add(u64::from(std::process::id()))
+/// Where the kernel has no slow fence: the time in which a thread has met the signal that has killed its process. The interrupt that
+/// delivers it was sent before the process's death was seen.
+const SIGNAL_MAX: Duration = Duration::from_millis(10);
+
+/// A full fence that has begun: each write that begins later finds all that this thread had written, and the mark of each
+/// earlier one is visible when it is done.
+#[derive(Clone)]
+pub(super) struct Fence {
+    /// Nodes that have not answered yet, with the numbers of the requests.
+    asked: Vec<(NodeId, u64)>,
+    since: Instant,
 }
 
-/// A node that was asked to fence its threads.
-struct Asked<'c> {
-    card: &'c NodeHeader,
-    request: u64,
-}
+impl Memory {
+    /// Whether a node is gone and its process has ended.
+    pub(super) fn has_ended(&self, node: NodeId) -> bool {
+        let Some(card) = self.peer(node).map(NodeHeader::of) else { return false };
+        if liveness::is_alive(card.life.word().load(Ordering::Acquire)) {
+            return false;
+        }
+        let mut ended = lock(&self.ended);
+        let mut processes = lock(&self.processes);
+        if processes.get(&node).is_some_and(|process| process.has_ended()) {
+            processes.remove(&node);
+            ended.insert(node);
+        }
+        ended.contains(&node)
+    }
 
-impl Asked<'_> {
-    fn is_answered(&self) -> bool {
-        self.card.fences_done.load(Ordering::Acquire) >= self.request
+    /// Whether a node has had no writers since that request, or has fenced them.
+    fn has_passed(&self, node: NodeId, request: u64) -> bool {
+        let Some(card) = self.peer(node).map(NodeHeader::of) else { return true };
+        card.fences_done.load(Ordering::Acquire) >= request
+            // The writes of a lane that was closed come before this; one that opens later reads what was written before.
+            || card.open_lanes.load(Ordering::SeqCst) == 0
+            || self.has_ended(node)
+    }
+
+    /// The dead among all nodes.
+    fn dead(&self) -> impl Iterator<Item = NodeId> {
+        let is_dead = |node: &NodeId| self.peer(*node).map(NodeHeader::of).is_some_and(NodeHeader::is_dead);
+        (0..self.known_peers().len()).map(|node| NodeId(node as u16)).filter(is_dead)
     }
 }
 
 impl ShmFabric {
-    /// A full fence on every thread of these nodes that may be writing: each of their later writes begins with all that
-    /// this thread has written by now, and the mark of each earlier one is visible when this returns.
+    /// Begins a full fence on every thread of a node, or of all nodes, that may be writing. Threads of this process are fenced when it
+    /// returns.
     ///
     /// # Errors
-    /// One cannot be asked, or has not answered within the timeout, and the kernel has no slow fence.
-    pub(super) fn fence_writers(&self, nodes: impl Iterator<Item = NodeId>, timeout: Duration) -> Result<()> {
+    /// The kernel refuses to fence threads of this process.
+    pub(super) fn begin_fence(&self, only: Option<NodeId>) -> Result<Fence> {
         // With the one in `open_lane`: a lane that is not counted below reads what was written before this.
-        core::sync::atomic::fence(Ordering::SeqCst);
-        // Nodes that were asked, and those that cannot answer any more.
-        let (mut asked, mut gone) = (Vec::new(), Vec::new());
-        for node in nodes.filter(|node| *node != self.me) {
+        fence(Ordering::SeqCst);
+        let all = only.map_or(0..self.memory.known_peers().len(), |node| node.index()..node.index() + 1);
+        let mut asked = Vec::new();
+        for node in all.map(|node| NodeId(node as u16)).filter(|node| *node != self.me) {
             let Some(card) = self.memory.peer(node).map(NodeHeader::of) else { continue };
-            let is_here = card.process.load(Ordering::Relaxed) == process_number();
-            if is_here || card.open_lanes.load(Ordering::SeqCst) == 0 {
-                continue;
-            }
-            if liveness::is_alive(card.life.word().load(Ordering::Acquire)) {
-                let request = card.fences_asked.fetch_add(1, Ordering::SeqCst) + 1;
-                super::lane::ring(&card.service);
-                self.control.nudge(node);
-                asked.push((node, Asked { card, request }));
-            } else if !lock(&self.memory.ended).contains(&node) {
-                gone.push(node);
+            let is_here = card.process.load(Ordering::Relaxed) == self.process;
+            if !is_here && card.open_lanes.load(Ordering::SeqCst) > 0 && !self.memory.has_ended(node) {
+                asked.push((node, card.fences_asked.fetch_add(1, Ordering::SeqCst) + 1));
             }
         }
+        let since = Instant::monotonic();
         fence_own_threads().map_err(|why| system("membarrier")(&why))?;
+        Ok(Fence { asked, since })
+    }
 
+    /// Wakes the service threads that a fence waits for. They would answer within milliseconds.
+    pub(super) fn urge(&self, fence: &Fence) {
+        for (node, _) in &fence.asked {
+            let Some(card) = self.memory.peer(*node).map(NodeHeader::of) else { continue };
+            if liveness::is_alive(card.life.word().load(Ordering::Acquire)) {
+                super::lane::ring(&card.service);
+                self.control.nudge(*node);
+            }
+        }
+    }
+
+    /// Whether a fence is done by now.
+    pub(super) fn is_done(&self, fence: &mut Fence) -> bool {
+        if fence.since.ns < self.memory.all_fenced_ns.load(Ordering::Acquire) {
+            fence.asked.clear();
+        }
+        fence.asked.retain(|(node, request)| !self.memory.has_passed(*node, *request));
+        fence.asked.is_empty()
+    }
+
+    /// Waits until a fence is done; whether it is. The slow fence may take longer than the timeout.
+    pub(super) fn wait_for_fence(&self, fence: &mut Fence, timeout: Duration) -> bool {
         let start = Instant::monotonic();
         let (mut has_slow, mut looks) = (true, 0);
         loop {
             self.answer_fences();
-            asked.retain(|(node, peer)| {
-                let is_alive = liveness::is_alive(peer.card.life.word().load(Ordering::Acquire));
-                if !is_alive && !peer.is_answered() {
-                    gone.push(*node);
-                }
-                is_alive && !peer.is_answered()
-            });
-            let waited = Instant::monotonic().since(start);
-            let is_late = waited >= ANSWER_MAX.min(timeout);
-            if has_slow && (is_late && !asked.is_empty() || asked.is_empty() && !gone.is_empty()) {
-                if fence_all_threads().is_ok() {
-                    lock(&self.memory.ended).extend(gone.into_iter().filter(|node| self.is_dead(*node)));
-                    return Ok(());
-                }
-                has_slow = false; // a kernel with `nohz_full`
+            if self.is_done(fence) {
+                return true;
             }
-            if asked.is_empty() {
-                return self.fence_gone(&gone);
+            let now = Instant::monotonic();
+            if has_slow && now.since(fence.since) >= ANSWER_MAX {
+                let dead: Vec<NodeId> = self.memory.dead().collect();
+                has_slow = fence_all_threads().is_ok();
+                if !has_slow {
+                    // A kernel with `nohz_full`.
+                    let is_dead = |node: &NodeId| dead.contains(node);
+                    if fence.asked.iter().all(|(node, _)| is_dead(node)) {
+                        std::thread::sleep(SIGNAL_MAX);
+                        fence.asked.clear();
+                    }
+                    continue;
+                }
+                // Those run no more code.
+                lock(&self.memory.ended).extend(dead);
+                self.memory.all_fenced_ns.fetch_max(now.ns, Ordering::AcqRel);
+                fence.asked.clear();
+                return true;
             }
-            if waited >= timeout {
-                let why =
-                    format!("{} has not answered within {waited:?}, and the kernel has no slow fence", asked[0].0);
-                return Err(system("a fence of another process's threads")(&why));
+            if now.since(start) >= timeout {
+                return false;
             }
             looks += 1;
             if looks < SPINS + YIELDS {
@@ -115,23 +160,6 @@ impl ShmFabric {
                 std::thread::sleep(Duration::from_micros(50));
             }
         }
-    }
-
-    /// Without a slow fence, as far as that goes: when the death of a node was seen, each of its threads had a fatal
-    /// signal pending, which the next interrupt delivers. A node that has left may have threads that write on.
-    fn fence_gone(&self, gone: &[NodeId]) -> Result<()> {
-        if let Some(node) = gone.iter().find(|node| !self.is_dead(**node)) {
-            let why = format!("{node} has left, its process has endpoints, and the kernel has no slow fence");
-            return Err(system("a fence of another process's threads")(&why));
-        }
-        if !gone.is_empty() {
-            fence_most_threads();
-        }
-        Ok(())
-    }
-
-    fn is_dead(&self, node: NodeId) -> bool {
-        self.memory.peer(node).map(NodeHeader::of).is_some_and(NodeHeader::is_dead)
     }
 
     /// Answers the requests of other processes to fence this one's threads.

@@ -1,18 +1,18 @@
 //! The memory of this node's permission groups: given out, given back, and given out again.
 //!
-//! **Giving back** changes the generation of each granule, and then fences all writers (see `fences`). A pending write
-//! then has its lane's mark odd; a later one sees the change. So once each odd mark has changed, nothing lands there
-//! any more. No call waits for that: the memory stays in a list until an allocation finds that it is so, and that the
-//! region has no holder here any more. A peer that is stopped in the middle of a write keeps it in the list; a dead
-//! one does not, after one more fence: a killed process runs no more code then. Reads check the generation again after
+//! **Giving back** changes the generation of each granule, and begins to fence all writers (see `fences`). When that is done, a
+//! pending write has its lane's mark odd, and a later one sees the change. So once each odd mark has changed, nothing lands there
+//! any more. The call waits for none of that: the memory stays in a list until an allocation finds that it is so, and that the
+//! region has no holder here any more. An allocation waits only where it would need more memory than is good. A peer that is stopped in the
+//! middle of a write keeps the memory in the list; one whose process has ended does not. Reads check the generation again after
 //! they have read, so no call waits for them.
 
-use core::iter;
 use core::ptr::NonNull;
 use core::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
+use super::fences::Fence;
 use super::node_header::{Mark, NodeHeader};
 
 use super::ShmFabric;
@@ -20,14 +20,22 @@ use super::limits::{RESERVED_BYTES, lock, system};
 use super::reach::Memory;
 use crate::error::{ErrorKind, Result};
 use crate::fabric::{Bell, Region};
+use crate::local::Instant;
 use crate::ptr::{GroupKey, NodeId, RemotePtr};
 use crate::space::{Allocation, GRANULE_BYTES, Offsets, Space, clear, is_let_go, set_generation};
 use crate::sys::generations::Generations;
 use crate::sys::memory::Arena;
 use crate::sys::pages::HugePages;
 
-/// How long the fence of all writers may take when memory is given back.
-const FENCE_MAX: Duration = Duration::from_secs(10);
+/// So many bytes, or half of the memory if that is more, may wait for fences before an allocation waits for them, too.
+const OWED_BYTES_MAX: u64 = 16 << 20;
+
+/// For how long it waits for them, and then for the writes that were under way.
+const FENCE_MAX: Duration = Duration::from_millis(100);
+const WRITE_MAX: Duration = Duration::from_millis(10);
+
+/// Service threads are woken for fences once in so long.
+const URGE_EVERY: Duration = Duration::from_millis(1);
 
 pub(super) struct OwnGroup {
     pub(super) arena: Arc<Arena>,
@@ -38,6 +46,8 @@ pub(super) struct OwnGroup {
     used: usize,
     space: Space,
     given_back: Vec<GivenBack>,
+    /// When service threads were woken for its fences.
+    urged: Instant,
 }
 
 /// Memory that was given back, and may still be in use.
@@ -47,10 +57,13 @@ struct GivenBack {
     bytes: u64,
     /// With which it may be given out.
     generation: u8,
+    /// The fence of all writers, until it is done; then the pending writes.
+    fence: Option<Fence>,
     writes: Vec<Write>,
 }
 
 /// A write that was under way: its lane had this mark.
+#[derive(Clone)]
 struct Write {
     node: NodeId,
     lane: usize,
@@ -79,6 +92,7 @@ impl OwnGroup {
             used: RESERVED_BYTES,
             space: Space::default(),
             given_back: Vec::new(),
+            urged: Instant::default(),
         };
         group.grow(RESERVED_BYTES)?;
         Ok(group)
@@ -98,13 +112,19 @@ impl OwnGroup {
     /// Takes unused memory out of the list.
     fn reclaim(&mut self, fabric: &ShmFabric) {
         let space = &mut self.space;
+        let mut writes = None;
         self.given_back.retain_mut(|given| {
+            if let Some(fence) = &mut given.fence {
+                if !fabric.is_done(fence) {
+                    return true;
+                }
+                given.fence = None;
+                given.writes.clone_from(writes.get_or_insert_with(|| fabric.memory.writes()));
+            }
             given.writes.retain(|write| {
                 let Some(card) = fabric.memory.card(write.node) else { return true };
-                if card.marks[write.lane].0.load(Ordering::Acquire) != write.mark {
-                    return false;
-                }
-                !(card.is_dead() && fabric.fence_writers(iter::once(write.node), FENCE_MAX).is_ok())
+                let is_pending = card.marks[write.lane].0.load(Ordering::Acquire) == write.mark;
+                is_pending && !fabric.memory.has_ended(write.node)
             });
             if !given.writes.is_empty() || !is_let_go(&given.allocation) {
                 return true;
@@ -112,6 +132,44 @@ impl OwnGroup {
             space.give(given.start, given.bytes, given.generation);
             false
         });
+    }
+}
+
+impl OwnGroup {
+    /// Takes memory that was given back, if there is any. Service threads are woken for what waits for their answers.
+    fn reclaim_and_take(&mut self, fabric: &ShmFabric, bytes: usize) -> Option<(u64, u8)> {
+        self.reclaim(fabric);
+        let taken = self.space.take(bytes as u64);
+        let now = Instant::monotonic();
+        if let Some(fence) = self.last_fence()
+            && taken.is_none()
+            && now.since(self.urged) >= URGE_EVERY
+        {
+            fabric.urge(fence);
+            self.urged = now;
+        }
+        taken
+    }
+
+    /// The last fence that is not done, which was asked for after all others.
+    fn last_fence(&self) -> Option<&Fence> {
+        self.given_back.iter().rev().find_map(|given| given.fence.as_ref())
+    }
+
+    /// Whether so much memory waits for fences that an allocation has to wait, too.
+    fn owes_much(&self) -> bool {
+        let owed = self.given_back.iter().filter(|given| given.fence.is_some()).map(|given| given.bytes).sum::<u64>();
+        owed > OWED_BYTES_MAX.max(self.used as u64 / 2)
+    }
+
+    /// Whether so many bytes more are beyond the limit.
+    fn is_full(&self, bytes: usize) -> bool {
+        self.used.saturating_add(bytes) > self.arena.limit()
+    }
+
+    /// Whether memory waits only for writes that were under way.
+    fn awaits_writes(&self) -> bool {
+        self.given_back.iter().any(|given| !given.writes.is_empty() && is_let_go(&given.allocation))
     }
 }
 
@@ -125,7 +183,7 @@ impl Memory {
         }
     }
 
-    /// The pending writes, as far as is known, after a fence of all writers.
+    /// The pending writes, after a fence of all writers.
     fn writes(&self) -> Vec<Write> {
         let of = |(lane, mark): (usize, &Mark)| {
             let mark = mark.0.load(Ordering::Acquire);
@@ -143,16 +201,37 @@ impl Memory {
 
 impl ShmFabric {
     pub(super) fn alloc_in(&self, key: GroupKey, bytes: usize) -> Result<Region> {
-        let mut groups = lock(&self.groups);
-        let Some(group) = groups.get_mut(usize::from(key.0)) else {
-            return Err(ErrorKind::UnknownGroup { node: self.me, key }.into());
-        };
+        let unknown = || ErrorKind::UnknownGroup { node: self.me, key };
         let Some(whole) = bytes.checked_next_multiple_of(GRANULE_BYTES as usize) else {
             let why = "no machine has that much".into();
             return Err(ErrorKind::OutOfMemory { key, asked_bytes: bytes, why }.into());
         };
-        group.reclaim(self);
-        let again = group.space.take(whole as u64);
+        let mut groups = lock(&self.groups);
+        let group = groups.get_mut(usize::from(key.0)).ok_or_else(unknown)?;
+        let mut again = group.reclaim_and_take(self, whole);
+        if again.is_none() && (group.owes_much() || group.is_full(whole)) {
+            let (fence, is_full) = (group.last_fence().cloned(), group.is_full(whole));
+            drop(groups);
+            if let Some(mut fence) = fence {
+                self.urge(&fence);
+                self.wait_for_fence(&mut fence, FENCE_MAX);
+            }
+            let fenced = Instant::monotonic();
+            groups = lock(&self.groups);
+            again = groups[usize::from(key.0)].reclaim_and_take(self, whole);
+            // Writes that were under way soon end, and so do processes that were killed.
+            while again.is_none()
+                && is_full
+                && groups[usize::from(key.0)].awaits_writes()
+                && Instant::monotonic().since(fenced) < WRITE_MAX
+            {
+                drop(groups);
+                std::thread::yield_now();
+                groups = lock(&self.groups);
+                again = groups[usize::from(key.0)].reclaim_and_take(self, whole);
+            }
+        }
+        let group = &mut groups[usize::from(key.0)];
         let (start, generation) = match again {
             Some((start, generation)) => {
                 set_generation(group.generations.of(start, whole as u64), generation);
@@ -201,15 +280,13 @@ impl ShmFabric {
         let Allocation { start, bytes, generation, .. } = *allocation;
         let generation = group.offsets().next(generation);
         set_generation(group.generations.of(start, bytes), generation);
-        // A write that begins after this sees the change; one that has begun before it is seen.
         let key = group.key;
         drop(groups);
-        self.fence_writers((0..self.memory.known_peers().len()).map(|node| NodeId(node as u16)), FENCE_MAX)?;
-        let writes = self.memory.writes();
+        let fence = Some(self.begin_fence(None)?);
         let mut groups = lock(&self.groups);
         let group = &mut groups[usize::from(key.0)];
         let allocation = Arc::downgrade(&allocation);
-        group.given_back.push(GivenBack { allocation, start, bytes, generation, writes });
+        group.given_back.push(GivenBack { allocation, start, bytes, generation, fence, writes: Vec::new() });
         Ok(())
     }
 }

@@ -21,11 +21,13 @@ mod waiting;
 mod window;
 
 use core::sync::atomic::{AtomicBool, Ordering, fence};
+use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
 use self::control::Control;
+use self::fences::Fence;
 use self::groups::OwnGroup;
 pub use self::lane::ShmLane;
 pub use self::leftovers::{remove_leftovers, rendezvous_directory};
@@ -49,6 +51,7 @@ use crate::sys::incarnations::{Entry, Places};
 use crate::sys::liveness;
 use crate::sys::memory::Mapping;
 pub use crate::sys::pages::HugePages;
+use crate::sys::process::process_number;
 use crate::sys::session::SessionDir;
 
 /// One node on shared memory.
@@ -68,11 +71,23 @@ pub struct ShmFabric {
     memory: Arc<Memory>,
     groups: Mutex<Vec<OwnGroup>>,
     free_lanes: Arc<Mutex<Vec<usize>>>,
+    /// Its process: see `fences`.
+    process: u64,
+    revoking: Mutex<Revoking>,
     control: Control,
     cpus: usize,
     /// Its service thread has died, and with it the node.
     fenced: AtomicBool,
     alarm: Alarm,
+}
+
+/// Revocations that were not decided in time.
+#[derive(Default)]
+struct Revoking {
+    /// By peer and group.
+    fences: BTreeMap<(NodeId, u8), Fence>,
+    /// How many rights were given. A fence that began before does for no revocation after that.
+    permits: u64,
 }
 
 impl ShmFabric {
@@ -109,7 +124,8 @@ impl ShmFabric {
         let seed = options.seed.unwrap_or_else(rand::random);
         let own = Arc::new(OwnCard(claim));
         own.card().incarnation.store(rand::random(), Ordering::Relaxed);
-        own.card().process.store(fences::process_number(), Ordering::Relaxed);
+        let process = process_number().map_err(|why| system("a random number")(&why))?;
+        own.card().process.store(process, Ordering::Relaxed);
 
         let control = Control::open(directory, own.0.socket_path(), options, me, here.clone())
             .map_err(|why| session_error(&why))?;
@@ -128,6 +144,8 @@ impl ShmFabric {
             memory,
             groups: Mutex::default(),
             free_lanes: Arc::new(Mutex::new((0..LANES_MAX).rev().collect())),
+            process,
+            revoking: Mutex::default(),
             control,
             cpus: cpus_allowed(),
             fenced: AtomicBool::new(false),
@@ -320,6 +338,9 @@ impl Fabric for ShmFabric {
         self.peer_state(peer).check(peer)?;
         // Peers read it before each operation, directly on this card: so it holds from now on.
         self.memory.admit(peer)?;
+        let mut revoking = lock(&self.revoking);
+        revoking.fences.remove(&(peer, group.0));
+        revoking.permits += 1;
         self.memory.own_right(group, peer).store(0, Ordering::Release);
         Ok(())
     }
@@ -337,7 +358,11 @@ impl Fabric for ShmFabric {
             return Ok(()); // it was never seen here, and will never come
         }
         self.memory.admit(peer)?;
-        self.memory.own_right(group, peer).store(TAKEN, Ordering::SeqCst);
+        let (begun, permits) = {
+            let mut revoking = lock(&self.revoking);
+            self.memory.own_right(group, peer).store(TAKEN, Ordering::SeqCst);
+            (revoking.fences.remove(&(peer, group.0)), revoking.permits)
+        };
         let card = if peer == self.me {
             self.memory.own.card()
         } else {
@@ -347,25 +372,38 @@ impl Fabric for ShmFabric {
             }
         };
         let start = Instant::monotonic();
-        let undecided = |waited| ErrorKind::RevokeUndecided { node: peer, key: group, waited };
-        let fence = || {
-            let fenced = self.fence_writers(core::iter::once(peer), timeout);
-            fenced.map_err(|_| Error::from(undecided(Instant::monotonic().since(start))))
+        // What has begun in an earlier call goes on.
+        let mut fence = match begun {
+            Some(begun) => begun,
+            None => self.begin_fence(Some(peer))?,
+        };
+        let undecided = |fence: Fence| {
+            let mut revoking = lock(&self.revoking);
+            if revoking.permits == permits {
+                revoking.fences.insert((peer, group.0), fence);
+            }
+            let waited = Instant::monotonic().since(start);
+            Err(ErrorKind::RevokeUndecided { node: peer, key: group, waited }.into())
         };
         // A thread of the peer either reads the right after it was cleared, or its mark is visible below.
-        fence()?;
+        self.urge(&fence);
+        if !self.wait_for_fence(&mut fence, timeout) {
+            return undecided(fence);
+        }
         let mut waiting = Waiting::default();
         for mark in &card.marks {
             let seen = mark.0.load(Ordering::Acquire);
             while seen % 2 == 1 && mark.0.load(Ordering::Acquire) == seen {
-                // A killed process runs no more code after one more fence. Its marks stay as they were.
+                // A killed process soon runs no more code. Its marks stay as they were.
                 if card.is_dead() {
-                    return fence();
+                    let mut last = self.begin_fence(Some(peer))?;
+                    let left = timeout.saturating_sub(Instant::monotonic().since(start));
+                    return if self.wait_for_fence(&mut last, left) { Ok(()) } else { undecided(last) };
                 }
-                let waited = Instant::monotonic().since(start);
-                if waited >= timeout {
-                    return Err(undecided(waited).into());
+                if Instant::monotonic().since(start) >= timeout {
+                    return undecided(fence);
                 }
+                self.answer_fences();
                 if waiting.round < SPINS + YIELDS {
                     waiting.round += 1;
                     std::thread::yield_now();

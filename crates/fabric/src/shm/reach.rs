@@ -1,7 +1,7 @@
 //! The mappings that the lanes of a node reach: its card, the cards of its peers, the windows to their memory.
 
 use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, OnceLock};
 
 use super::gone::Gone;
@@ -14,6 +14,7 @@ use crate::sys::card_file::CardMapping;
 use crate::sys::generations::Generations;
 use crate::sys::liveness::LifeCell;
 use crate::sys::memory::Arena;
+use crate::sys::process::Process;
 use crate::sys::session::Claim;
 
 /// Everything that is mapped. Lanes and regions keep it, so it outlives every pointer into it.
@@ -27,8 +28,12 @@ pub(super) struct Memory {
     pub(super) known: AtomicUsize,
     /// Dead and departed nodes whose memory must be given back.
     pub(super) gone: Mutex<Vec<Gone>>,
-    /// Dead nodes of which it is known that no thread runs any more.
+    /// The processes of other nodes, as far as they can be seen.
+    pub(super) processes: Mutex<BTreeMap<NodeId, Process>>,
+    /// Nodes that are gone, and of which no thread runs any more.
     pub(super) ended: Mutex<BTreeSet<NodeId>>,
+    /// When the last slow fence began that has been done: see `fences`.
+    pub(super) all_fenced_ns: AtomicU64,
     /// The peers that have a page for their rights on this node's card.
     pub(super) admitted: Mutex<BTreeSet<NodeId>>,
     /// Arenas of this node, only ever added to.
@@ -91,7 +96,9 @@ impl Memory {
             known: AtomicUsize::new(places),
             arenas: Mutex::default(),
             gone: Mutex::default(),
+            processes: Mutex::default(),
             ended: Mutex::default(),
+            all_fenced_ns: AtomicU64::new(0),
             admitted: Mutex::default(),
         })
     }

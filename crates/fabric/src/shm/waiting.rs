@@ -74,6 +74,9 @@ impl ShmFabric {
 
     /// One step of a wait.
     pub(super) fn step(&self, waiting: &mut Waiting) {
+        if waiting.service {
+            self.answer_fences();
+        }
         let far = self.far_bell(waiting.watches);
         let has_bell = far.is_some() || !waiting.watches.has_remote();
         let left = || Duration::from_nanos(waiting.deadline.ns.saturating_sub(self.now().ns));

@@ -13,6 +13,7 @@
 //! | `incarnations` | which incarnation of its rank a node begins that joins a session                            |
 //! | `socket`   | control sockets that carry short messages and file descriptors                             |
 //! | `alike`    | a large table whose entries begin alike, and take memory only when they are written         |
+//! | `process`  | a number for this process, and whether another one has ended                                |
 //! | `cgroup`   | the limits of this process's control groups: memory and cores                              |
 //!
 //! Nothing here knows of endpoints, regions or objects. All peers run under one user, which every file and every
@@ -27,6 +28,7 @@ pub(crate) mod incarnations;
 pub(crate) mod liveness;
 pub(crate) mod memory;
 pub(crate) mod pages;
+pub(crate) mod process;
 pub(crate) mod range;
 pub(crate) mod session;
 pub(crate) mod session_error;

@@ -19,6 +19,8 @@ use rustix::net::{
 };
 use rustix::process::geteuid;
 
+use super::process::Process;
+
 /// The longest message.
 pub(crate) const MESSAGE_BYTES_MAX: usize = 60 << 10;
 /// The most file descriptors that one message carries.
@@ -152,6 +154,11 @@ impl Conn {
             return Err(SocketError::Stranger { path: path.to_owned(), uid: peer.uid, own });
         }
         Ok(Some(Self { fd }))
+    }
+
+    /// The process at the other end. None if it is in a PID namespace that this one does not see, or has ended.
+    pub(crate) fn process(&self) -> Option<Process> {
+        Process::of(peer(self.fd.as_fd()).ok()?.pid)
     }
 
     /// Sends one message with copies of `fds`.

@@ -186,7 +186,8 @@ impl Obeying {
                 let timeout = Duration::from_millis(number(2));
                 self.fabric.revoke(node(0), key(1), timeout).map_err(told).map(|()| "0".into())
             }
-            "revoke_often" => self.revoke_often(node(0), number(1)),
+            "revoke_often" => self.revoke_often(node(0), number(1), Duration::from_micros(number(2))),
+            "free_often" => self.free_often(number(0) as usize, number(1)),
             "revoke_stopped" => self.revoke_stopped(number(0) as i32, node(1), number(2)),
             _ => panic!("no such command: {line}"),
         }
@@ -207,12 +208,11 @@ impl Obeying {
         Err(format!("not among the events: {:?}", self.events.lock().unwrap()))
     }
 
-    /// Allocates regions of `bytes` bytes, at most `most`, until one is at `address`. Returns whether one is, and the
+    /// Allocates regions of `bytes` bytes until one is at `address`, or there is no memory. Returns whether one is, and the
     /// regions.
-    fn alloc_until(&self, address: *const Word, bytes: usize, most: usize) -> (bool, Vec<Region>) {
+    fn alloc_until(&self, address: *const Word, bytes: usize) -> (bool, Vec<Region>) {
         let mut regions = Vec::new();
-        while regions.len() < most {
-            let region = self.fabric.alloc(GroupKey::DATA, bytes).unwrap();
+        while let Ok(region) = self.fabric.alloc(GroupKey::DATA, bytes) {
             let found = std::ptr::eq(region.word(0), address);
             regions.push(region);
             if found {
@@ -259,7 +259,8 @@ impl Obeying {
             signal(pid, libc::SIGSTOP);
             until("the peer does not stop", &|| all_stopped(pid))?;
             self.fabric.free(region).map_err(|error| error.to_string())?;
-            let (found, mut regions) = self.alloc_until(address, BYTES, 4);
+            // Without memory, an allocation waits for the writers' fence.
+            let (mut found, mut regions) = self.alloc_until(address, BYTES);
             kept += u64::from(!found);
             let last = round >= rounds && !found;
             if last {
@@ -269,19 +270,21 @@ impl Obeying {
                 signal(pid, libc::SIGCONT);
                 turns(3)?;
             }
-            if !found {
-                // Its write has ended, completed or not.
-                let (found, more) = self.alloc_until(address, BYTES, 4);
-                if !found {
+            let start = Instant::now();
+            while !found {
+                // Its write has ended, completed or not; or soon its process has.
+                let (is_back, more) = self.alloc_until(address, BYTES);
+                regions.extend(more);
+                found = is_back;
+                if start.elapsed() > SOON / 2 {
                     return Err(format!("round {round}: the memory does not come back"));
                 }
-                regions.extend(more);
             }
             if let Some(at) = regions.iter().position(|region| !is_zero(region)) {
                 return Err(format!("round {round}: a late write is in region {at}"));
             }
             if round % ROUNDS_OF_ADDRESS == ROUNDS_OF_ADDRESS - 1 {
-                used_up.append(&mut regions);
+                used_up.extend(regions.pop());
             }
             regions.into_iter().try_for_each(|region| self.fabric.free(region)).map_err(|error| error.to_string())?;
             if last {
@@ -294,8 +297,24 @@ impl Obeying {
         unreachable!()
     }
 
-    /// Repeatedly revokes the peer's right to region 0 while it writes. Returns how many microseconds a call took.
-    fn revoke_often(&self, peer: NodeId, rounds: u64) -> Result<String, String> {
+    /// Allocates and frees regions, one after the other. Returns how many microseconds a free took, and an allocation.
+    fn free_often(&self, bytes: usize, rounds: u64) -> Result<String, String> {
+        let (mut frees, mut allocations) = (Duration::ZERO, Duration::ZERO);
+        for _ in 0..rounds {
+            let start = Instant::now();
+            let region = self.fabric.alloc(GroupKey::DATA, bytes).map_err(|error| error.to_string())?;
+            let freed = Instant::now();
+            self.fabric.free(region).map_err(|error| error.to_string())?;
+            allocations += freed - start;
+            frees += freed.elapsed();
+        }
+        let each = |all: Duration| all.as_micros() as u64 / rounds;
+        Ok(format!("{} {}", each(frees), each(allocations)))
+    }
+
+    /// Repeatedly revokes the peer's right to region 0 while it writes, with calls that wait for so long. Returns how many
+    /// microseconds a revocation took.
+    fn revoke_often(&self, peer: NodeId, rounds: u64, timeout: Duration) -> Result<String, String> {
         let (target, beat) = (self.regions[0].word(0), self.regions[1].word(0));
         let lines = self.regions[1].words(4096, 512);
         let until = |what: &str, ready: &dyn Fn() -> bool| {
@@ -320,7 +339,17 @@ impl Obeying {
             }
             lines.iter().step_by(8).for_each(|word| word.store(round)); // the peer's stores to them are slow then
             let start = Instant::now();
-            self.fabric.revoke(peer, GroupKey::DATA, SOON / 2).map_err(|error| error.to_string())?;
+            loop {
+                match self.fabric.revoke(peer, GroupKey::DATA, timeout) {
+                    Ok(()) => break,
+                    Err(error) if matches!(error.kind(), ErrorKind::RevokeUndecided { .. }) => {}
+                    Err(error) => return Err(error.to_string()),
+                }
+                if start.elapsed() > SOON / 2 {
+                    return Err(format!("round {round}: it is never decided"));
+                }
+                std::thread::yield_now();
+            }
             took += start.elapsed();
             let (settled, turns) = (target.load(), beat.load());
             until("the peer does not run", &|| beat.load() > turns + 2)?;
