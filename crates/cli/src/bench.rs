@@ -15,6 +15,7 @@ mod options;
 mod peer;
 mod plot;
 mod queue;
+mod rome;
 mod swarm;
 mod threads;
 mod transfers;
@@ -47,6 +48,8 @@ enum Command {
     Collectives(collectives::CollectivesArgs),
     /// Enqueue and dequeue words, with all threads of several processes
     Queue(queue::QueueArgs),
+    /// Scan a sorted map of another process, beside local maps; read objects of another process whole
+    Rome(rome::RomeArgs),
     /// Compare the replicated store with other ways to keep values on memory nodes, and kill one of these
     Swarm(swarm::SwarmArgs),
     /// Compare replicated data types with state machine replication and message passing, and kill a node
@@ -66,6 +69,7 @@ pub(crate) fn main(args: BenchArgs) -> Result<()> {
         Command::Broadcast(args) => broadcast::main(&args),
         Command::Collectives(args) => collectives::main(&args),
         Command::Queue(args) => queue::main(&args),
+        Command::Rome(args) => rome::main(&args),
         Command::Swarm(args) => swarm::main(&args),
         Command::Wrdt(args) => wrdt::main(&args),
         Command::Idle(args) => idle::main(&args),

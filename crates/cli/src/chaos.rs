@@ -42,9 +42,9 @@ use crate::output;
 use crate::parts;
 
 const HELP: &str = "\
-Each node is a process. Its threads use key-value stores, one of them replicated, queues, locks (of another kind in each
-generation), rings, barriers, variables, a replicated data type, and a replicated log, lock or election (another one in
-each generation), which all nodes share, and log every call. Some threads have several calls in flight. The seed
+Each node is a process. Its threads use key-value stores, one of them replicated and one ordered, queues, locks (of another
+kind in each generation), rings, barriers, variables, servers of calls, a replicated data type, and a replicated log, lock or
+election (another one in each generation), which all nodes share, and log every call. Some threads have several calls in flight. The seed
 determines the plan: which nodes are killed, stopped and restarted, and when. The interleaving of the processes is up to
 the machine, so the same plan may end differently.
 
@@ -55,7 +55,8 @@ the logs are judged:
 
   histories    The history of each key and each queue is linearizable. A key is lost only with the node that stored its
                value, and the error names that node. A change that fails may or may not have happened. While a lost key
-               is inserted or deleted, some threads may still find it lost when others do not find it.
+               is inserted or deleted, some threads may still find it lost when others do not find it. A scan of the ordered
+               store finds each key as a read would, and one at one instant all keys as of that.
   invariants   Locks exclude. Data under a lock is as the last holder left it, and exactly one holder after a death is
                told of the death. Messages arrive whole, once and in order; a dead writer's messages arrive up to its
                last whole one. No thread passes a barrier alone. Variables are never torn and never go back, and all

@@ -1,4 +1,4 @@
-//! `farfield bench barrier`, `broadcast`, `collectives`, `queue`, `swarm`, `wrdt` and `idle`, end to end: real processes, small runs.
+//! `farfield bench barrier`, `broadcast`, `collectives`, `queue`, `rome`, `swarm`, `wrdt` and `idle`, end to end: real processes, small runs.
 
 use std::collections::BTreeMap;
 use std::process::{Command, Output, Stdio};
@@ -195,6 +195,65 @@ fn a_leader_is_killed_and_another_one_goes_on() {
     assert!(picture.contains("courseware hamband updates") && picture.contains("seconds"), "{picture}");
 }
 
+#[test]
+fn a_map_is_scanned_by_other_nodes_without_an_operation_of_its_owner() {
+    let files = [(); 2].map(|()| tempfile::NamedTempFile::new().expect("a file"));
+    let [local, scans] = files.each_ref().map(|file| file.path().to_str().expect("text"));
+    let options = ["--system", "rome,btreemap,redb", "--workload", "b,e", "--workers", "2", "--scanners", "0,1"];
+    let sizes = ["--keys", "20000", "--pairs", "1000-2000", "--seconds", "0.2", "--svg", local, "--svg-scans", scans];
+    let (lines, table) = measured(&[&["rome"][..], &options, &sizes].concat());
+    each_is_whole(&lines, "rome");
+    let cases: Vec<&str> = lines.iter().map(|line| line["case"].as_str().unwrap_or_default()).collect();
+    let of = |mix: &str| {
+        ["rome workers", "btreemap workers", "redb workers", "rome workers", "rome scans"]
+            .map(|of| format!("{mix} {of}"))
+    };
+    assert_eq!(cases, [of("b"), of("e")].concat(), "{table}");
+    let figure = |line: &Value, name: &str| number(&line["figures"][name]);
+    for line in &lines {
+        let clients = number(&line["setup"]["clients"]);
+        if line["case"].as_str().is_some_and(|case| case.ends_with("workers")) {
+            // When memory is used up, the owner gets the seats of the others.
+            assert!(number(&line["fabric_ops_per_op"]) < 0.01 * (1.0 + clients), "{line}");
+            assert!(figure(line, "per_core_second") > 0.0, "{line}");
+        } else {
+            // 48 pairs and more of a leaf, and 16 leaves at a time.
+            assert!((0.5..12.0).contains(&figure(line, "trips_per_1000_pairs")), "{line}");
+            assert_eq!(figure(line, "again"), 0.0, "{line}");
+        }
+    }
+    assert!(
+        table.contains("b, 2 workers: rome") && table.contains("x redb") && table.contains("1 scanners:"),
+        "{table}"
+    );
+    for file in [local, scans] {
+        let picture = std::fs::read_to_string(file).expect("the picture");
+        assert!(picture.contains("e, 2 workers") && picture.contains("scanners"), "{picture}");
+    }
+}
+
+#[test]
+fn an_object_is_read_whole_in_different_ways() {
+    let options = ["--object", "rome,locking,versions,checksums", "--writes", "never,some", "--size", "64,4096"];
+    let (lines, table) = measured(&[&["rome"][..], &options, &["--readers", "2", "--seconds", "0.1"]].concat());
+    let reads: Vec<&Value> =
+        lines.iter().filter(|line| line["case"].as_str().is_some_and(|case| case.ends_with("reads"))).collect();
+    assert_eq!((reads.len(), lines.len()), (4 * 2 * 2, 4 * 2 * 3), "{table}");
+    for line in reads {
+        let case = line["case"].as_str().unwrap_or_default();
+        let trips = number(&line["round_trips_per_op"]);
+        let fits = match case {
+            // Never more, whatever the writer does.
+            "rome, no writes reads" | "rome, some writes reads" => trips == 2.0,
+            "checksums, no writes reads" => trips == 1.0,
+            "versions, no writes reads" => trips == 3.0,
+            _ => trips >= 1.0,
+        };
+        assert!(fits, "{line}");
+        assert!(number(&line["operations"]) > 0.0, "{line}");
+    }
+}
+
 /// The nodes that a benchmark has started, in their order.
 fn nodes(id: u32) -> Vec<String> {
     let list = std::fs::read_to_string(format!("/proc/{id}/task/{id}/children")).unwrap_or_default();
@@ -224,6 +283,8 @@ fn a_node_that_dies_ends_the_run_and_is_named() {
         "kv --keys 500",
         "kv --keys 500 --batch",
         "queue",
+        "rome --keys 1000 --scanners 1",
+        "rome --object rome",
         "swarm --clients 1 --keys 100",
         "transfers",
         "wrdt --calls 1000000000 --nodes 2",
@@ -278,6 +339,12 @@ fn values_that_make_no_sense_are_refused() {
         (&["wrdt", "--peer", "mpi"], "--system"),
         (&["wrdt", "--system", "msg", "--kill", "leader"], "--kill"),
         (&["wrdt", "--nodes", "2", "--kill", "follower"], "--kill"),
+        (&["rome", "--system", "redb", "--scanners", "2"], "--scanners"),
+        (&["rome", "--pairs", "9-3"], "--pairs"),
+        (&["rome", "--object", "rome", "--size", "20"], "--size"),
+        (&["rome", "--object", "rome", "--workload", "b"], "--object"),
+        (&["rome", "--readers", "2"], "--object"),
+        (&["rome", "--peer", "mpi"], "--system"),
         (&["queue", "--capacity", "0"], "--capacity"),
         (&["queue", "--seconds", "0"], "between 0 and a day"),
         (&["queue", "--pin", "often"], "--pin"),

@@ -20,7 +20,7 @@ pub(crate) struct Measurement {
     /// [`FORMAT`].
     pub(crate) format: u32,
     /// The benchmark: `kv`, `locks`, `transfers`, `fabric`, `barrier`, `broadcast`, `collectives`, `queue`,
-    /// `swarm` or `wrdt`.
+    /// `rome`, `swarm` or `wrdt`.
     pub(crate) bench: String,
     /// The measured case: the workload of `kv`, the kind of `locks`, the operation of `fabric`, and so on.
     pub(crate) case: String,

@@ -12,7 +12,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use farfield::swarm::NoMajority;
 use farfield::{Endpoint, ErrorKind, NodeId};
-use farfield::{hamband, mu, rpc};
+use farfield::{hamband, mu, rome, rpc};
 use rustix::time::{ClockId, clock_gettime};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -78,6 +78,16 @@ pub(super) enum Op {
     Swarm {
         key: u64,
         op: KvOp,
+    },
+    /// Of the ordered store.
+    Rome {
+        key: u64,
+        op: KvOp,
+    },
+    /// Reads partitions of the ordered store, from the first one on to before the end.
+    RomeScan {
+        first: usize,
+        end: usize,
     },
     Enqueue {
         queue: u16,
@@ -241,6 +251,10 @@ impl Failure {
             _ if let Some(unknown) = error.custom_ref::<rpc::EffectUnknown>() => because(&unknown.because),
             _ if let Some(full) = error.custom_ref::<rpc::WindowFull>() => because(&full.because),
             _ if let Some(late) = error.custom_ref::<rpc::NotSent>() => because(&late.because),
+            _ if let Some(lost) = error.custom_ref::<rome::RangeUnavailable>() => because(&lost.because),
+            _ if let Some(full) = error.custom_ref::<rome::MemoryFull>() => (format!("{full:?}"), Vec::new()),
+            _ if let Some(late) = error.custom_ref::<rome::SnapshotExpired>() => (format!("{late:?}"), Vec::new()),
+            _ if let Some(busy) = error.custom_ref::<rome::NotOneInstant>() => (format!("{busy:?}"), Vec::new()),
             ErrorKind::Fabric(cause) => (format!("{:?}", cause.kind()), cause.node().into_iter().collect()),
             kind @ ErrorKind::Timeout { missing, .. } => (format!("{kind:?}"), missing.clone()),
             ErrorKind::Missed { nodes } => {
@@ -260,7 +274,7 @@ impl Failure {
             nodes: nodes.iter().map(|node| node.0).collect(),
             object: error.object().map(Into::into),
             text: error.to_string(),
-            has_no_effect: false,
+            has_no_effect: error.custom_ref::<rome::RangeUnavailable>().is_some_and(|lost| !lost.may_have_happened),
         }
     }
 

@@ -14,6 +14,9 @@ const TURN_ROUND_TRIPS: u64 = 8;
 /// With fewer calls, the time of a round trip is unknown.
 const SAMPLES_MIN: usize = 5;
 
+/// The owner of a partition of the ordered store keeps memory for a stopped reader for so long.
+const LEASE_NS: u64 = 1_000_000_000;
+
 /// A call takes at most this many times its limit.
 pub(in crate::chaos) const LIMITS_MAX: u64 = 10;
 
@@ -148,6 +151,14 @@ fn judge_failure(story: &Story, call: &Call, at_ns: u64, failure: &Failure) -> O
         "LogFull" if matches!(call.op, Op::Propose { .. }) => {
             let is_harmed = failure.nodes.iter().any(|it| story.was_harmed(*it, call.begin_ns, at_ns));
             (!is_harmed).then(|| "that node reads".into())
+        }
+        // A thread was stopped for long: this one, or one whose announcement holds memory, or that has a lock.
+        "SnapshotExpired" | "NotOneInstant" | "MemoryFull"
+            if matches!(call.op, Op::Rome { .. } | Op::RomeScan { .. }) =>
+        {
+            let is_harmed =
+                story.members.iter().any(|it| story.was_harmed(*it, call.begin_ns.saturating_sub(LEASE_NS), at_ns));
+            (!is_harmed).then(|| "nobody was stopped or had died".into())
         }
         // The replicated store goes on without a minority of its memory nodes.
         "NoMajority" => {

@@ -10,6 +10,7 @@ mod locks;
 pub(super) mod pace;
 mod queue;
 mod ring;
+mod rome;
 mod rpc;
 mod swarm;
 mod turns;
@@ -157,7 +158,7 @@ pub(super) fn judge(story: &mut Story) -> Findings {
     }
     let of_objects =
         [kv::judge, queue::judge, locks::judge, ring::judge, barrier::judge, vars::judge, rpc::judge, swarm::judge];
-    let of_replicas = [wrdt::judge, turns::judge, entries::judge];
+    let of_replicas = [wrdt::judge, turns::judge, entries::judge, rome::judge];
     for judge in of_objects.into_iter().chain(of_replicas).chain([errors::judge, custom::judge]) {
         judge(story, &mut findings);
     }
@@ -244,6 +245,7 @@ mod tests {
             done(0, Op::Add { counter: 0 }, Answer::Value(0)),
             done(0, Op::Call { server: 0 }, Answer::Value(0)),
             done(0, Op::Swarm { key: 1, op: KvOp::Get }, Answer::Found(None)),
+            done(0, Op::Rome { key: 1, op: KvOp::Get }, Answer::Found(None)),
             done(0, Op::Ledger { op: LedgerOp::Deposit(1) }, Answer::Changed(true)),
             done(0, Op::Grab { of: Turns::Mutex }, Answer::Value(1)),
             done(0, Op::Propose { value: 1 }, Answer::Changed(false)),
@@ -258,13 +260,14 @@ mod tests {
             ("calls of guest", 1),
             ("calls of replicated types", 1),
             ("calls of servers", 1),
-            ("calls within their time", 12),
+            ("calls within their time", 13),
             ("deaths found out", 1),
             ("deaths of waiters", 0),
             ("entries decided", 0),
             ("entries that reach all", 2),
             ("errors of those cut off", 1),
             ("histories of keys", 1),
+            ("histories of ordered keys", 1),
             ("histories of queues", 1),
             ("histories of replicated keys", 1),
             ("keys placed by hash", 1),
@@ -274,6 +277,7 @@ mod tests {
             ("messages sent", 0),
             ("nodes come under load", 2),
             ("operations on keys", 1),
+            ("operations on ordered keys", 1),
             ("operations on queues", 1),
             ("operations on replicated keys", 1),
             ("queues opened with newcomers", 0),

@@ -7,6 +7,7 @@ mod kv;
 mod locks;
 mod queue;
 mod ring;
+pub(super) mod rome;
 mod rpc;
 mod swarm;
 mod turns;
@@ -162,6 +163,7 @@ pub(super) fn open_all(place: &mut Place<'_>) -> Result<Loads, Failure> {
     loads.push(("barrier".into(), thread(barrier::BarrierLoad::open(place)?)));
     loads.push(("vars".into(), thread(vars::VarsLoad::open(place)?)));
     loads.push(("rpc".into(), thread(rpc::RpcLoad::open(place)?)));
+    loads.push(("rome".into(), thread(rome::RomeLoad::open(place)?)));
     loads.push(("swarm".into(), swarm::open(place)?));
     if place.has_logs {
         loads.push(("wrdt".into(), thread(wrdt::WrdtLoad::open(place)?)));
