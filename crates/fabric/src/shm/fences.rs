@@ -30,6 +30,7 @@ use crate::local::Instant;
 use crate::ptr::NodeId;
 use crate::sys::fence::{fence_all_threads, fence_own_threads};
 use crate::sys::liveness;
+use crate::sys::process::Process;
 
 /// How old a request gets before the slow fence, which takes some ten milliseconds.
 const ANSWER_MAX: Duration = Duration::from_millis(2);
@@ -47,20 +48,37 @@ pub(super) struct Fence {
     since: Instant,
 }
 
+impl Fence {
+    pub(super) fn is_over(&self) -> bool {
+        self.asked.is_empty()
+    }
+}
+
 impl Memory {
-    /// Whether a node is gone and its process has ended.
+    /// Whether a node is gone, and none of its threads writes any more.
     pub(super) fn has_ended(&self, node: NodeId) -> bool {
         let Some(card) = self.peer(node).map(NodeHeader::of) else { return false };
         if liveness::is_alive(card.life.word().load(Ordering::Acquire)) {
             return false;
         }
         let mut ended = lock(&self.ended);
-        let mut processes = lock(&self.processes);
-        if processes.get(&node).is_some_and(|process| process.has_ended()) {
-            processes.remove(&node);
+        if !ended.contains(&node) && lock(&self.processes).get(&node).is_some_and(Process::has_ended) {
             ended.insert(node);
         }
         ended.contains(&node)
+    }
+
+    /// Closes the descriptors of processes that are needed no more.
+    pub(super) fn forget_processes(&self) {
+        let known: Vec<NodeId> = lock(&self.processes).keys().copied().collect();
+        let is_needed = |node: &NodeId| {
+            let Some(card) = self.peer(*node).map(NodeHeader::of) else { return false };
+            let is_alive = liveness::is_alive(card.life.word().load(Ordering::Acquire));
+            is_alive || card.open_lanes.load(Ordering::SeqCst) > 0 && !self.has_ended(*node)
+        };
+        for node in known.iter().filter(|node| !is_needed(node)) {
+            lock(&self.processes).remove(node);
+        }
     }
 
     /// Whether a node has had no writers since that request, or has fenced them.
@@ -137,10 +155,9 @@ impl ShmFabric {
                 has_slow = fence_all_threads().is_ok();
                 if !has_slow {
                     // A kernel with `nohz_full`.
-                    let is_dead = |node: &NodeId| dead.contains(node);
-                    if fence.asked.iter().all(|(node, _)| is_dead(node)) {
+                    if fence.asked.iter().any(|(node, _)| dead.contains(node)) {
                         std::thread::sleep(SIGNAL_MAX);
-                        fence.asked.clear();
+                        lock(&self.memory.ended).extend(dead);
                     }
                     continue;
                 }

@@ -33,6 +33,7 @@ impl ShmFabric {
 
     /// Gives back the memory of dead and departed nodes to which no write is pending any more.
     pub(super) fn vacate_gone(&self) {
+        self.memory.forget_processes();
         let marks = &self.memory.own.card().marks;
         lock(&self.memory.gone).retain_mut(|Gone { node, writers }| {
             writers.retain(|(lane, mark)| marks[*lane].0.load(Ordering::Acquire) == *mark);

@@ -1,14 +1,14 @@
 //! The memory of this node's permission groups: given out, given back, and given out again.
 //!
-//! **Giving back** changes the generation of each granule, and begins to fence all writers (see `fences`). When that is done, a
-//! pending write has its lane's mark odd, and a later one sees the change. So once each odd mark has changed, nothing lands there
-//! any more. The call waits for none of that: the memory stays in a list until an allocation finds that it is so, and that the
-//! region has no holder here any more. An allocation waits only where it would need more memory than is good. A peer that is stopped in the
-//! middle of a write keeps the memory in the list; one whose process has ended does not. Reads check the generation again after
-//! they have read, so no call waits for them.
+//! **Giving back** changes the generation of each granule. Then all writers are fenced (see `fences`): one fence at a time, for all that was
+//! given back before it began. When it is done, a pending write has its lane's mark odd, and a later one sees the change. So once each odd mark
+//! has changed, nothing lands there any more. No call that gives back waits for that: the memory stays in a list until an
+//! allocation finds that it is so, and that the region has no holder here any more. An allocation waits only where it would need more
+//! memory than is good. A peer that is stopped in the middle of a write keeps the memory in the list; one whose process has ended does not.
+//! Reads check the generation again after they have read, so no call waits for them.
 
 use core::ptr::NonNull;
-use core::sync::atomic::Ordering;
+use core::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -30,9 +30,12 @@ use crate::sys::pages::HugePages;
 /// So many bytes, or half of the memory if that is more, may wait for fences before an allocation waits for them, too.
 const OWED_BYTES_MAX: u64 = 16 << 20;
 
-/// For how long it waits for them, and then for the writes that were under way.
+/// For how long it waits for a fence, and then for the writes that were under way.
 const FENCE_MAX: Duration = Duration::from_millis(100);
 const WRITE_MAX: Duration = Duration::from_millis(10);
+
+/// After a wait in vain, none for so long, unless there is no other memory.
+const VAIN_PAUSE: Duration = Duration::from_secs(1);
 
 /// Service threads are woken for fences once in so long.
 const URGE_EVERY: Duration = Duration::from_millis(1);
@@ -45,29 +48,107 @@ pub(super) struct OwnGroup {
     /// Bytes given out at least once.
     used: usize,
     space: Space,
-    given_back: Vec<GivenBack>,
+    /// Memory that was given back, and may still be in use.
+    given_back: GivenBack,
     /// When service threads were woken for its fences.
     urged: Instant,
+    /// From when on an allocation may wait.
+    waits_from: Instant,
 }
 
-/// Memory that was given back, and may still be in use.
+#[derive(Default)]
 struct GivenBack {
+    /// What was given back since the fence began.
+    unfenced: Vec<Freed>,
+    /// A fence of all writers, and what was given back before it began.
+    fence: Option<(Fence, Vec<Freed>)>,
+    /// What is behind a fence, with the writes that were under way when that was done.
+    fenced: Vec<(Vec<Write>, Vec<Freed>)>,
+}
+
+struct Freed {
     allocation: Weak<Allocation>,
     start: u64,
     bytes: u64,
     /// With which it may be given out.
     generation: u8,
-    /// The fence of all writers, until it is done; then the pending writes.
-    fence: Option<Fence>,
-    writes: Vec<Write>,
 }
 
 /// A write that was under way: its lane had this mark.
-#[derive(Clone)]
+#[derive(Clone, PartialEq)]
 struct Write {
     node: NodeId,
     lane: usize,
     mark: u64,
+}
+
+/// What memory that was given back waits for.
+enum Waits {
+    Fence(Fence),
+    Writes,
+    /// For nothing, or there is too little of it.
+    No,
+}
+
+impl GivenBack {
+    /// Begins the next fence, unless one is under way. If that fails, a later call tries it again.
+    fn begin_fence(&mut self, fabric: &ShmFabric) {
+        if self.fence.is_none()
+            && !self.unfenced.is_empty()
+            && let Ok(fence) = fabric.begin_fence(None)
+        {
+            self.fence = Some((fence, std::mem::take(&mut self.unfenced)));
+        }
+    }
+
+    /// Passes on to `give` what is in no use any more.
+    fn reclaim(&mut self, fabric: &ShmFabric, mut give: impl FnMut(&Freed)) {
+        if let Some((fence, freed)) = self.fence.take_if(|(fence, _)| fabric.is_done(fence)) {
+            debug_assert!(fence.is_over());
+            // Behind the fence: the mark of each write that may still land there is visible.
+            let writes = fabric.memory.writes();
+            match self.fenced.last_mut().filter(|last| last.0 == writes) {
+                Some(last) => last.1.extend(freed),
+                None => self.fenced.push((writes, freed)),
+            }
+        }
+        self.begin_fence(fabric);
+        self.fenced.retain_mut(|(writes, freed)| {
+            writes.retain(|write| {
+                let Some(card) = fabric.memory.card(write.node) else { return true };
+                let is_pending = card.marks[write.lane].0.load(Ordering::Acquire) == write.mark;
+                is_pending && !fabric.memory.has_ended(write.node)
+            });
+            if writes.is_empty() {
+                freed.retain(|freed| {
+                    let is_free = is_let_go(&freed.allocation);
+                    if is_free {
+                        give(freed);
+                    }
+                    !is_free
+                });
+            }
+            !freed.is_empty()
+        });
+    }
+
+    /// Bytes that wait for fences.
+    fn owed(&self) -> u64 {
+        let under_way = self.fence.iter().flat_map(|(_, freed)| freed);
+        self.unfenced.iter().chain(under_way).map(|freed| freed.bytes).sum()
+    }
+
+    /// What has to be waited for, if so many bytes may come of it.
+    fn waits(&self, bytes: u64) -> Waits {
+        let all = self.fenced.iter().filter(|(writes, _)| !writes.is_empty()).flat_map(|(_, freed)| freed);
+        let written: u64 = all.filter(|freed| is_let_go(&freed.allocation)).map(|freed| freed.bytes).sum();
+        match &self.fence {
+            _ if self.owed() + written < bytes => Waits::No,
+            Some((fence, _)) => Waits::Fence(fence.clone()),
+            None if written > 0 => Waits::Writes,
+            None => Waits::No,
+        }
+    }
 }
 
 impl OwnGroup {
@@ -91,8 +172,9 @@ impl OwnGroup {
             key,
             used: RESERVED_BYTES,
             space: Space::default(),
-            given_back: Vec::new(),
+            given_back: GivenBack::default(),
             urged: Instant::default(),
+            waits_from: Instant::default(),
         };
         group.grow(RESERVED_BYTES)?;
         Ok(group)
@@ -109,67 +191,37 @@ impl OwnGroup {
         grown.map_err(|why| ErrorKind::OutOfMemory { key: self.key, asked_bytes, why: why.to_string() }.into())
     }
 
-    /// Takes unused memory out of the list.
-    fn reclaim(&mut self, fabric: &ShmFabric) {
-        let space = &mut self.space;
-        let mut writes = None;
-        self.given_back.retain_mut(|given| {
-            if let Some(fence) = &mut given.fence {
-                if !fabric.is_done(fence) {
-                    return true;
-                }
-                given.fence = None;
-                given.writes.clone_from(writes.get_or_insert_with(|| fabric.memory.writes()));
-            }
-            given.writes.retain(|write| {
-                let Some(card) = fabric.memory.card(write.node) else { return true };
-                let is_pending = card.marks[write.lane].0.load(Ordering::Acquire) == write.mark;
-                is_pending && !fabric.memory.has_ended(write.node)
-            });
-            if !given.writes.is_empty() || !is_let_go(&given.allocation) {
-                return true;
-            }
-            space.give(given.start, given.bytes, given.generation);
-            false
-        });
-    }
-}
-
-impl OwnGroup {
     /// Takes memory that was given back, if there is any. Service threads are woken for what waits for their answers.
-    fn reclaim_and_take(&mut self, fabric: &ShmFabric, bytes: usize) -> Option<(u64, u8)> {
-        self.reclaim(fabric);
-        let taken = self.space.take(bytes as u64);
+    fn reclaim_and_take(&mut self, fabric: &ShmFabric, bytes: u64) -> Option<u64> {
+        let space = &mut self.space;
+        self.given_back.reclaim(fabric, |freed| space.give(freed.start, freed.bytes, freed.generation));
+        if let Some((start, generation)) = space.take(bytes) {
+            set_generation(self.generations.of(start, bytes), generation);
+            return Some(self.offsets().offset(start, generation));
+        }
         let now = Instant::monotonic();
-        if let Some(fence) = self.last_fence()
-            && taken.is_none()
+        if let Some((fence, _)) = &self.given_back.fence
             && now.since(self.urged) >= URGE_EVERY
         {
             fabric.urge(fence);
             self.urged = now;
         }
-        taken
+        None
     }
 
-    /// The last fence that is not done, which was asked for after all others.
-    fn last_fence(&self) -> Option<&Fence> {
-        self.given_back.iter().rev().find_map(|given| given.fence.as_ref())
+    /// Takes memory that was never given out: the offset of its beginning.
+    fn extend(&mut self, bytes: u64, len_now: &AtomicU64) -> Result<u64> {
+        let start = self.used;
+        self.grow(start.saturating_add(bytes as usize))?;
+        self.used = start + bytes as usize;
+        len_now.store(self.arena.len() as u64, Ordering::Release);
+        Ok(self.offsets().offset(start as u64, 0))
     }
 
     /// Whether so much memory waits for fences that an allocation has to wait, too.
     fn owes_much(&self) -> bool {
-        let owed = self.given_back.iter().filter(|given| given.fence.is_some()).map(|given| given.bytes).sum::<u64>();
-        owed > OWED_BYTES_MAX.max(self.used as u64 / 2)
-    }
-
-    /// Whether so many bytes more are beyond the limit.
-    fn is_full(&self, bytes: usize) -> bool {
-        self.used.saturating_add(bytes) > self.arena.limit()
-    }
-
-    /// Whether memory waits only for writes that were under way.
-    fn awaits_writes(&self) -> bool {
-        self.given_back.iter().any(|given| !given.writes.is_empty() && is_let_go(&given.allocation))
+        let is_much = self.given_back.owed() > OWED_BYTES_MAX.max(self.used as u64 / 2);
+        is_much && Instant::monotonic() >= self.waits_from
     }
 }
 
@@ -201,60 +253,36 @@ impl Memory {
 
 impl ShmFabric {
     pub(super) fn alloc_in(&self, key: GroupKey, bytes: usize) -> Result<Region> {
-        let unknown = || ErrorKind::UnknownGroup { node: self.me, key };
         let Some(whole) = bytes.checked_next_multiple_of(GRANULE_BYTES as usize) else {
             let why = "no machine has that much".into();
             return Err(ErrorKind::OutOfMemory { key, asked_bytes: bytes, why }.into());
         };
-        let mut groups = lock(&self.groups);
-        let group = groups.get_mut(usize::from(key.0)).ok_or_else(unknown)?;
-        let mut again = group.reclaim_and_take(self, whole);
-        if again.is_none() && (group.owes_much() || group.is_full(whole)) {
-            let (fence, is_full) = (group.last_fence().cloned(), group.is_full(whole));
+        let mut has_waited = false;
+        let (offset, arena, offsets) = loop {
+            let mut groups = lock(&self.groups);
+            let Some(group) = groups.get_mut(usize::from(key.0)) else {
+                return Err(ErrorKind::UnknownGroup { node: self.me, key }.into());
+            };
+            let again = group.reclaim_and_take(self, whole as u64);
+            let taken = match again {
+                Some(offset) => Some(offset),
+                None if !has_waited && group.owes_much() => None,
+                None => match group.extend(whole as u64, &self.memory.own.card().group_bytes.0[usize::from(key.0)]) {
+                    Ok(offset) => Some(offset),
+                    Err(error) if has_waited => return Err(error),
+                    Err(_) => None,
+                },
+            };
+            if let Some(offset) = taken {
+                break (offset, Arc::clone(&group.arena), group.offsets()); // zeroing much memory takes long
+            }
             drop(groups);
-            if let Some(mut fence) = fence {
-                self.urge(&fence);
-                self.wait_for_fence(&mut fence, FENCE_MAX);
-            }
-            let fenced = Instant::monotonic();
-            groups = lock(&self.groups);
-            again = groups[usize::from(key.0)].reclaim_and_take(self, whole);
-            // Writes that were under way soon end, and so do processes that were killed.
-            while again.is_none()
-                && is_full
-                && groups[usize::from(key.0)].awaits_writes()
-                && Instant::monotonic().since(fenced) < WRITE_MAX
-            {
-                drop(groups);
-                std::thread::yield_now();
-                groups = lock(&self.groups);
-                again = groups[usize::from(key.0)].reclaim_and_take(self, whole);
-            }
-        }
-        let group = &mut groups[usize::from(key.0)];
-        let (start, generation) = match again {
-            Some((start, generation)) => {
-                set_generation(group.generations.of(start, whole as u64), generation);
-                (start, generation)
-            }
-            None => {
-                let start = group.used;
-                let Some(end) = start.checked_add(whole) else {
-                    let why = "no machine has that much".into();
-                    return Err(ErrorKind::OutOfMemory { key, asked_bytes: bytes, why }.into());
-                };
-                group.grow(end)?;
-                group.used = end;
-                let len_now = &self.memory.own.card().group_bytes.0[usize::from(key.0)];
-                len_now.store(group.arena.len() as u64, Ordering::Release);
-                (start as u64, 0)
-            }
+            has_waited = true;
+            self.wait_for_memory(key, whole as u64);
         };
-        let offset = group.offsets().offset(start, generation);
-        let arena = Arc::clone(&group.arena);
-        drop(groups); // zeroing much memory takes long
+        let (start, generation) = (offset & offsets.mask(), (offset >> offsets.mask().count_ones()) as u8);
         let base = NonNull::new(arena.base().wrapping_add(start as usize)).expect("a mapping is not at address zero");
-        if again.is_some() {
+        if generation > 0 {
             // SAFETY: the range is part of the arena, aligned to 64, and in no use: late reads are by atomics.
             unsafe { clear(base.as_ptr(), whole) };
         }
@@ -264,6 +292,37 @@ impl ShmFabric {
         // of this file); it is grown, aligned to 64 and mapped as long as the arena, which `keep` keeps; access is by
         // atomics and fabric operations only, here and in the peers.
         Ok(unsafe { Region::new(base, bytes, remote, keep) })
+    }
+
+    /// Waits until so many bytes may be there that were given back, if they may soon be.
+    fn wait_for_memory(&self, key: GroupKey, bytes: u64) {
+        let start = Instant::monotonic();
+        let mut fenced = start;
+        loop {
+            let now = Instant::monotonic();
+            let mut groups = lock(&self.groups);
+            let group = &mut groups[usize::from(key.0)];
+            let space = &mut group.space;
+            group.given_back.reclaim(self, |freed| space.give(freed.start, freed.bytes, freed.generation));
+            let mut fence = match group.given_back.waits(bytes) {
+                Waits::Fence(fence) if now.since(start) < FENCE_MAX => fence,
+                Waits::Writes if now.since(fenced) < WRITE_MAX => {
+                    drop(groups);
+                    self.answer_fences();
+                    std::thread::yield_now();
+                    continue;
+                }
+                Waits::No => return,
+                Waits::Fence(_) | Waits::Writes => {
+                    group.waits_from = now + VAIN_PAUSE;
+                    return;
+                }
+            };
+            drop(groups);
+            self.urge(&fence);
+            self.wait_for_fence(&mut fence, FENCE_MAX);
+            fenced = Instant::monotonic();
+        }
     }
 
     pub(super) fn give_back(&self, region: &Region) -> Result<()> {
@@ -280,13 +339,9 @@ impl ShmFabric {
         let Allocation { start, bytes, generation, .. } = *allocation;
         let generation = group.offsets().next(generation);
         set_generation(group.generations.of(start, bytes), generation);
-        let key = group.key;
-        drop(groups);
-        let fence = Some(self.begin_fence(None)?);
-        let mut groups = lock(&self.groups);
-        let group = &mut groups[usize::from(key.0)];
         let allocation = Arc::downgrade(&allocation);
-        group.given_back.push(GivenBack { allocation, start, bytes, generation, fence, writes: Vec::new() });
+        group.given_back.unfenced.push(Freed { allocation, start, bytes, generation });
+        group.given_back.begin_fence(self);
         Ok(())
     }
 }

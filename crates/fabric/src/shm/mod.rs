@@ -73,7 +73,8 @@ pub struct ShmFabric {
     free_lanes: Arc<Mutex<Vec<usize>>>,
     /// Its process: see `fences`.
     process: u64,
-    revoking: Mutex<Revoking>,
+    /// By peer and group.
+    rights: Mutex<BTreeMap<(NodeId, u8), Right>>,
     control: Control,
     cpus: usize,
     /// Its service thread has died, and with it the node.
@@ -81,13 +82,19 @@ pub struct ShmFabric {
     alarm: Alarm,
 }
 
-/// Revocations that were not decided in time.
+/// What is known of the right of a peer to a group.
 #[derive(Default)]
-struct Revoking {
-    /// By peer and group.
-    fences: BTreeMap<(NodeId, u8), Fence>,
-    /// How many rights were given. A fence that began before does for no revocation after that.
+struct Right {
+    /// How often it was given. What began before does for no revocation after that.
     permits: u64,
+    /// A revocation that was not decided in time.
+    begun: Option<Revocation>,
+}
+
+/// A revocation: the fence of the peer's threads; and then the lanes with writes that were under way, with their marks.
+struct Revocation {
+    fence: Fence,
+    writes: Option<Vec<(usize, u64)>>,
 }
 
 impl ShmFabric {
@@ -145,7 +152,7 @@ impl ShmFabric {
             groups: Mutex::default(),
             free_lanes: Arc::new(Mutex::new((0..LANES_MAX).rev().collect())),
             process,
-            revoking: Mutex::default(),
+            rights: Mutex::default(),
             control,
             cpus: cpus_allowed(),
             fenced: AtomicBool::new(false),
@@ -338,9 +345,9 @@ impl Fabric for ShmFabric {
         self.peer_state(peer).check(peer)?;
         // Peers read it before each operation, directly on this card: so it holds from now on.
         self.memory.admit(peer)?;
-        let mut revoking = lock(&self.revoking);
-        revoking.fences.remove(&(peer, group.0));
-        revoking.permits += 1;
+        let mut rights = lock(&self.rights);
+        let right = rights.entry((peer, group.0)).or_default();
+        (right.permits, right.begun) = (right.permits + 1, None);
         self.memory.own_right(group, peer).store(0, Ordering::Release);
         Ok(())
     }
@@ -358,10 +365,12 @@ impl Fabric for ShmFabric {
             return Ok(()); // it was never seen here, and will never come
         }
         self.memory.admit(peer)?;
+        // What has begun in an earlier call goes on.
         let (begun, permits) = {
-            let mut revoking = lock(&self.revoking);
+            let mut rights = lock(&self.rights);
             self.memory.own_right(group, peer).store(TAKEN, Ordering::SeqCst);
-            (revoking.fences.remove(&(peer, group.0)), revoking.permits)
+            let right = rights.entry((peer, group.0)).or_default();
+            (right.begun.take(), right.permits)
         };
         let card = if peer == self.me {
             self.memory.own.card()
@@ -372,47 +381,56 @@ impl Fabric for ShmFabric {
             }
         };
         let start = Instant::monotonic();
-        // What has begun in an earlier call goes on.
-        let mut fence = match begun {
+        let mut revocation = match begun {
             Some(begun) => begun,
-            None => self.begin_fence(Some(peer))?,
+            None => Revocation { fence: self.begin_fence(Some(peer))?, writes: None },
         };
-        let undecided = |fence: Fence| {
-            let mut revoking = lock(&self.revoking);
-            if revoking.permits == permits {
-                revoking.fences.insert((peer, group.0), fence);
+        let undecided = |revocation: Revocation| {
+            let mut rights = lock(&self.rights);
+            let right = rights.entry((peer, group.0)).or_default();
+            if right.permits == permits {
+                right.begun = Some(revocation);
             }
             let waited = Instant::monotonic().since(start);
             Err(ErrorKind::RevokeUndecided { node: peer, key: group, waited }.into())
         };
-        // A thread of the peer either reads the right after it was cleared, or its mark is visible below.
-        self.urge(&fence);
-        if !self.wait_for_fence(&mut fence, timeout) {
-            return undecided(fence);
-        }
         let mut waiting = Waiting::default();
-        for mark in &card.marks {
-            let seen = mark.0.load(Ordering::Acquire);
-            while seen % 2 == 1 && mark.0.load(Ordering::Acquire) == seen {
-                // A killed process soon runs no more code. Its marks stay as they were.
-                if card.is_dead() {
-                    let mut last = self.begin_fence(Some(peer))?;
-                    let left = timeout.saturating_sub(Instant::monotonic().since(start));
-                    return if self.wait_for_fence(&mut last, left) { Ok(()) } else { undecided(last) };
-                }
-                if Instant::monotonic().since(start) >= timeout {
-                    return undecided(fence);
-                }
-                self.answer_fences();
-                if waiting.round < SPINS + YIELDS {
-                    waiting.round += 1;
-                    std::thread::yield_now();
-                } else {
-                    std::thread::sleep(Duration::from_micros(50));
+        loop {
+            let left = timeout.saturating_sub(Instant::monotonic().since(start));
+            if !revocation.fence.is_over() {
+                self.urge(&revocation.fence);
+                if !self.wait_for_fence(&mut revocation.fence, left) {
+                    return undecided(revocation);
                 }
             }
+            // A thread of the peer has read the right after it was taken, or its mark is visible here.
+            let mark = |lane: usize| card.marks[lane].0.load(Ordering::Acquire);
+            let all = || (0..LANES_MAX).map(|lane| (lane, mark(lane))).filter(|(_, mark)| mark % 2 == 1).collect();
+            let writes = revocation.writes.get_or_insert_with(all);
+            writes.retain(|(lane, seen)| mark(*lane) == *seen);
+            // The marks of a process that was killed stay as they were.
+            if writes.is_empty() || self.memory.has_ended(peer) {
+                return Ok(());
+            }
+            if left.is_zero() {
+                return undecided(revocation);
+            }
+            if card.is_dead() {
+                // Its threads soon run no more code. (All that has ended by now has no lanes to be fenced.)
+                revocation.fence = self.begin_fence(Some(peer))?;
+                if revocation.fence.is_over() {
+                    return Ok(());
+                }
+                continue;
+            }
+            self.answer_fences();
+            if waiting.round < SPINS + YIELDS {
+                waiting.round += 1;
+                std::thread::yield_now();
+            } else {
+                std::thread::sleep(Duration::from_micros(50));
+            }
         }
-        Ok(())
     }
 
     fn death_rule(&self) -> DeathRule {
@@ -474,7 +492,7 @@ impl Transport for ShmFabric {
         let threads = u32::from(!background);
         let card = self.memory.own.card();
         card.lanes.fetch_add(threads, Ordering::Relaxed);
-        card.open_lanes.fetch_add(1, Ordering::SeqCst); // before it reads any right: see `fence_writers`
+        card.open_lanes.fetch_add(1, Ordering::SeqCst); // before it reads any right: see `begin_fence`
         let place = LanePlace { memory: Arc::clone(&self.memory), index, threads, free: Arc::clone(&self.free_lanes) };
         Ok(Box::new(ShmLane::new(Arc::clone(&self.memory.windows), place)))
     }

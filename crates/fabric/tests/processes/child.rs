@@ -1,5 +1,6 @@
 //! A process that is a node and executes commands.
 
+use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -208,18 +209,19 @@ impl Obeying {
         Err(format!("not among the events: {:?}", self.events.lock().unwrap()))
     }
 
-    /// Allocates regions of `bytes` bytes until one is at `address`, or there is no memory. Returns whether one is, and the
-    /// regions.
-    fn alloc_until(&self, address: *const Word, bytes: usize) -> (bool, Vec<Region>) {
+    /// Allocates regions of `bytes` bytes until one is at `address`, or at one that is not among those that were `seen`: then all that was given
+    /// back is out of use. Returns whether one is, and the regions.
+    fn alloc_until(&self, address: *const Word, bytes: usize, seen: &mut BTreeSet<*const Word>) -> (bool, Vec<Region>) {
         let mut regions = Vec::new();
-        while let Ok(region) = self.fabric.alloc(GroupKey::DATA, bytes) {
-            let found = std::ptr::eq(region.word(0), address);
+        loop {
+            let region = self.fabric.alloc(GroupKey::DATA, bytes).unwrap();
+            let at: *const Word = region.word(0);
             regions.push(region);
-            if found {
-                return (true, regions);
+            let is_new = seen.insert(at);
+            if is_new || at == address {
+                return (at == address, regions);
             }
         }
-        (false, regions)
     }
 
     /// Repeatedly stops the peer at a random moment of its writing, and frees the memory that it writes to. Returns how
@@ -244,11 +246,12 @@ impl Obeying {
             until("the peer does not run", &|| beat.word(0).load() >= from + more)
         };
         let is_zero = |region: &Region| region.words(0, BYTES / 8).iter().all(|word| word.load() == 0);
-        let mut used_up = Vec::new();
+        let (mut used_up, mut seen) = (Vec::new(), BTreeSet::new());
         let (mut kept, mut random) = (0, 0x9e37_79b9_7f4a_7c15u64);
         for round in 0.. {
             let region = self.fabric.alloc(GroupKey::DATA, BYTES).map_err(|error| error.to_string())?;
             let address: *const Word = region.word(0);
+            seen.insert(address);
             told.store(region.remote::<u64>(0).packed());
             turns(2)?;
             random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
@@ -259,8 +262,19 @@ impl Obeying {
             signal(pid, libc::SIGSTOP);
             until("the peer does not stop", &|| all_stopped(pid))?;
             self.fabric.free(region).map_err(|error| error.to_string())?;
-            // Without memory, an allocation waits for the writers' fence.
-            let (mut found, mut regions) = self.alloc_until(address, BYTES);
+            // Giving back waits for no fence, and a revocation does, whatever comes of it. The first one may be for what was given
+            // back earlier.
+            let mut begun = Vec::new();
+            for _ in 0..2 {
+                let region = self.fabric.alloc(GroupKey::DATA, BYTES).map_err(|error| error.to_string())?;
+                seen.insert(region.word(0));
+                begun.push(region);
+                let _ = self.fabric.revoke(peer, GroupKey::SERVICE, Duration::from_millis(5));
+                self.fabric.start_permit(peer, GroupKey::SERVICE).map_err(|error| error.to_string())?;
+            }
+            let (is_back, mut regions) = self.alloc_until(address, BYTES, &mut seen);
+            let mut found = is_back || begun.iter().any(|region| std::ptr::eq(region.word(0), address));
+            regions.append(&mut begun);
             kept += u64::from(!found);
             let last = round >= rounds && !found;
             if last {
@@ -273,7 +287,8 @@ impl Obeying {
             let start = Instant::now();
             while !found {
                 // Its write has ended, completed or not; or soon its process has.
-                let (is_back, more) = self.alloc_until(address, BYTES);
+                std::thread::sleep(Duration::from_millis(1));
+                let (is_back, more) = self.alloc_until(address, BYTES, &mut seen);
                 regions.extend(more);
                 found = is_back;
                 if start.elapsed() > SOON / 2 {
@@ -284,7 +299,7 @@ impl Obeying {
                 return Err(format!("round {round}: a late write is in region {at}"));
             }
             if round % ROUNDS_OF_ADDRESS == ROUNDS_OF_ADDRESS - 1 {
-                used_up.extend(regions.pop());
+                used_up.append(&mut regions);
             }
             regions.into_iter().try_for_each(|region| self.fabric.free(region)).map_err(|error| error.to_string())?;
             if last {

@@ -311,7 +311,7 @@ fn giving_back_beside_a_stopped_process() {
 #[test]
 fn giving_back_what_a_stopped_writer_writes_to() {
     let place = Place::new();
-    let mut owner = Start { group_bytes_max: 4 << 20, ..Start::of(&place, 0, 2) }.up();
+    let mut owner = Start::of(&place, 0, 2).up();
     let mut writer = Start::of(&place, 1, 2).up();
     owner.number("up 1");
     writer.number("up 0");
