@@ -99,7 +99,7 @@ impl RomeObject {
     /// This node is not the owner; all seats are taken.
     pub fn writer(&self) -> Result<ObjectWriter> {
         self.opened.arena()?;
-        let stash = Stash { blocks: Vec::new(), slots: Vec::new() };
+        let stash = Stash::default();
         Ok(ObjectWriter { object: self.clone(), seat: self.opened.seat()?, stash, words: Vec::new() })
     }
 

@@ -3,6 +3,7 @@
 use farfield_core::{Endpoint, Result};
 use farfield_fabric::Word;
 
+use super::later::Chore;
 use super::{Change, Partition, ROOT};
 use crate::arena::{Arena, Replaced, SlotLock, Stash};
 use crate::field::{Field, TreeKey};
@@ -150,11 +151,11 @@ impl Store<'_> {
             set_version(arena.block_words(right_new.block), version);
             set_version(arena.block_words(left_new.block), version);
             // A thread that finds the left node moves to the right one.
-            let used = arena.use_slot(right_slot, version, right_new);
+            arena.use_slot(right_slot, version, right_new);
             lock.set(version, left_new);
             drop(lock);
             arena.publish(self.ep, version);
-            arena.replaced(version, [Replaced::Block(active.block)].into_iter().chain(used));
+            arena.replaced(version, [Replaced::Block(active.block)]);
             return Some((separator, right_slot));
         }
         let left_slot = self.stash.slots.pop().expect("the stash is full");
@@ -165,12 +166,12 @@ impl Store<'_> {
         for new in [right_new, left_new, root_new] {
             set_version(arena.block_words(new.block), version);
         }
-        let used = arena.use_slot(right_slot, version, right_new);
-        let used = used.into_iter().chain(arena.use_slot(left_slot, version, left_new));
+        arena.use_slot(right_slot, version, right_new);
+        arena.use_slot(left_slot, version, left_new);
         lock.set(version, root_new);
         drop(lock);
         arena.publish(self.ep, version);
-        arena.replaced(version, [Replaced::Block(active.block)].into_iter().chain(used));
+        arena.replaced(version, [Replaced::Block(active.block)]);
         None
     }
 }
@@ -180,10 +181,25 @@ impl<K: TreeKey, V: Field> Partition<K, V> {
         &mut self,
         ep: &Endpoint,
         key: &K,
-        mut decide: impl FnMut(Option<V>) -> Change<V>,
+        decide: impl FnMut(Option<V>) -> Change<V>,
     ) -> Result<Option<V>> {
+        let (before, chores) = self.change_leaf(ep, key, decide)?;
+        if let Some(chores) = chores {
+            self.tidy(ep, chores);
+        }
+        Ok(before)
+    }
+
+    /// The value before. If a node was rewritten, or has few pairs now, also what is to be done: it makes searches shorter, or nodes fewer.
+    #[inline]
+    fn change_leaf(
+        &mut self,
+        ep: &Endpoint,
+        key: &K,
+        mut decide: impl FnMut(Option<V>) -> Change<V>,
+    ) -> Result<(Option<V>, Option<[Option<Chore<K>>; 2]>)> {
         loop {
-            let Partition { tree, seat, stash, words, pairs, .. } = self;
+            let Partition { tree, seat, stash, words, pairs } = self;
             let (arena, options) = (Self::arena(tree), &tree.options);
             tree.opened.object.check_current()?;
             let locked = lock(arena, seat, ep, key, 0).expect("there are always leaves");
@@ -195,12 +211,18 @@ impl<K: TreeKey, V: Field> Partition<K, V> {
                     let seen = page.last_version();
                     drop(locked);
                     arena.await_stable(ep, seen);
-                    return Ok(before);
+                    return Ok((before, None));
                 }
                 Change::Put(value) => Some(value),
                 Change::Delete => None,
             };
+            let few = options.pairs / 4;
             if page.records() < options.records {
+                // One that has few pairs now, or none, may get no more, and its log is never full.
+                let gets_few = value.is_none()
+                    && before.is_some()
+                    && locked.slot != ROOT
+                    && page.live_up_to(few + 1).is_some_and(|live| live == 1 || live == few + 1);
                 let Locked { lock, active, .. } = locked;
                 let end = active.end as usize + record_words::<K, V>();
                 let record = &arena.block_words(active.block)[active.end as usize..end];
@@ -211,7 +233,7 @@ impl<K: TreeKey, V: Field> Partition<K, V> {
                 lock.set(version, Active { end: end as u32, ..active });
                 drop(lock);
                 arena.publish(ep, version);
-                return Ok(before);
+                return Ok((before, gets_few.then_some([Some(Chore::Merge { key: *key }), None])));
             }
             if stash.blocks.len() < BLOCKS || stash.slots.len() < SLOTS {
                 drop(locked);
@@ -225,16 +247,11 @@ impl<K: TreeKey, V: Field> Partition<K, V> {
                 (Err(at), Some(value)) => pairs.insert(at, (*key, value)),
                 (Err(_), None) => {}
             }
-            let is_few = pairs.len() <= options.pairs / 4 && locked.slot != ROOT;
+            let is_few = pairs.len() <= few && locked.slot != ROOT;
             let split =
                 Store { ep, pairs: options.pairs, stash, words }.rewrite(arena, locked, &Frame::of(page), pairs);
-            // The change is done. What follows makes searches shorter, and may be left to later changes.
-            self.unlinked.extend(split.map(|(separator, right)| (1, separator, right)));
-            self.link(ep);
-            if is_few {
-                self.merge(ep, key);
-            }
-            return Ok(before);
+            let split = split.map(|(separator, right)| Chore::Link { level: 1, separator, right });
+            return Ok((before, Some([is_few.then_some(Chore::Merge { key: *key }), split])));
         }
     }
 }
