@@ -49,12 +49,12 @@
 //! |---|---|---|
 //! | `ObjectReader::read` | 2 | 2 gets, whatever the size |
 //! | `TreeReader::get`, inner nodes remembered | 2 | 3 gets, of 8 and 8 bytes and a leaf |
-//! | `TreeReader::multi_get`, the same | 3 | 1 get, and 2 for each leaf |
+//! | `TreeReader::multi_get`, the same | 3 for up to 64 leaves, 1 for each 64 more | 1 get, and 2 for each leaf |
 //! | a scan | 1 for 16 leaves, about 750 pairs; backward, 3 for each inner node more | 2 gets for each leaf, and for each inner node |
 //! | calls of the owner's threads | 0 | none |
 //! | an update of a store, of a partition of another node | 1 | 1 put, and 1 put of the owner |
 //! | [`RomeKvThread::scan_at_one_instant`], to begin | 2; with writers 4 or 5 | 2 gets for each partition; with writers 4 or 5, and 3 or 4 puts |
-//! | the owner, when its blocks are used up | 1 for each node, one after the other | a get of each node's seats |
+//! | the owner, when its blocks are used up | 1, and more for a node that does not answer | a get of each node's seats |
 //!
 //! A node that was rewritten since the reader's version costs a round trip and a get more, for each time. A reader that remembers inner nodes that are
 //! out of date goes once from the root, at one version: two gets for each level.
@@ -91,6 +91,7 @@ mod open;
 mod options;
 #[cfg(any(not(seeded), clippy, doc, rust_analyzer))]
 mod page;
+mod reading;
 #[cfg(any(not(seeded), clippy, doc, rust_analyzer))]
 mod seats;
 #[cfg(any(not(seeded), clippy, doc, rust_analyzer))]

@@ -150,6 +150,12 @@ impl<W: Words, K: TreeKey, V: Field> Page<W, K, V> {
         (self.shape() & HAS_HIGH != 0).then(|| self.key_from(LOW + K::WORDS))
     }
 
+    /// Whether it is the node of this level with this key.
+    #[inline]
+    pub(crate) fn has(self, level: u8, key: &K) -> bool {
+        !self.is_tombstone() && self.level() == level && self.low() <= *key && !self.is_before(key)
+    }
+
     /// Whether the key is beyond its fence, to the right.
     #[inline]
     pub(crate) fn is_before(self, key: &K) -> bool {

@@ -1,5 +1,6 @@
 //! Memory that is used again, beside readers.
 
+use core::time::Duration;
 use std::rc::Rc;
 
 use farfield_check::parts::{Excuse, unless_faults};
@@ -11,7 +12,7 @@ use farfield_fabric::{Instant, NodeId};
 use super::histories::MapCall::{Delete, First, Get, Put, Range};
 use super::histories::{MapAnswer, MapModel};
 use super::{OWNER, Opened, Tree, before, changes, open, read, reads, tiny};
-use crate::SnapshotExpired;
+use crate::{MemoryFull, SnapshotExpired, TreeOptions};
 
 pub(super) fn scenarios() -> Vec<Scenario> {
     vec![
@@ -22,6 +23,7 @@ pub(super) fn scenarios() -> Vec<Scenario> {
         comes(),
         reader_dies(),
         reader_stops(),
+        full(),
     ]
 }
 
@@ -145,4 +147,39 @@ fn reader_stops() -> Scenario {
         Ok(())
     })
     .faults(Faults::new().pauses(1).of([1]))
+}
+
+/// A scan holds all memory. Splits that have happened are not linked, and nodes with few pairs are not merged, as there is none for that.
+fn full() -> Scenario {
+    let about = "a change that has happened does not wait for memory";
+    Scenario::new("rome/full", about, 2, |cluster| {
+        let opened = open(cluster, TreeOptions { lease: Duration::from_secs(1), ..tiny(14) })?;
+        before(cluster, &opened, &[1, 2, 3, 4, 5, 6].map(|key| Put(key, key)))?;
+        let (timeout, mut partition) = (Duration::from_millis(5), opened.trees[0].partition()?);
+        cluster.thread(0, "changes", move |ep| {
+            ep.set_timeout(timeout);
+            for round in 0..24 {
+                let start = ep.now();
+                let key = 7 + round / 2;
+                let changed = if round % 2 == 0 {
+                    partition.put(ep, key, key).map(drop)
+                } else {
+                    partition.delete(ep, &(key - 6)).map(drop)
+                };
+                match changed {
+                    Ok(()) => assert!(ep.now().since(start) < timeout, "change {round} has waited"),
+                    Err(error) => assert!(error.custom_ref::<MemoryFull>().is_some(), "{error}"),
+                }
+            }
+            Ok(())
+        });
+        let mut reader = opened.trees[1].reader()?;
+        cluster.thread(1, "scans", move |ep| {
+            let scan = ep.block_on(reader.scan(ep, ..))?;
+            let _ = ep.block_on(ep.wait_until(ep.now() + 8 * timeout, || None::<()>));
+            drop(scan);
+            Ok(())
+        });
+        Ok(())
+    })
 }

@@ -3,10 +3,11 @@
 use farfield_core::toolkit::ErrorContext;
 use farfield_core::{Endpoint, Result};
 
-use super::fetch::{Here, check};
+use super::fetch::Here;
 use super::scan::Cursor;
 use super::{Partition, TreeReader};
 use crate::field::{Field, TreeKey};
+use crate::reading::{check, check_here};
 
 /// A thread's part in one tree.
 pub(crate) enum Access<K, V> {
@@ -69,7 +70,7 @@ impl<K: TreeKey, V: Field> Access<K, V> {
         let version = match (&mut *self, look) {
             (Access::Here(Partition { tree, seat, .. }), _) => {
                 let version = Partition::arena(tree).stable();
-                check(seat, ep).map(|()| version)
+                check_here(seat, ep).map(|()| version)
             }
             (Access::There(reader), Look::There(get)) => match get.await {
                 Ok(version) => check(&mut reader.seat, ep).map(|()| version),
@@ -97,7 +98,7 @@ impl<K: TreeKey, V: Field> Access<K, V> {
     /// [`SnapshotExpired`](crate::SnapshotExpired)
     pub(crate) fn keep(&mut self, ep: &Endpoint) -> Result<()> {
         let kept = match self {
-            Access::Here(partition) => check(&mut partition.seat, ep),
+            Access::Here(partition) => check_here(&mut partition.seat, ep),
             Access::There(reader) => check(&mut reader.seat, ep),
         };
         kept.of(self.path())

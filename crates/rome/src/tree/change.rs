@@ -82,7 +82,7 @@ pub(super) fn lock<'a, K: TreeKey>(
         let lock = arena.lock(ep, slot);
         if let Some(active) = lock.active() {
             let page: Page<_, K, u64> = Page::of(arena.block(active));
-            if !page.is_tombstone() && page.level() == level && page.low() <= *key && !page.is_before(key) {
+            if page.has(level, key) {
                 // From here on no other thread replaces its block.
                 seat.clear();
                 return Some(Locked { slot, lock, active });

@@ -239,3 +239,83 @@ fn locked<'a>(arena: &'a Arena, ep: &Endpoint, slot: u32) -> Option<Locked<'a>> 
     let active = lock.active()?;
     Some(Locked { slot, lock, active })
 }
+
+#[cfg(test)]
+mod tests {
+    use core::time::Duration;
+
+    use farfield_core::{local_session, on_each};
+
+    use super::*;
+    use crate::tree::page_at;
+    use crate::{RomeTree, TreeOptions};
+
+    type Tree = RomeTree<u64, u64>;
+
+    /// The nodes of a level, from left to right, and those that the level above names.
+    fn nodes_of(arena: &Arena, level: u8) -> (Vec<u32>, Vec<u32>) {
+        let at = |slot| page_at::<u64, u64>(arena, slot, arena.stable()).expect("it is a node").inner();
+        let mut first = ROOT;
+        while at(first).level() > level {
+            first = at(first).value(0) as u32;
+        }
+        let row = |first| core::iter::successors(Some(first), |slot| at(*slot).right()).collect::<Vec<u32>>();
+        let mut above = ROOT;
+        while at(above).level() > level + 1 {
+            above = at(above).value(0) as u32;
+        }
+        let children = |slot: u32| (0..at(slot).count()).map(move |child| at(slot).value(child) as u32);
+        (row(first), row(above).into_iter().flat_map(children).collect())
+    }
+
+    /// A reader holds memory, so that splits are not linked. The thread that has made them ends, and another one links them: they were forgotten
+    /// with the first one once. No change waits for memory that it needs for links alone.
+    #[test]
+    fn a_split_that_is_not_linked_is_left_to_any_thread() {
+        let mut left = 0;
+        for blocks in 16..28 {
+            let nodes = local_session(2).expect("a session");
+            let options = TreeOptions { pairs: 4, records: 1, blocks, ..TreeOptions::default() };
+            let owner = nodes[0].id();
+            let trees = on_each(&nodes, |node| Tree::open(node, "tree", owner, options)).expect("all open it");
+            let (ep, other) = (nodes[0].endpoint().expect("one"), nodes[1].endpoint().expect("one"));
+            ep.set_timeout(Duration::from_millis(5));
+            let mut seat = trees[1].opened.seat().expect("a seat");
+            seat.announce(&other, 0);
+            let mut partition = trees[0].partition().expect("a seat");
+            let mut keys = 0;
+            while partition.put(&ep, keys, keys).is_ok() {
+                keys += 1;
+            }
+            drop(partition);
+            let arena = trees[0].opened.arena().expect("it is the owner");
+            let (row, known) = nodes_of(arena, 0);
+            left += row.len() - known.len();
+            seat.clear();
+            let mut partition = trees[0].partition().expect("a seat");
+            for round in 0..4 {
+                partition.put(&ep, 0, round).expect("there is room");
+            }
+            let (row, known) = nodes_of(arena, 0);
+            assert_eq!(row, known, "of {blocks} blocks");
+            assert!((1..keys).all(|key| partition.get(&key) == Some(key)));
+        }
+        assert!(left > 0, "all were linked at once");
+    }
+
+    #[test]
+    fn a_tree_of_one_key_is_a_leaf() {
+        let node = farfield_core::Node::builder().start().expect("a node");
+        let options = TreeOptions { pairs: 8, records: 2, blocks: 1000, ..TreeOptions::default() };
+        let (tree, ep) = (Tree::open(&node, "tree", node.id(), options).expect("one"), node.endpoint().expect("one"));
+        let mut partition = tree.partition().expect("a seat");
+        partition.load(&ep, (0..400).map(|key| (key, key))).expect("it is empty");
+        // From left to right, each second one first.
+        for key in (0..400).step_by(2).chain((1..400).step_by(2)).filter(|key| *key != 200) {
+            partition.delete(&ep, &key).expect("there is room");
+        }
+        let arena = tree.opened.arena().expect("it is the owner");
+        let root = page_at::<u64, u64>(arena, ROOT, arena.stable()).expect("it is a node");
+        assert_eq!((root.level(), partition.range(&ep, .., 9).expect("no stop")), (0, vec![(200, 200)]));
+    }
+}
