@@ -77,6 +77,8 @@ pub(crate) struct Arena {
     /// 1 while a thread collects, with what is remembered of the seats: the own ones, and those of each rank.
     collects: Word,
     watched: LocalMutex<Vec<WatchedNode>>,
+    /// Until then callers who cannot wait collect nothing, since a node has not answered (nanoseconds).
+    no_answer_until: Word,
     /// For nodes that a caller's endpoint does not reach.
     spare: LocalMutex<Option<Endpoint>>,
     /// Of a tree that is part of a store.
@@ -105,6 +107,7 @@ impl Arena {
             own: Arc::clone(own),
             collects: Word::new(0),
             watched: LocalMutex::new(watched),
+            no_answer_until: Word::new(0),
             spare: LocalMutex::new(None),
             gate: None,
         }

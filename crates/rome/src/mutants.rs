@@ -111,6 +111,26 @@ farfield_core::mutants! {
     /// *Scenario:* `rome/slots-wide`.
     ROME_SLOT_EARLY = "rome-slot-early" in "ROMe":
         "The slot of a leaf that was merged into another one is used again at once.";
+    /// *Missing:* the merge of a leaf that is emptied by records. Needs no reordering.
+    ///
+    /// *Scenario:* `rome/window`.
+    ROME_LEAF_STAYS = "rome-leaf-stays" in "ROMe":
+        "A leaf is only merged when its log is full: one that gets no more keys stays for ever.";
+    /// *Missing:* the end of a tombstone, or of the wait for a version that no change has. Needs no reordering.
+    ///
+    /// *Scenario:* `rome/window`.
+    ROME_TOMBSTONE_STAYS = "rome-tombstone-stays" in "ROMe":
+        "The block of a tombstone is not used again.";
+    /// *Missing:* the second look at the announcements, of readers that come to a tombstone by what they remember.
+    ///
+    /// *Scenario:* `rome/buried`.
+    ROME_TOMBSTONE_EARLY = "rome-tombstone-early" in "ROMe":
+        "The block of a tombstone is used again as soon as its slot is.";
+    /// *Missing:* the end of the wait for the seats of a reader that does not answer. Needs no reordering.
+    ///
+    /// *Scenario:* `rome/impatient`.
+    ROME_PATIENT = "rome-patient" in "ROMe":
+        "A service thread waits for a dead reader.";
     /// *Missing:* the read of `stable` before those of the active words.
     ///
     /// *Scenario:* `rome/multi-get`.

@@ -1,14 +1,51 @@
 //! Which blocks and slots no reader can need any more.
 
+use core::future::{Future, poll_fn};
+use core::pin::{Pin, pin};
+use core::task::Poll;
+use core::time::Duration;
+
 use farfield_core::{Endpoint, MemberStatus, Result};
-use farfield_fabric::{self as fabric, Instant, NodeId, RemotePtr, memory_fence};
+use farfield_fabric::{self as fabric, BufOp, Instant, NodeId, RemotePtr, memory_fence};
 
 use super::{Arena, Replaced, Watched, WatchedNode};
 use crate::seats::{Announced, SEAT_WORDS};
 
+/// How long a caller with a shorter timeout waits for the seats of other nodes: a service thread has other work to do, such as to say that its node
+/// lives. If one has not answered, it does not ask again for a while.
+const PATIENCE: Duration = Duration::from_millis(1);
+
+/// The seats of a node that are being read: what is known of them, where they lie, and the get, or why there is none.
+type Asked<'w, 'e> = (&'w mut WatchedNode, RemotePtr<u64>, fabric::Result<BufOp<'e, u64>>);
+
+/// What has come of these by then.
+fn answers_of(ep: &Endpoint, gets: &mut [Asked<'_, '_>], until: Instant) -> Vec<Option<fabric::Result<Vec<u64>>>> {
+    let mut answers: Vec<_> = gets.iter().map(|_| None).collect();
+    let mut late = pin!(ep.wait_until(until, || None::<()>));
+    ep.block_on(poll_fn(|cx| {
+        let mut is_done = true;
+        for ((.., get), answer) in gets.iter_mut().zip(&mut answers).filter(|asked| asked.1.is_none()) {
+            *answer = match get {
+                Ok(get) => match Pin::new(get).poll(cx) {
+                    Poll::Ready(words) => Some(words.map(|words| words.to_vec())),
+                    Poll::Pending => None,
+                },
+                Err(error) => Some(Err(error.clone())),
+            };
+            is_done &= answer.is_some();
+        }
+        if is_done || late.as_mut().poll(cx).is_ready() { Poll::Ready(()) } else { Poll::Pending }
+    }));
+    answers
+}
+
 impl Arena {
-    /// Frees what no reader can need any more.
+    /// Frees what no reader can need any more. It takes as long as the nodes with readers need to answer, and until the endpoint's timeout at most; but
+    /// for a connection that has to be opened again, if this is not shorter than [`PATIENCE`].
     pub(super) fn collect(&self, ep: &Endpoint) -> Result<()> {
+        if ep.timeout() < PATIENCE && ep.now().ns < self.no_answer_until.load() {
+            return Ok(());
+        }
         if self.collects.compare_exchange(0, 1).is_err() {
             let is_over = || (self.collects.load() == 0).then_some(());
             let _ = ep.block_on(ep.wait_until(ep.deadline(), is_over));
@@ -107,19 +144,23 @@ impl Arena {
                 gets.push((of, at, get));
             }
         }
+        let is_patient = ep.timeout() >= PATIENCE;
+        let answers = answers_of(ep, &mut gets, asked + ep.timeout().max(PATIENCE));
         let (mut is_known, mut spare) = (true, self.spare.lock().take());
-        for (of, at, get) in gets {
-            let words = match get.and_then(|get| get.wait()) {
-                Ok(words) => Some(words.to_vec()),
-                Err(error) if matches!(error.kind(), fabric::ErrorKind::Fenced) => return Err(error.into()),
+        for ((of, at, _), answer) in gets.into_iter().zip(answers) {
+            let words = match answer {
+                Some(Ok(words)) => Some(words),
+                None => None,
+                Some(Err(error)) if matches!(error.kind(), fabric::ErrorKind::Fenced) => return Err(error.into()),
                 // It has closed the object, or has left.
-                Err(error)
+                Some(Err(error))
                     if matches!(error.kind(), fabric::ErrorKind::Freed { .. } | fabric::ErrorKind::PeerLeft { .. }) =>
                 {
                     continue;
                 }
-                Err(_) if self.is_gone(at.node()) => continue,
-                Err(_) => self.seats_again(&mut spare, at, seats * SEAT_WORDS),
+                Some(Err(_)) if self.is_gone(at.node()) => continue,
+                Some(Err(_)) if is_patient => self.seats_again(&mut spare, at, seats * SEAT_WORDS),
+                Some(Err(_)) => None,
             };
             match words {
                 Some(words) => {
@@ -132,6 +173,9 @@ impl Arena {
             }
         }
         *self.spare.lock() = spare;
+        if !is_known && !is_patient {
+            self.no_answer_until.store((asked + PATIENCE * 16).ns);
+        }
         Ok(if is_known { from } else { 0 })
     }
 }
@@ -166,6 +210,8 @@ impl Drop for Watching<'_> {
 #[cfg(test)]
 mod tests {
     use std::panic::{AssertUnwindSafe, catch_unwind};
+
+    use farfield_core::Node;
 
     use super::*;
     use crate::{ObjectOptions, RomeObject};

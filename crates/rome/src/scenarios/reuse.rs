@@ -4,7 +4,7 @@ use core::time::Duration;
 use std::rc::Rc;
 
 use farfield_check::parts::{Excuse, unless_faults};
-use farfield_check::{Faults, Scenario};
+use farfield_check::{Faults, Scenario, was_paused};
 use farfield_core::history::Recorder;
 use farfield_core::{Node, Result};
 use farfield_fabric::{Instant, NodeId};
@@ -24,6 +24,9 @@ pub(super) fn scenarios() -> Vec<Scenario> {
         reader_dies(),
         reader_stops(),
         full(),
+        window(),
+        buried(),
+        impatient(),
     ]
 }
 
@@ -182,4 +185,56 @@ fn full() -> Scenario {
         });
         Ok(())
     })
+}
+
+/// A queue: each key is greater than those before, and the least one goes. There are fewer blocks than leaves that have been.
+fn window() -> Scenario {
+    Scenario::new("rome/window", "a leaf that gets no more keys is merged when it has none", 2, |cluster| {
+        let opened = open(cluster, tiny(14))?;
+        before(cluster, &opened, &[1, 2, 3, 4].map(|key| Put(key, key)))?;
+        let slides = (5..50).flat_map(|key| [Put(key, key), Delete(key - 4)]).collect();
+        changes(cluster, &opened, 1, slides)?;
+        reads(cluster, &opened, 1, GETS_MAX, vec![First, Range(0, 99, false), First])
+    })
+    .kills(&["rome-leaf-stays", "rome-tombstone-stays"])
+}
+
+/// A reader that remembers nodes comes to one that was merged. Its slot is free by then, and so is its tombstone's block soon.
+fn buried() -> Scenario {
+    Scenario::new("rome/buried", "a tombstone stays until no reader can come to it", 2, |cluster| {
+        let opened = open(cluster, tiny(12))?;
+        before(cluster, &opened, &[1, 2, 3, 4, 5, 6, 7, 8].map(|key| Put(key, key)))?;
+        let shrinks = vec![Delete(1), Delete(2), Delete(3), Delete(5), Delete(6), Delete(7)];
+        let goes_on = (0..12).map(|round| Put(4 + 4 * (round % 2), 10 + round));
+        changes(cluster, &opened, 1, shrinks.into_iter().chain(goes_on).collect())?;
+        reads(cluster, &opened, 1, GETS_MAX, vec![Get(8), Get(8), Get(4), Get(8)])
+    })
+    .kills(&["rome-tombstone-early"])
+}
+
+/// The service thread of an owner says that its node lives. It does not wait for the seats of a reader that may be dead.
+fn impatient() -> Scenario {
+    let about = "a thread that cannot wait is back soon, also if a reader is dead";
+    Scenario::new("rome/impatient", about, 2, |cluster| {
+        let opened = open(cluster, tiny(10))?;
+        before(cluster, &opened, &[1, 2, 3, 4, 5, 6].map(|key| Put(key, key)))?;
+        let mut partition = opened.trees[0].partition()?;
+        cluster.thread(0, "changes", move |ep| {
+            ep.set_timeout(Duration::ZERO);
+            for round in 0..12 {
+                let start = ep.now();
+                if let Err(error) = partition.put(ep, 1 + round % 6, round) {
+                    assert!(error.custom_ref::<MemoryFull>().is_some(), "{error}");
+                }
+                let took = ep.now().since(start);
+                assert!(took <= Duration::from_millis(1) || was_paused(), "change {round} took {took:?}");
+            }
+            Ok(())
+        });
+        let mut reader = opened.trees[1].reader()?;
+        cluster.thread(1, "scans", move |ep| unless_faults(ep.block_on(reader.range(ep, .., 9))).map(drop));
+        Ok(())
+    })
+    .faults(Faults::new().crashes(1).of([1]))
+    .kills(&["rome-patient"])
 }
