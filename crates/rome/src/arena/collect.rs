@@ -40,8 +40,8 @@ fn answers_of(ep: &Endpoint, gets: &mut [Asked<'_, '_>], until: Instant) -> Vec<
 }
 
 impl Arena {
-    /// Frees what no reader can need any more. It takes as long as the nodes with readers need to answer, and until the endpoint's timeout at most; but
-    /// for a connection that has to be opened again, if this is not shorter than [`PATIENCE`].
+    /// Frees what no reader can need any more. It takes as long as the nodes with readers need to answer, or to be evicted; where the endpoint's
+    /// timeout is shorter than [`PATIENCE`], that at most.
     pub(super) fn collect(&self, ep: &Endpoint) -> Result<()> {
         if ep.timeout() < PATIENCE && ep.now().ns < self.no_answer_until.load() {
             return Ok(());
@@ -145,7 +145,7 @@ impl Arena {
             }
         }
         let is_patient = ep.timeout() >= PATIENCE;
-        let answers = answers_of(ep, &mut gets, asked + ep.timeout().max(PATIENCE));
+        let answers = answers_of(ep, &mut gets, if is_patient { Instant::NEVER } else { asked + PATIENCE });
         let (mut is_known, mut spare) = (true, self.spare.lock().take());
         for ((of, at, _), answer) in gets.into_iter().zip(answers) {
             let words = match answer {
