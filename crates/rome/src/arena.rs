@@ -359,7 +359,8 @@ impl Arena {
             return false;
         }
         while stash.blocks.len() < blocks {
-            stash.blocks.push(pool.blocks.pop().unwrap_or_else(|| next_of(&mut pool.blocks_begun)));
+            // The ones that were freed last are used first.
+            stash.blocks.insert(0, pool.blocks.pop().unwrap_or_else(|| next_of(&mut pool.blocks_begun)));
         }
         while stash.slots.len() < slots {
             stash.slots.push(pool.slots.pop().unwrap_or_else(|| next_of(&mut pool.slots_begun)));

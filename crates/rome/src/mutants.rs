@@ -83,7 +83,7 @@ farfield_core::mutants! {
         "A leaf's log is merged without the lock, and a record that comes meanwhile is lost.";
     /// *Missing:* the version of a new base. Needs no reordering.
     ///
-    /// *Scenario:* `rome/merged-log`.
+    /// *Scenario:* `rome/later`.
     ROME_BASE_VERSION = "rome-base-version" in "ROMe":
         "A new base keeps the version of the one before.";
     /// *Missing:* the right part's active word before `stable`: a split is seen in halves.
@@ -121,16 +121,6 @@ farfield_core::mutants! {
     /// *Scenario:* `rome/window`.
     ROME_TOMBSTONE_STAYS = "rome-tombstone-stays" in "ROMe":
         "The block of a tombstone is not used again.";
-    /// *Missing:* the second look at the announcements, of readers that come to a tombstone by what they remember.
-    ///
-    /// *Scenario:* `rome/buried`.
-    ROME_TOMBSTONE_EARLY = "rome-tombstone-early" in "ROMe":
-        "The block of a tombstone is used again as soon as its slot is.";
-    /// *Missing:* the end of the wait for the seats of a reader that does not answer. Needs no reordering.
-    ///
-    /// *Scenario:* `rome/impatient`.
-    ROME_PATIENT = "rome-patient" in "ROMe":
-        "A service thread waits for a dead reader.";
     /// *Missing:* the read of `stable` before those of the active words.
     ///
     /// *Scenario:* `rome/multi-get`.
