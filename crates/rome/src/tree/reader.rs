@@ -288,14 +288,8 @@ async fn version_now(opened: &Opened, ep: &Endpoint, seat: &mut Seat, ahead: &mu
 
 /// The slot that cached nodes lead to, and the one that has named it.
 fn cached<K: TreeKey>(cache: &Cache, key: &K) -> (u32, Option<u32>) {
-    follow(cache, key, |_| {})
-}
-
-/// The same; the nodes on the way are seen one after the other.
-fn follow<K: TreeKey>(cache: &Cache, key: &K, mut see: impl FnMut(u32)) -> (u32, Option<u32>) {
     let (mut slot, mut parent, mut step) = (ROOT, None, Step::First);
     while let Some(node) = cache.get(slot) {
-        see(slot);
         let page: Page<&[u64], K, u64> = Page::of(node);
         match (Edge::At(*key).side(page), page.right()) {
             _ if !step.leads_to(page) => return (ROOT, None),
@@ -326,10 +320,8 @@ impl Search<'_> {
         if let Some(found) = self.walk::<K, V>(key, true).await? {
             return Ok(found);
         }
-        // Cached nodes on the way were out of date. The tree of a version is whole.
-        let mut way = Vec::new();
-        follow(self.cache, key, |slot| way.push(slot));
-        way.into_iter().for_each(|slot| self.cache.forget(slot));
+        // Cached nodes were out of date. The tree of a version is whole.
+        self.cache.clear();
         self.walk::<K, V>(key, false).await?.ok_or_else(corrupt)
     }
 
