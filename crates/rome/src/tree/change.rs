@@ -15,6 +15,9 @@ use crate::seats::Seat;
 pub(super) const BLOCKS: usize = 3;
 pub(super) const SLOTS: usize = 2;
 
+/// What a change leaves to do.
+pub(super) type Chores<K> = [Option<Chore<K>>; 2];
+
 /// What stays of a node when its pairs change.
 pub(super) struct Frame<K> {
     pub(super) level: u8,
@@ -197,7 +200,7 @@ impl<K: TreeKey, V: Field> Partition<K, V> {
         ep: &Endpoint,
         key: &K,
         mut decide: impl FnMut(Option<V>) -> Change<V>,
-    ) -> Result<(Option<V>, Option<[Option<Chore<K>>; 2]>)> {
+    ) -> Result<(Option<V>, Option<Chores<K>>)> {
         loop {
             let Partition { tree, seat, stash, words, pairs } = self;
             let (arena, options) = (Self::arena(tree), &tree.options);

@@ -8,7 +8,7 @@
 
 use farfield_core::Endpoint;
 
-use super::change::{BLOCKS, Frame, Locked, SLOTS, Store, lock};
+use super::change::{BLOCKS, Chores, Frame, Locked, SLOTS, Store, lock};
 use super::later::Chore;
 use super::{Partition, ROOT};
 use crate::arena::{Arena, Replaced};
@@ -30,7 +30,7 @@ struct Merged {
 
 impl<K: TreeKey, V: Field> Partition<K, V> {
     /// Does these, and what was left to do. What there is no free memory for is left to later changes: this one has happened, and does not wait.
-    pub(super) fn tidy(&mut self, ep: &Endpoint, new: [Option<Chore<K>>; 2]) {
+    pub(super) fn tidy(&mut self, ep: &Endpoint, new: Chores<K>) {
         let mut chores = self.tree.later.take();
         chores.extend(new.into_iter().flatten());
         while let Some(chore) = chores.pop() {
