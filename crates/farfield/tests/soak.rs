@@ -107,6 +107,10 @@ const PARTITION_SHIFT: u32 = 40;
 /// Keys of a thread in a partition.
 const WINDOW: usize = 300;
 
+/// Values: so large that the memory of the trees is most of all, and there are few enough blocks to be used again from the beginning on.
+const WORDS: usize = 32;
+type Row = [u64; WORDS];
+
 /// The keys of one thread in one partition, which rise: the least of them are deleted.
 #[derive(Default)]
 struct Window {
@@ -117,7 +121,7 @@ struct Window {
 /// One thread of a store, and what it has put there.
 struct Client {
     number: u64,
-    thread: RomeKvThread<u64, [u64; 8]>,
+    thread: RomeKvThread<u64, Row>,
     windows: [Window; 3],
     numbers: Numbers,
     calls: u64,
@@ -136,22 +140,22 @@ impl Client {
             0 => return self.scan(ep).await,
             1..4 => {
                 if let Some(key) = keys.get(self.numbers.next(WINDOW as u64) as usize) {
-                    assert_eq!(self.thread.get(ep, key).await?, Some([*key; 8]));
+                    assert_eq!(self.thread.get(ep, key).await?, Some([*key; WORDS]));
                 }
             }
             4..8 => {
                 if let Some(key) = keys.get(self.numbers.next(WINDOW as u64) as usize) {
-                    assert_eq!(self.thread.put(ep, *key, [*key; 8]).await?, Some([*key; 8]));
+                    assert_eq!(self.thread.put(ep, *key, [*key; WORDS]).await?, Some([*key; WORDS]));
                 }
             }
             _ => {
                 let key = partition << PARTITION_SHIFT | *next << 2 | self.number;
                 *next += 1 + self.numbers.next(3);
                 keys.push_back(key);
-                assert_eq!(self.thread.put(ep, key, [key; 8]).await?, None);
+                assert_eq!(self.thread.put(ep, key, [key; WORDS]).await?, None);
                 if keys.len() > WINDOW {
                     let key = keys.pop_front().expect("there are some");
-                    assert_eq!(self.thread.delete(ep, &key).await?, Some([key; 8]));
+                    assert_eq!(self.thread.delete(ep, &key).await?, Some([key; WORDS]));
                 }
             }
         }
@@ -178,8 +182,8 @@ fn a_sorted_map_keeps_its_memory() {
     let (_alone, (whole, warm)) = (alone(), times());
     let nodes = local_session(3).expect("a session");
     let mut options = RomeKvOptions::new([1 << PARTITION_SHIFT, 2 << PARTITION_SHIFT]);
-    (options.tree.pairs, options.tree.records, options.tree.blocks) = (16, 6, 2000);
-    let open = |node: &Node| RomeKv::<u64, [u64; 8]>::open(node, "store", options.clone());
+    (options.tree.pairs, options.tree.records, options.tree.blocks) = (16, 6, 500);
+    let open = |node: &Node| RomeKv::<u64, Row>::open(node, "store", options.clone());
     let (nodes, stores) = (&nodes[..], on_each(&nodes, open).expect("it opens"));
     let (start, all, mut in_use_at) = (Instant::now(), &Barrier::new(nodes.len() + 1), [0; 2]);
     let calls: u64 = std::thread::scope(|scope| {
