@@ -203,8 +203,7 @@ impl Arena {
     /// holds up no other.
     #[inline]
     pub(crate) fn publish(&self, ep: &Endpoint, version: u64) {
-        if self.stable() == version - 1 {
-            self.pass_gate(ep);
+        if self.stable() == version - 1 && self.is_open() {
             // No other thread does, since this one has not said that it is done. As an atomic (`CAS`) it is in memory when the caller returns,
             // and with it all that he has stored before: a read that begins afterwards, anywhere, finds it.
             self.stable_word().fetch_add(1);
@@ -214,18 +213,27 @@ impl Arena {
         }
     }
 
-    /// Waits while the gate is closed. `stable` is raised after that: once more at most when it is closed in between, whatever the number of
-    /// threads is, since each of them passes the gate anew after it has seen what another one has raised.
     #[inline]
-    fn pass_gate(&self, ep: &Endpoint) {
+    fn is_open(&self) -> bool {
+        self.gate.as_ref().is_none_or(|gate| !gate.is_closed())
+    }
+
+    /// Waits while the gate is closed, and `stable` is this. It is raised after that: once more at most when the gate is closed in between,
+    /// whatever the number of threads is, since each of them passes the gate anew after it has seen what another one has raised. (Once more
+    /// by the service thread, which has looked at the gate before its change, and waits for nothing.)
+    ///
+    /// Whether this thread has waited as long as a change may have to.
+    fn pass_gate(&self, ep: &Endpoint, stable: u64) -> bool {
         if let Some(gate) = &self.gate {
-            gate.pass(ep);
+            return gate.pass(ep, || self.stable() != stable);
         }
+        false
     }
 
     #[cold]
     fn publish_later(&self, ep: &Endpoint, version: u64) {
-        // An atomic, so that of this thread and the one before at least one sees what the other has done (`CAS → CR` on both sides).
+        // An atomic, so that of this thread and the one before at least one sees what the other has done (`CAS → CR` on both sides). Also where
+        // only the gate is closed: then the service thread, which does not wait there, need not wait for this thread either.
         let done = self.done(version);
         let _ = done.compare_exchange(done.load(), version);
         self.raise(ep, self.stable());
@@ -248,8 +256,12 @@ impl Arena {
 
     #[cold]
     fn raise_slow(&self, ep: &Endpoint, mut stable: u64) {
+        // Up to here no change waits at the gate any more.
+        let mut late = 0;
         while self.done(stable + 1).load() == stable + 1 {
-            self.pass_gate(ep);
+            if stable >= late && self.pass_gate(ep, stable) {
+                late = self.tickets.load();
+            }
             stable = match self.stable_word().compare_exchange(stable, stable + 1) {
                 Ok(_) => stable + 1,
                 Err(later) => later,

@@ -156,6 +156,16 @@ farfield_core::mutants! {
     /// *Scenario:* `rome/kv-holder-dies`.
     ROME_KV_GATE_FOR_EVER = "rome-kv-gate-for-ever" in "ROMe":
         "Writers wait at a closed gate until its reader opens it, who may be dead.";
+    /// *Missing:* the end of the service thread's wait at a gate. Needs no reordering.
+    ///
+    /// *Scenario:* `rome/kv-service`.
+    ROME_KV_SERVICE_WAITS = "rome-kv-service-waits" in "ROMe":
+        "The service thread waits at a gate that is closed while it makes an update.";
+    /// *Missing:* one instant of the partitions in which the first pair is looked for. Needs no reordering.
+    ///
+    /// *Scenario:* `rome/kv-ends`.
+    ROME_KV_FIRST_OF_EACH = "rome-kv-first-of-each" in "ROMe":
+        "The first pair is that of the first partition that is not empty when the search comes to it.";
     /// *Missing:* the second attempt after a closed gate. Needs no reordering.
     ///
     /// *Scenario:* `rome/kv-own-instant`.

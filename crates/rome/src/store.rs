@@ -13,7 +13,7 @@ use std::sync::Arc;
 use farfield_core::toolkit::{ErrorContext, Object, ObjectBuilder, Participants, Regions};
 use farfield_core::{Error, ErrorKind, Node, Result};
 use farfield_fabric::{GroupKey, LocalMutex, NodeId, Region, RemotePtr};
-use farfield_rpc::{Client, EffectUnknown, NoReply, RpcOptions, Server};
+use farfield_rpc::{Client, Effect, RpcOptions, Server, effect_of};
 
 pub use self::options::RomeKvOptions;
 pub use self::scan::RomeKvScan;
@@ -312,8 +312,7 @@ impl<K: TreeKey, V: Field> RomeKv<K, V> {
             (first, Some(next)) => format!("from {} to before {}", text(first), text(next)),
             (first, None) => format!("from {} on", text(first)),
         };
-        let may_have_happened =
-            error.custom_ref::<EffectUnknown>().is_some() || error.custom_ref::<NoReply>().is_some();
+        let may_have_happened = effect_of(&error) != Effect::None;
         let lost = RangeUnavailable { partition, owner, range, may_have_happened, because: error };
         Error::custom(lost).about(owner).of(self.path())
     }

@@ -17,7 +17,7 @@ use farfield_fabric::{NodeId, Word};
 
 pub(crate) use self::access::Access;
 pub use self::reader::TreeReader;
-pub(crate) use self::scan::{Cursor, WINDOW_MAX};
+pub(crate) use self::scan::{Cursor, WINDOW_MAX, leaves_of};
 pub use self::scan::{LocalScan, Scan};
 use crate::arena::{Arena, Stash};
 use crate::field::{Field, TreeKey};

@@ -23,34 +23,46 @@ use crate::field::{Field, TreeKey};
 use crate::object::late_since;
 use crate::tree::Access;
 
-/// How often versions are compared before the gates are closed, and how often in all.
+/// How often versions are read before the gates are closed.
 const OPEN_LOOKS: usize = 2;
-const LOOKS_MAX: usize = 32;
 
-/// The pause before the versions are compared again: the writers of one of them may wait for a core.
-const PAUSE: [Duration; 2] = [Duration::from_micros(10), Duration::from_millis(1)];
+/// How often the versions of so many partitions are read at most.
+///
+/// When its gate is closed, one thread of a partition may be past it, and the service thread: their changes make two looks at most differ, which may
+/// be others in each partition. So the look after these agrees with the one before, unless a wait at a gate is over: there is as much room again for that.
+const fn looks_max(partitions: usize) -> usize {
+    16 + 4 * partitions
+}
+
+/// The pause before the versions are read again: the writers of one of them may wait for a core.
+const PAUSE_MIN: Duration = Duration::from_micros(10);
+
+/// The longest one. Two looks have to agree before the writers have waited for `hold`.
+fn pause_max(hold: Duration) -> Duration {
+    hold / 8
+}
 
 /// The version of one partition, announced.
 pub(super) async fn begin<K: TreeKey, V: Field>(tree: &mut Access<K, V>, ep: &Endpoint) -> Result<u64> {
     let start = ep.now();
     loop {
+        let announced = Announced { trees: core::slice::from_mut(tree) };
+        let [tree] = &mut *announced.trees else { unreachable!("it is one") };
         tree.announce(ep);
         let look = tree.look(ep);
         match tree.see(ep, look).await {
             Ok(version) => {
                 tree.pin(version);
+                core::mem::forget(announced); // until the scan has read it
                 return Ok(version);
             }
-            Err(error) => {
-                tree.end();
-                again(ep, start, error)?;
-            }
+            Err(error) => again(ep, start, error)?,
         }
     }
 }
 
 /// Fails unless this thread was stopped, and may try again.
-fn again(ep: &Endpoint, start: Instant, error: Error) -> Result<()> {
+pub(super) fn again(ep: &Endpoint, start: Instant, error: Error) -> Result<()> {
     if error.custom_ref::<SnapshotExpired>().is_none() {
         return Err(error);
     }
@@ -113,7 +125,7 @@ impl<K: TreeKey, V: Field> RomeKvThread<K, V> {
         self.scan_at_once(ep, &range, true).await
     }
 
-    async fn scan_at_once(
+    pub(super) async fn scan_at_once(
         &mut self,
         ep: &Endpoint,
         range: &impl RangeBounds<K>,
@@ -162,15 +174,16 @@ async fn instant<K: TreeKey, V: Field>(
     let partitions = trees.len();
     trees.iter_mut().for_each(|tree| tree.announce(ep));
     let mut before = look_at_all(store, first, trees, ep).await?;
-    let (mut closed, mut pause) = (None, PAUSE[0]);
-    for look in 1..LOOKS_MAX {
+    let (looks, longest) = (looks_max(partitions), pause_max(store.parts.options.hold));
+    let (mut closed, mut pause) = (None, PAUSE_MIN.min(longest));
+    for look in 1..looks {
         if look >= OPEN_LOOKS {
             // Again each time: another reader may have opened them. What is read next is read after it (`NRW → NRR`).
             closed.get_or_insert_with(|| Closed { store, first, partitions, ep }).put(true);
         }
         if look > 2 * OPEN_LOOKS {
             let _ = ep.wait_until(ep.now() + pause, || None::<()>).await;
-            pause = (2 * pause).min(PAUSE[1]);
+            pause = (2 * pause).min(longest);
         }
         let now = look_at_all(store, first, trees, ep).await?;
         if now == before {
@@ -178,7 +191,7 @@ async fn instant<K: TreeKey, V: Field>(
         }
         before = now;
     }
-    Err(Error::custom(NotOneInstant { partitions, looks: LOOKS_MAX }).of(store.path()))
+    Err(Error::custom(NotOneInstant { partitions, looks }).of(store.path()))
 }
 
 /// The versions of all trees: each look begins when all earlier ones have ended.
@@ -225,5 +238,23 @@ impl<K: TreeKey, V: Field> Closed<'_, K, V> {
 impl<K: TreeKey, V: Field> Drop for Closed<'_, K, V> {
     fn drop(&mut self) {
         self.put(false);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn there_are_looks_for_the_writers_of_all_partitions_and_pauses_are_short() {
+        for partitions in [2, 30, 100] {
+            // The first look, one with open gates, one that closes them; two that each partition makes differ, in looks of its own; and one
+            // that agrees.
+            assert!(looks_max(partitions) > 4 + 2 * partitions);
+        }
+        // A pause and two looks pass several times while the writers wait.
+        for hold in [Duration::from_micros(10), Duration::from_millis(2)] {
+            assert!(PAUSE_MIN.min(pause_max(hold)) <= pause_max(hold) && pause_max(hold) * 4 < hold);
+        }
     }
 }

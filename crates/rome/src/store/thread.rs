@@ -1,13 +1,14 @@
 //! One thread's calls.
 
 use core::cell::RefCell;
-use core::ops::RangeBounds;
+use core::ops::{Bound, RangeBounds};
 use core::time::Duration;
 
 use farfield_core::toolkit::ErrorContext;
 use farfield_core::{Endpoint, Error, ErrorKind, Result};
 use farfield_fabric::Instant;
 
+use super::instant::again;
 use super::updates::{Reply, Request};
 use super::{RomeKv, RomeKvUpdate};
 use crate::errors::MemoryFull;
@@ -311,8 +312,7 @@ impl<K: TreeKey, V: Field> RomeKvThread<K, V> {
     /// [`RangeUnavailable`](crate::RangeUnavailable): an owner is dead, or does not answer. For the pairs before its keys, use
     /// [`scan`](Self::scan).
     pub async fn range(&mut self, ep: &Endpoint, range: impl RangeBounds<K>, limit: usize) -> Result<Vec<(K, V)>> {
-        let scan = self.scan(range);
-        scan.collect(ep, limit).await
+        self.some(ep, &range, false, limit).await
     }
 
     /// Up to `limit` pairs of a range, the last ones, from the last to the first, as [`range`](Self::range).
@@ -331,11 +331,50 @@ impl<K: TreeKey, V: Field> RomeKvThread<K, V> {
     /// # Errors
     /// As `range`.
     pub async fn range_back(&mut self, ep: &Endpoint, range: impl RangeBounds<K>, limit: usize) -> Result<Vec<(K, V)>> {
-        let scan = self.scan_back(range);
-        scan.collect(ep, limit).await
+        self.some(ep, &range, true, limit).await
     }
 
-    /// The first pair: of the first partition that was not empty when it was read.
+    async fn some(
+        &mut self,
+        ep: &Endpoint,
+        range: &impl RangeBounds<K>,
+        is_backward: bool,
+        limit: usize,
+    ) -> Result<Vec<(K, V)>> {
+        let start = ep.now();
+        loop {
+            match self.scan_of(range, is_backward).collect(ep, limit).await {
+                // This thread was stopped.
+                Err(error) => again(ep, start, error).of(self.store.path())?,
+                pairs => return pairs,
+            }
+        }
+    }
+
+    /// The first pair of all, or the last one.
+    async fn end(&mut self, ep: &Endpoint, is_last: bool) -> Result<Option<(K, V)>> {
+        let (start, partitions) = (ep.now(), self.store.partitions());
+        let (first, next) = self.store.range_of(if is_last { partitions - 1 } else { 0 });
+        let range = (Bound::Included(first), next.map_or(Bound::Unbounded, Bound::Excluded));
+        // A pair of this partition comes before those of all others. If it has none, all of them have to be read at one instant: otherwise its first
+        // pair may come, and the one that is found go, before the other is read.
+        if let Some(pair) = self.some(ep, &range, is_last, 1).await?.pop() {
+            return Ok(Some(pair));
+        }
+        if partitions == 1 {
+            return Ok(None);
+        }
+        loop {
+            let pairs = async { self.scan_at_once(ep, &.., is_last).await?.collect(ep, 1).await };
+            match pairs.await {
+                Err(error) => again(ep, start, error).of(self.store.path())?,
+                pairs => return Ok(pairs?.pop()),
+            }
+        }
+    }
+
+    /// The first pair, as it was at one moment during the call. If the first partition is empty, all of them are read at one instant, as by
+    /// [`scan_at_one_instant`](Self::scan_at_one_instant).
     ///
     /// ```
     /// # use farfield_rome::{RomeKv, RomeKvOptions};
@@ -347,12 +386,12 @@ impl<K: TreeKey, V: Field> RomeKvThread<K, V> {
     /// ```
     ///
     /// # Errors
-    /// As [`range`](Self::range).
+    /// As [`scan_at_one_instant`](Self::scan_at_one_instant).
     pub async fn first(&mut self, ep: &Endpoint) -> Result<Option<(K, V)>> {
-        Ok(self.range(ep, .., 1).await?.pop())
+        self.end(ep, false).await
     }
 
-    /// The last pair: of the last partition that was not empty when it was read.
+    /// The last pair, as [`first`](Self::first).
     ///
     /// ```
     /// # use farfield_rome::{RomeKv, RomeKvOptions};
@@ -364,9 +403,9 @@ impl<K: TreeKey, V: Field> RomeKvThread<K, V> {
     /// ```
     ///
     /// # Errors
-    /// As [`range`](Self::range).
+    /// As [`first`](Self::first).
     pub async fn last(&mut self, ep: &Endpoint) -> Result<Option<(K, V)>> {
-        Ok(self.range_back(ep, .., 1).await?.pop())
+        self.end(ep, true).await
     }
 }
 

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use farfield_core::{Endpoint, Node, Result, Value};
-use farfield_fabric::{Instant, LocalMutex};
+use farfield_fabric::LocalMutex;
 
 use crate::errors::MemoryFull;
 use crate::field::{Field, TreeKey};
@@ -176,8 +176,6 @@ struct Served<K, V> {
     number: usize,
     partition: Partition<K, V>,
     gate: Gate,
-    /// Since when updates were refused because the gate is closed.
-    held_since: Option<Instant>,
 }
 
 /// What the service thread changes the partitions of this node with. It is dropped with the store, if the service thread is not using it.
@@ -195,10 +193,10 @@ impl<K: TreeKey, V: Field> Serving<K, V> {
         parts: impl Iterator<Item = (usize, &'a RomeTree<K, V>, Gate)>,
     ) -> Result<Serving<K, V>> {
         let ep = node.background_endpoint()?;
-        // The service thread waits for no memory. It looks for it once, and the caller asks again.
+        // The service thread waits for no memory, and at no gate. It looks for it once, and the caller asks again.
         ep.set_timeout(core::time::Duration::ZERO);
         let serve = |(number, tree, gate): (usize, &RomeTree<K, V>, Gate)| {
-            Ok(Served { number, partition: tree.partition()?, gate, held_since: None })
+            Ok(Served { number, partition: tree.partition()?, gate })
         };
         Ok(Serving { ep, served: parts.map(serve).collect::<Result<_>>()? })
     }
@@ -208,16 +206,11 @@ impl<K: TreeKey, V: Field> Serving<K, V> {
         let Ok(at) = served.binary_search_by_key(&request.partition, |served| served.number) else {
             return Reply::Refused;
         };
-        let Served { partition, gate, held_since, .. } = &mut served[at];
-        if gate.is_closed() {
-            // The service thread does not wait: its other work goes on.
-            let (now, wait_max) = (ep.now(), gate.wait_max());
-            if now.since(*held_since.get_or_insert(now)) < wait_max {
-                return Reply::Held;
-            }
-            gate.open();
+        let Served { partition, gate, .. } = &mut served[at];
+        // The service thread does not wait: its other work goes on. If the gate is closed from here on, the change passes it.
+        if !gate.is_passable(ep) {
+            return Reply::Held;
         }
-        *held_since = None;
         match request.update.run(partition, ep) {
             Ok(before) => Reply::Done(before),
             Err(error) => match error.custom_ref::<MemoryFull>() {

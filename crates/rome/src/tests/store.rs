@@ -231,7 +231,45 @@ fn costs_are_counted() {
         let (scan, counts) = ep.counted(thread.scan_at_one_instant(ep, ..1000)).await;
         assert_eq!((counts.gets, counts.puts, counts.round_trips), (1, 0, 1));
         drop(scan.expect("it lives"));
+        // One leaf for one pair: `stable`, the leaf's active word, and the leaf with the active word of the next one.
+        let (pair, counts) = ep.counted(thread.first(ep)).await;
+        assert_eq!((pair.expect("it lives"), counts.gets, counts.round_trips), (Some((0, 0)), 4, 3));
+        let (pair, counts) = ep.counted(thread.last(ep)).await;
+        assert!(counts.gets <= 5 && counts.round_trips <= 4, "{counts:?}");
+        assert_eq!(pair.expect("it lives"), Some((2999, 2999)));
     });
+}
+
+/// A partition that was read to its end is what `skip` leaves out, and not the one after it.
+#[test]
+fn what_is_skipped_was_not_read() {
+    let (nodes, eps) = session(2);
+    let stores = open(&nodes, &options([5], 4, 2, 100));
+    let (mut thread, ep) = (stores[0].thread().expect("a seat"), &eps[0]);
+    ep.block_on(async {
+        thread.load(ep, (0..10).map(|key| (key, key))).await.expect("it is empty");
+        let (mut scan, mut pairs) = (thread.scan(..), Vec::new());
+        assert!(scan.next(ep, &mut pairs).await.expect("it lives"));
+        assert_eq!(pairs.len(), 5);
+        assert_eq!(scan.skip(), Some(0));
+        while scan.next(ep, &mut pairs).await.expect("it lives") {}
+        assert_eq!(pairs, (0..10).map(|key| (key, key)).collect::<Vec<_>>());
+        assert_eq!(scan.skip(), None);
+        drop(scan);
+        let mut scan = thread.scan(..);
+        assert!(scan.next(ep, &mut pairs).await.expect("it lives"));
+        assert_eq!([scan.skip(), scan.skip(), scan.skip()], [Some(0), Some(1), None]);
+    });
+}
+
+#[test]
+fn the_wait_for_a_read_is_bounded() {
+    let (nodes, _) = session(1);
+    for hold in [std::time::Duration::ZERO, std::time::Duration::from_secs(10)] {
+        let opened = Kv::open(&nodes[0], "store", RomeKvOptions { hold, ..options([5], 4, 2, 100) });
+        let error = opened.expect_err("it is out of bounds");
+        assert!(error.to_string().contains("`hold`"), "{error}");
+    }
 }
 
 #[test]

@@ -343,6 +343,11 @@ enum Next {
     Stale,
 }
 
+/// How many leaves to read at a time for so many pairs. Most of them have as many as half a base.
+pub(crate) fn leaves_of(limit: usize, pairs_max: usize) -> usize {
+    limit.div_ceil(pairs_max / 2 + 1).min(WINDOW_MAX)
+}
+
 /// Reads up to so many pairs of a range.
 pub(super) async fn some<K: TreeKey, V: Field, F: Fetch<K, V>>(
     fetch: &mut F,
@@ -351,7 +356,7 @@ pub(super) async fn some<K: TreeKey, V: Field, F: Fetch<K, V>>(
     limit: usize,
     pairs_max: usize,
 ) -> Result<Vec<(K, V)>> {
-    let window = limit.div_ceil(pairs_max / 2 + 1);
+    let window = leaves_of(limit, pairs_max);
     let (mut cursor, mut pairs) = (Cursor::new(range, is_backward, window), Vec::new());
     while pairs.len() < limit && cursor.next(fetch, &mut pairs).await? {}
     pairs.truncate(limit);
