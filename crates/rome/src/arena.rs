@@ -8,6 +8,8 @@
 //! is none, or of v or later. A reader announces before it reads `stable`. Then one that had not announced by that moment reads at v or
 //! later, and the active words that it finds no longer name the block. A reader at a version below v had announced it.
 
+mod versions;
+
 use core::time::Duration;
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -15,6 +17,7 @@ use std::sync::Arc;
 use farfield_core::{Endpoint, Error, MemberStatus, Node, Result};
 use farfield_fabric::{self as fabric, Instant, LocalMutex, NodeId, Region, RemotePtr, Word};
 
+pub(crate) use self::versions::Stable;
 use crate::errors::MemoryFull;
 use crate::gate::Gate;
 use crate::layout::{Active, DELETED, LAST_VERSION, LOCK, SIDE_WORDS, Shape};
@@ -76,6 +79,8 @@ pub(crate) struct Arena {
     spare: LocalMutex<Option<Endpoint>>,
     /// Of a tree that is part of a store.
     gate: Option<Gate>,
+    /// Until when `stable` stays as it is, while it is frozen: nanoseconds of this node's clock.
+    frozen_until: Word,
 }
 
 impl Arena {
@@ -101,6 +106,7 @@ impl Arena {
             watched: LocalMutex::new(watched),
             spare: LocalMutex::new(None),
             gate: None,
+            frozen_until: Word::new(0),
         }
     }
 
@@ -174,108 +180,6 @@ impl Arena {
             if lock.compare_exchange(0, 1).is_ok() {
                 return;
             }
-        }
-    }
-
-    // ---- versions --------------------------------------------------------------------------------------------------
-
-    #[inline]
-    fn stable_word(&self) -> &Word {
-        self.region.word(0)
-    }
-
-    /// All that has this version or an earlier one is in memory.
-    #[inline]
-    pub(crate) fn stable(&self) -> u64 {
-        self.stable_word().load()
-    }
-
-    /// The version of a change, of which all is in memory but the versions and the active words. Whatever its caller does
-    /// until [`Arena::publish`], others wait for.
-    #[inline]
-    pub(crate) fn ticket(&self) -> u64 {
-        self.tickets.fetch_add(1) + 1
-    }
-
-    /// The active words of this version are stored. Returns when it is stable.
-    ///
-    /// A thread whose turn has not come yet says that it is done, and a thread before it raises `stable` for it. So a thread that sleeps here
-    /// holds up no other.
-    #[inline]
-    pub(crate) fn publish(&self, ep: &Endpoint, version: u64) {
-        if self.stable() == version - 1 && self.is_open() {
-            // No other thread does, since this one has not said that it is done. As an atomic (`CAS`) it is in memory when the caller returns,
-            // and with it all that he has stored before: a read that begins afterwards, anywhere, finds it.
-            self.stable_word().fetch_add(1);
-            self.raise(ep, version);
-        } else {
-            self.publish_later(ep, version);
-        }
-    }
-
-    #[inline]
-    fn is_open(&self) -> bool {
-        self.gate.as_ref().is_none_or(|gate| !gate.is_closed())
-    }
-
-    /// Waits while the gate is closed, and `stable` is this. It is raised after that: once more at most when the gate is closed in between,
-    /// whatever the number of threads is, since each of them passes the gate anew after it has seen what another one has raised. (Once more
-    /// by the service thread, which has looked at the gate before its change, and waits for nothing.)
-    ///
-    /// Whether this thread has waited as long as a change may have to.
-    fn pass_gate(&self, ep: &Endpoint, stable: u64) -> bool {
-        if let Some(gate) = &self.gate {
-            return gate.pass(ep, || self.stable() != stable);
-        }
-        false
-    }
-
-    #[cold]
-    fn publish_later(&self, ep: &Endpoint, version: u64) {
-        // An atomic, so that of this thread and the one before at least one sees what the other has done (`CAS → CR` on both sides). Also where
-        // only the gate is closed: then the service thread, which does not wait there, need not wait for this thread either.
-        let done = self.done(version);
-        let _ = done.compare_exchange(done.load(), version);
-        self.raise(ep, self.stable());
-        self.await_stable(ep, version);
-    }
-
-    /// The word in which the thread with this ticket says that it is done: there are as many as threads can wait.
-    #[inline]
-    fn done(&self, version: u64) -> &Word {
-        &self.done[version as usize & (self.done.len() - 1)]
-    }
-
-    /// Raises `stable`, which was this, to the versions behind it of which the threads are done.
-    #[inline]
-    fn raise(&self, ep: &Endpoint, stable: u64) {
-        if self.done(stable + 1).load() == stable + 1 {
-            self.raise_slow(ep, stable);
-        }
-    }
-
-    #[cold]
-    fn raise_slow(&self, ep: &Endpoint, mut stable: u64) {
-        // Up to here no change waits at the gate any more.
-        let mut late = 0;
-        while self.done(stable + 1).load() == stable + 1 {
-            if stable >= late && self.pass_gate(ep, stable) {
-                late = self.tickets.load();
-            }
-            stable = match self.stable_word().compare_exchange(stable, stable + 1) {
-                Ok(_) => stable + 1,
-                Err(later) => later,
-            };
-        }
-        ep.wake_local();
-    }
-
-    /// Waits until all tickets up to this version are published. Their holders are threads of this process that run.
-    #[inline]
-    pub(crate) fn await_stable(&self, ep: &Endpoint, version: u64) {
-        let is_stable = || (self.stable() >= version).then_some(());
-        if is_stable().is_none() && ep.spin_until(is_stable).is_none() {
-            let _ = ep.block_on(ep.wait_until(Instant::NEVER, is_stable));
         }
     }
 

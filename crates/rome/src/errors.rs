@@ -94,3 +94,8 @@ pub struct NotOneInstant {
     /// How often their versions were read.
     pub looks: usize,
 }
+
+/// A tree was moved to another node, and is not changed any more. The store finds out where it is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("the tree was moved to another node")]
+pub(crate) struct Moved;

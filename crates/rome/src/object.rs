@@ -220,7 +220,7 @@ impl ObjectWriter {
             if let Some(block) = stash.blocks.pop() {
                 let replaced = object.compact(arena, active, block, words, &lock);
                 drop(lock);
-                arena.publish(ep, replaced.0);
+                arena.publish(ep, replaced.0)?;
                 arena.replaced(replaced.0, [Replaced::Block(active.block)]);
                 return Ok(());
             }

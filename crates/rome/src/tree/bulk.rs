@@ -152,7 +152,7 @@ impl Load<'_> {
         root.lock.set(version, new);
         let replaced = Replaced::Block(root.active.block);
         drop(root);
-        arena.publish(ep, version);
+        arena.publish(ep, version)?;
         arena.replaced(version, [replaced]);
         Ok(())
     }

@@ -119,7 +119,7 @@ impl Store<'_> {
         locked: Locked<'_>,
         frame: &Frame<K>,
         pairs: &[(K, T)],
-    ) -> Option<(K, u32)> {
+    ) -> Result<Option<(K, u32)>> {
         let Locked { slot, lock, active } = locked;
         if pairs.len() <= self.pairs {
             let new = self.write(arena, &frame.draft(active, pairs));
@@ -127,9 +127,9 @@ impl Store<'_> {
             set_version(arena.block_words(new.block), version);
             lock.set(version, new);
             drop(lock);
-            arena.publish(self.ep, version);
+            arena.publish(self.ep, version)?;
             arena.replaced(version, [Replaced::Block(active.block)]);
-            return None;
+            return Ok(None);
         }
         // Keys that are inserted in their order fill the nodes.
         let is_last = frame.high.is_none();
@@ -153,9 +153,9 @@ impl Store<'_> {
             let used = arena.use_slot(right_slot, version, right_new);
             lock.set(version, left_new);
             drop(lock);
-            arena.publish(self.ep, version);
+            arena.publish(self.ep, version)?;
             arena.replaced(version, [Replaced::Block(active.block)].into_iter().chain(used));
-            return Some((separator, right_slot));
+            return Ok(Some((separator, right_slot)));
         }
         let left_slot = self.stash.slots.pop().expect("the stash is full");
         let children = [(low, u64::from(left_slot)), (separator, u64::from(right_slot))];
@@ -169,9 +169,9 @@ impl Store<'_> {
         let used = used.into_iter().chain(arena.use_slot(left_slot, version, left_new));
         lock.set(version, root_new);
         drop(lock);
-        arena.publish(self.ep, version);
+        arena.publish(self.ep, version)?;
         arena.replaced(version, [Replaced::Block(active.block)].into_iter().chain(used));
-        None
+        Ok(None)
     }
 }
 
@@ -194,7 +194,7 @@ impl<K: TreeKey, V: Field> Partition<K, V> {
                     // What it has seen may be of a change that is not stable yet. Later reads must not miss it.
                     let seen = page.last_version();
                     drop(locked);
-                    arena.await_stable(ep, seen);
+                    arena.await_stable(ep, seen)?;
                     return Ok(before);
                 }
                 Change::Put(value) => Some(value),
@@ -210,7 +210,7 @@ impl<K: TreeKey, V: Field> Partition<K, V> {
                 // All of the record is in memory before the active word is (`CW → CW`).
                 lock.set(version, Active { end: end as u32, ..active });
                 drop(lock);
-                arena.publish(ep, version);
+                arena.publish(ep, version)?;
                 return Ok(before);
             }
             if stash.blocks.len() < BLOCKS || stash.slots.len() < SLOTS {
@@ -227,7 +227,7 @@ impl<K: TreeKey, V: Field> Partition<K, V> {
             }
             let is_few = pairs.len() <= options.pairs / 4 && locked.slot != ROOT;
             let split =
-                Store { ep, pairs: options.pairs, stash, words }.rewrite(arena, locked, &Frame::of(page), pairs);
+                Store { ep, pairs: options.pairs, stash, words }.rewrite(arena, locked, &Frame::of(page), pairs)?;
             // The change is done. What follows makes searches shorter, and may be left to later changes.
             self.unlinked.extend(split.map(|(separator, right)| (1, separator, right)));
             self.link(ep);

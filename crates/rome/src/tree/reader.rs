@@ -18,6 +18,7 @@ use farfield_core::{Endpoint, Error, Result};
 use super::fetch::{Cache, Fetch, Node, Step, There, check, corrupt};
 use super::scan::{Cursor, Edge, Scan, Side, WINDOW_MAX, some};
 use super::{ROOT, RomeTree};
+use crate::arena::Stable;
 use crate::errors::SnapshotExpired;
 use crate::field::{Field, TreeKey};
 use crate::layout::Active;
@@ -327,7 +328,7 @@ fn again(error: Error) -> Result<()> {
 /// The version as of which the caller, who has announced himself, reads. All that he reads next, he reads after it.
 async fn version_now(opened: &Opened, ep: &Endpoint, seat: &mut Seat, ahead: &mut BTreeMap<u32, u64>) -> Result<u64> {
     ahead.clear();
-    let version = ep.get(opened.stable_at()).await?;
+    let version = Stable(ep.get(opened.stable_at()).await?).current()?;
     check(seat, ep)?;
     seat.raise(version);
     Ok(version)
@@ -380,13 +381,13 @@ impl Search<'_> {
             Some(version) => (version, ep.get(opened.slot_at(slot)).await?),
             None if !uses_cache => {
                 // In this order: so the walk is in the tree of that version.
-                let stable = ep.get(opened.stable_at()).await?;
+                let stable = Stable(ep.get(opened.stable_at()).await?).current()?;
                 (stable, ep.get(opened.slot_at(slot)).await?)
             }
             None => {
                 // In one round trip.
                 let (stable, word) = (ep.get(opened.stable_at()), ep.get(opened.slot_at(slot)));
-                (stable.await?, word.await?)
+                (Stable(stable.await?).current()?, word.await?)
             }
         };
         loop {

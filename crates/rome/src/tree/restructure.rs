@@ -28,7 +28,7 @@ impl<K: TreeKey, V: Field> Partition<K, V> {
                 children.insert(at, (separator, u64::from(right)));
             }
             let mut store = Store { ep, pairs: tree.options.pairs, stash, words };
-            let split = store.rewrite(arena, locked, &Frame::of(page), &children);
+            let Ok(split) = store.rewrite(arena, locked, &Frame::of(page), &children) else { return };
             unlinked.pop();
             unlinked.extend(split.map(|(separator, right)| (level + 1, separator, right)));
         }
@@ -111,7 +111,9 @@ impl<K: TreeKey, V: Field> Partition<K, V> {
         child.lock.set(version, tombstone);
         let (slot, blocks) = (child.slot, [root.active, child.active].map(|active| Replaced::Block(active.block)));
         drop((root, child));
-        arena.publish(ep, version);
+        if arena.publish(ep, version).is_err() {
+            return; // the tree is another node's
+        }
         arena.replaced(version, blocks.into_iter().chain([Replaced::Slot(slot)]));
     }
 }
@@ -156,7 +158,9 @@ impl Store<'_> {
         let slot = right.slot;
         let blocks = [left.active, right.active, parent.active].map(|active| Replaced::Block(active.block));
         drop((parent, left, right));
-        arena.publish(self.ep, version);
+        if arena.publish(self.ep, version).is_err() {
+            return false; // the tree is another node's
+        }
         arena.replaced(version, blocks.into_iter().chain([Replaced::Slot(slot)]));
         true
     }
