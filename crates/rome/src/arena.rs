@@ -114,6 +114,10 @@ impl Arena {
         self.gate = Some(gate);
     }
 
+    pub(crate) fn gate(&self) -> Option<Gate> {
+        self.gate.clone()
+    }
+
     // ---- words -----------------------------------------------------------------------------------------------------
 
     #[inline]

@@ -9,10 +9,12 @@ use core::time::Duration;
 use std::sync::Arc;
 
 use farfield_core::Endpoint;
-use farfield_fabric::{Instant, LocalMutex, Region, RemotePtr, Word};
+use farfield_fabric::{Instant, LocalMutex, Region, Word};
 
-/// Bytes of a gate: a cache line, of which one word is used. It is 0, or 1 if the gate is closed.
+/// Bytes of a gate: a cache line, of which the first word is 0, or 1 if the gate is closed.
 pub(crate) const GATE_BYTES: usize = 64;
+/// The word beside it that says where the partition is (`store/place.rs`).
+pub(crate) const PLACE: usize = 8;
 
 /// The gate of a tree of this node. It lies in memory whose puts wake waiting threads.
 #[derive(Clone)]
@@ -111,11 +113,6 @@ impl Gate {
         }
         is_late
     }
-}
-
-/// The gate with this number in the region of another node.
-pub(crate) fn remote_gate(region: RemotePtr<u64>, number: usize) -> RemotePtr<u64> {
-    region.byte_add((number * GATE_BYTES) as u64)
 }
 
 #[cfg(test)]

@@ -186,4 +186,29 @@ farfield_core::mutants! {
     /// *Scenario:* `rome/kv-late`.
     ROME_KV_ASKS_ANEW = "rome-kv-asks-anew" in "ROMe":
         "An update without a reply is asked for again as another one.";
+    /// *Missing:* the snapshot before the word that says where the partition is. Needs no reordering.
+    ///
+    /// *Scenario:* `rome/kv-moved`.
+    ROME_KV_MOVED_EARLY = "rome-kv-moved-early" in "ROMe":
+        "A partition is moved before its new owner has all of it.";
+    /// *Missing:* the reader's look at the bit that says that a partition was moved. Needs no reordering.
+    ///
+    /// *Scenario:* `rome/kv-moved`.
+    ROME_KV_MOVED_UNSEEN = "rome-kv-moved-unseen" in "ROMe":
+        "Readers go on reading a partition where it was before it was moved.";
+    /// *Missing:* the second attempt of a change that a move has cut off. Needs no reordering.
+    ///
+    /// *Scenario:* `rome/kv-moved`.
+    ROME_KV_MOVED_IS_DONE = "rome-kv-moved-is-done" in "ROMe":
+        "A change that was not visible when its partition was moved counts as done.";
+    /// *Missing:* the comparison of the version that is moved. Needs no reordering.
+    ///
+    /// *Scenario:* `rome/kv-moved-late`.
+    ROME_KV_LATE_COPY = "rome-kv-late-copy" in "ROMe":
+        "A partition is moved though changes were made since it was copied.";
+    /// *Missing:* the end of a freeze. Needs no reordering.
+    ///
+    /// *Scenario:* `rome/kv-taker-dies`.
+    ROME_KV_FROZEN_FOR_EVER = "rome-kv-frozen-for-ever" in "ROMe":
+        "Changes wait for a node that takes the partition, and is dead.";
 }

@@ -1,6 +1,7 @@
 //! Scenarios for the model checker.
 
 mod histories;
+mod moving;
 mod objects;
 mod reuse;
 mod store;
@@ -25,7 +26,10 @@ use crate::{Partition, RomeTree, TreeOptions, TreeReader};
 /// assert!(scenarios.iter().any(|scenario| scenario.name() == "rome/split"));
 /// ```
 pub fn all() -> Vec<Scenario> {
-    with_slow([objects::scenarios(), trees::scenarios(), reuse::scenarios(), store::scenarios()].concat())
+    with_slow(
+        [objects::scenarios(), trees::scenarios(), reuse::scenarios(), store::scenarios(), moving::scenarios()]
+            .concat(),
+    )
 }
 
 const OWNER: NodeId = NodeId(0);

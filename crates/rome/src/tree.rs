@@ -92,6 +92,11 @@ impl<K: TreeKey, V: Field> RomeTree<K, V> {
         Arc::get_mut(&mut self.opened).expect("this is the only handle").set_gate(gate);
     }
 
+    /// The gate, on its owner.
+    pub(crate) fn gate(&self) -> Option<Gate> {
+        self.opened.arena().ok()?.gate()
+    }
+
     /// The node in whose memory it is.
     ///
     /// ```

@@ -34,16 +34,16 @@ pub(super) fn scenarios() -> Vec<Scenario> {
 }
 
 /// A store with two partitions, of nodes 0 and 1, that all nodes have opened; and the history of its calls.
-struct Store {
-    stores: Vec<RomeKv<u64, u64>>,
-    calls: Rc<Recorder<MapModel>>,
+pub(super) struct Store {
+    pub(super) stores: Vec<RomeKv<u64, u64>>,
+    pub(super) calls: Rc<Recorder<MapModel>>,
 }
 
 /// The first key of the second partition.
 const BOUNDARY: u64 = 5;
-const HOLD: Duration = Duration::from_micros(200);
+pub(super) const HOLD: Duration = Duration::from_micros(200);
 
-fn open(cluster: &Cluster, blocks: usize, hold: Duration) -> Result<Store> {
+pub(super) fn open(cluster: &Cluster, blocks: usize, hold: Duration) -> Result<Store> {
     let stores = cluster.on_each(move |node| {
         let mut options = RomeKvOptions::new([BOUNDARY]);
         (options.tree, options.hold, options.window, options.batch_max) = (tiny(blocks), hold, 2, 2);
@@ -84,7 +84,13 @@ fn answer(thread: &mut Thread, ep: &Endpoint, call: &MapCall) -> Result<MapAnswe
 }
 
 /// Makes a call. Whether it has an answer; else the error, which says truly whether it may have happened.
-fn call(client: usize, thread: &mut Thread, calls: &Recorder<MapModel>, ep: &Endpoint, call: &MapCall) -> Result<()> {
+pub(super) fn call(
+    client: usize,
+    thread: &mut Thread,
+    calls: &Recorder<MapModel>,
+    ep: &Endpoint,
+    call: &MapCall,
+) -> Result<()> {
     let at = calls.begin(client, call.clone());
     match answer(thread, ep, call) {
         Ok(answer) => calls.end(at, answer),
@@ -105,14 +111,20 @@ fn may_have_happened(error: &Error) -> bool {
 }
 
 /// A thread that makes these calls.
-fn calls(cluster: &Cluster, store: &Store, node: usize, client: usize, list: Vec<MapCall>) -> Result<()> {
+pub(super) fn calls(cluster: &Cluster, store: &Store, node: usize, client: usize, list: Vec<MapCall>) -> Result<()> {
     let (mut thread, calls) = (store.stores[node].thread()?, Rc::clone(&store.calls));
     cluster.thread(node, "calls", move |ep| list.iter().try_for_each(|it| call(client, &mut thread, &calls, ep, it)));
     Ok(())
 }
 
 /// The same beside faults: it ends with the first call that these prevent.
-fn calls_beside_faults(cluster: &Cluster, store: &Store, node: usize, client: usize, list: Vec<MapCall>) -> Result<()> {
+pub(super) fn calls_beside_faults(
+    cluster: &Cluster,
+    store: &Store,
+    node: usize,
+    client: usize,
+    list: Vec<MapCall>,
+) -> Result<()> {
     let (mut thread, calls) = (store.stores[node].thread()?, Rc::clone(&store.calls));
     cluster.thread(node, "calls", move |ep| {
         for it in &list {
@@ -134,7 +146,7 @@ fn calls_beside_faults(cluster: &Cluster, store: &Store, node: usize, client: us
 }
 
 /// Calls before the threads begin.
-fn before(cluster: &Cluster, store: &Store, list: &[MapCall]) -> Result<()> {
+pub(super) fn before(cluster: &Cluster, store: &Store, list: &[MapCall]) -> Result<()> {
     for (node, kv) in store.stores.iter().enumerate().take(2) {
         let (mut thread, ep) = (kv.thread()?, cluster.node(node).endpoint()?);
         for it in list.iter().filter(|it| matches!(it, Put(key, _) if kv.partition_of(key) == node)) {

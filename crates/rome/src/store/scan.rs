@@ -6,7 +6,6 @@ use std::collections::VecDeque;
 use farfield_core::{Endpoint, Result};
 
 use super::RomeKvThread;
-use super::instant::begin;
 use crate::field::{Field, TreeKey};
 use crate::tree::{Cursor, WINDOW_MAX, leaves_of};
 
@@ -127,7 +126,6 @@ impl<'t, K: TreeKey, V: Field> RomeKvScan<'t, K, V> {
     /// call or earlier ones, and those that it has added of its keys are right. [`RomeKvScan::skip`] goes on behind them.
     /// [`SnapshotExpired`](crate::SnapshotExpired): this thread was stopped, or has waited too long between two calls.
     pub async fn next(&mut self, ep: &Endpoint, into: &mut Vec<(K, V)>) -> Result<bool> {
-        let RomeKvThread { store, trees } = &mut *self.thread;
         self.ended = None;
         let (partition, cursor, version) = match &mut self.current {
             Some(current) => current,
@@ -135,20 +133,21 @@ impl<'t, K: TreeKey, V: Field> RomeKvScan<'t, K, V> {
                 let Some((partition, pinned)) = self.next.front().copied() else { return Ok(false) };
                 let version = match pinned {
                     Some(version) => version,
-                    None => begin(&mut trees[partition], ep).await.map_err(|error| store.lost(partition, error))?,
+                    None => self.thread.begin(ep, partition).await?,
                 };
                 self.next.pop_front();
                 let cursor = Cursor::new(&self.range, self.is_backward, self.window);
                 none.insert((partition, cursor, version))
             }
         };
+        let RomeKvThread { store, trees } = &mut *self.thread;
         // The versions of those behind it stay pinned while this one is read.
         for (later, _) in self.next.iter().filter(|next| next.1.is_some()) {
             trees[*later].keep(ep)?;
         }
         let partition = *partition;
         let more = trees[partition].next(ep, cursor, *version, into).await;
-        if more.map_err(|error| store.lost(partition, error))? {
+        if more.map_err(|error| store.lost(partition, trees[partition].owner, error))? {
             return Ok(true);
         }
         trees[partition].end();
@@ -186,9 +185,7 @@ impl<'t, K: TreeKey, V: Field> RomeKvScan<'t, K, V> {
     /// Announces the first partition, as of now.
     pub(super) async fn started(mut self, ep: &Endpoint) -> Result<Self> {
         if let Some((partition, version)) = self.next.front_mut() {
-            let RomeKvThread { store, trees } = &mut *self.thread;
-            let now = begin(&mut trees[*partition], ep).await;
-            *version = Some(now.map_err(|error| store.lost(*partition, error))?);
+            *version = Some(self.thread.begin(ep, *partition).await?);
         }
         Ok(self)
     }
