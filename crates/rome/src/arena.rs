@@ -341,7 +341,7 @@ impl Arena {
         let mut watching = Watching::begin(self);
         // It is in memory, since atomics change it. What is read next is read after it (`CR → CR`, `CR → NRR`): a reader that has not announced
         // itself by then finds it, or a later one.
-        let stable = self.stable();
+        let stable = self.stable_now().current()?;
         let mut from = stable;
         let (seats, lease) = (self.own.count(), self.own.lease());
         let mut see = |of: &mut Option<Watched>, announced: Announced, asked: Instant, answered: Instant| {

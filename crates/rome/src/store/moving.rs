@@ -21,8 +21,8 @@
 //!
 //! *A read of the new place* begins when the reader has seen "moved", and so after the whole snapshot was there (it is loaded before the call of step 4).
 //!
-//! *Who finds the new place.* A reader that sees "moved", or whose update is refused, gets the old owner's word `place`. If the old owner is dead, it gets those
-//! of all other members, of which the new owner's is one; the highest epoch counts. No word says so before the move is done.
+//! *The new place is found* by a reader that sees "moved", or whose update is refused, or whose owner is dead: it gets the words `place` of all members, of
+//! which the old owner's and the new one's say it. The highest epoch counts. No word says so before the move is done.
 //!
 //! *Deaths.* The taker's before step 4: the freeze ends when its time is over ([`freeze_time`]), and the partition is where it was, with all changes.
 //! After it: the partition is lost, as with any owner. The old owner's before step 4: the partition is lost, and the taker discards its snapshot, since

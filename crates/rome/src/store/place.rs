@@ -169,66 +169,72 @@ impl<K: TreeKey, V: Field> RomeKv<K, V> {
         Ok(Changing(word))
     }
 
-    /// The latest place of a partition that its owner, or all members, know of. None if it is no later one than this.
-    async fn look_up(&self, ep: &Endpoint, at: &At<K, V>, partition: usize, of_all: bool) -> Option<(u64, NodeId)> {
-        let object = &self.parts.object;
-        let asked = object.others().filter(|node| of_all || *node == at.owner);
-        let gets: Vec<_> =
-            asked.filter_map(|node| Some(ep.get(self.gate_of(node, partition).ok()?.byte_add(PLACE as u64)))).collect();
+    /// The latest place of a partition that any member knows of. None if it is no later one than this thread's.
+    async fn look_up(&self, ep: &Endpoint, partition: usize, epoch: u64) -> Option<(u64, NodeId)> {
+        // Not only of the old owner: the one that it names may have closed the tree, since the partition is elsewhere again.
+        let words = self
+            .parts
+            .object
+            .others()
+            .filter_map(|node| Some(self.gate_of(node, partition).ok()?.byte_add(PLACE as u64)));
+        let gets: Vec<_> = words.map(|word| ep.get(word)).collect();
         let mut latest = self.parts.place_word(partition).load();
         for get in gets {
             // The dead know nothing any more.
             latest = latest.max(get.await.unwrap_or(0));
         }
-        Some(place_of(latest)).filter(|place| place.0 > at.epoch)
+        Some(place_of(latest)).filter(|place| place.0 > epoch)
+    }
+
+    /// Opens a partition at its new place, unless another thread of this node has. The new owner may be dead.
+    async fn adopt(&self, ep: &Endpoint, partition: usize, epoch: u64, owner: NodeId) -> Result<()> {
+        let changing = self.changing(ep, partition).await?;
+        if self.epoch(partition) < epoch {
+            let tree = self.open_tree(partition, epoch, owner)?;
+            let before = core::mem::replace(&mut *self.parts.places[partition].lock(), Place { epoch, tree });
+            // Not in the lock: it may be the last handle of that tree.
+            drop(before);
+        }
+        drop(changing);
+        ep.wake_local();
+        Ok(())
     }
 }
 
 impl<K: TreeKey, V: Field> RomeKvThread<K, V> {
-    /// Finds out where a partition is now, after this error of a call. Then the call is made again.
+    /// Finds out where a partition is now, after this error of a call. Then the call is made again: it may be where it was, and about to be moved,
+    /// or its new owner about to make changes.
     ///
     /// # Errors
     /// The same, of the partition, unless it leads on.
     pub(super) async fn follow(&mut self, ep: &Endpoint, partition: usize, start: Instant, error: Error) -> Result<()> {
         let store = self.store.clone();
-        let is_gone = error.is_gone();
+        let At { owner, epoch, .. } = self.trees[partition];
         if !leads_on(&error) {
-            return Err(store.lost(partition, self.trees[partition].owner, error));
+            return Err(store.lost(partition, owner, error));
         }
-        let mut pause = PAUSE[0];
-        loop {
-            // Another thread may have found it.
-            if store.epoch(partition) > self.trees[partition].epoch {
-                self.trees[partition] = store.at(partition)?;
-                return Ok(());
+        match store.look_up(ep, partition, epoch).await {
+            // This node takes it, and its other threads are about to learn that.
+            Some((_, owner)) if owner == store.parts.object.node().id() => {}
+            Some((epoch, owner)) => {
+                let adopted = store.adopt(ep, partition, epoch, owner).await;
+                adopted.map_err(|error| store.lost(partition, owner, error))?;
             }
-            let at = &self.trees[partition];
-            match store.look_up(ep, at, partition, is_gone).await {
-                // This node takes it, and is about to know.
-                Some((_, owner)) if owner == store.parts.object.node().id() => {}
-                Some((epoch, owner)) => {
-                    let changing = store.changing(ep, partition).await?;
-                    if store.epoch(partition) < epoch {
-                        let tree = store.open_tree(partition, epoch, owner);
-                        let tree = tree.map_err(|error| store.lost(partition, owner, error))?;
-                        let before =
-                            core::mem::replace(&mut *store.parts.places[partition].lock(), Place { epoch, tree });
-                        drop((before, changing));
-                        ep.wake_local();
-                    }
-                    continue;
-                }
-                None if is_gone => return Err(store.lost(partition, at.owner, error)),
-                None => {}
-            }
-            let now = ep.now();
-            if now.since(start) >= ep.timeout() {
-                let what = format!("partition {partition}, which is being moved");
-                let late = ErrorKind::Timeout { what, waited: now - start, missing: vec![at.owner] };
-                return Err(store.lost(partition, at.owner, late.into()));
-            }
-            let _ = ep.wait_until(now + pause, || None::<()>).await;
-            pause = (2 * pause).min(PAUSE[1]);
+            None if error.is_gone() => return Err(store.lost(partition, owner, error)),
+            None => {}
         }
+        if store.epoch(partition) > epoch {
+            self.trees[partition] = store.at(partition)?;
+            return Ok(());
+        }
+        let (now, waited) = (ep.now(), ep.now() - start);
+        if waited >= ep.timeout() {
+            let what = format!("partition {partition}, which is being moved");
+            let late = ErrorKind::Timeout { what, waited, missing: vec![owner] };
+            return Err(store.lost(partition, owner, late.into()));
+        }
+        let pause = (waited / 8).clamp(PAUSE[0], PAUSE[1]);
+        let _ = ep.wait_until(now + pause, || None::<()>).await;
+        Ok(())
     }
 }

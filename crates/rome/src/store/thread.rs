@@ -292,7 +292,13 @@ impl<K: TreeKey, V: Field> RomeKvThread<K, V> {
             let is_in = |pair: &(K, V)| pair.0 >= first && end.is_none_or(|end| pair.0 < end);
             if let Access::Here(tree) = &mut *self.trees[partition] {
                 let of_it = core::iter::from_fn(|| pairs.next_if(is_in).inspect(|pair| last = Some(pair.0)));
-                tree.load(ep, of_it)?;
+                tree.load(ep, of_it).map_err(|error| match error.custom_ref::<Moved>() {
+                    Some(_) => {
+                        let why = format!("partition {partition} was moved to another node while it was loaded");
+                        Error::from(ErrorKind::Config { why }).of(store.path())
+                    }
+                    None => error,
+                })?;
                 continue;
             }
             let count_max = store.parts.options.window.saturating_mul(store.parts.options.batch_max);
