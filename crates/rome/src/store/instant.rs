@@ -55,6 +55,16 @@ impl<K: TreeKey, V: Field> RomeKvThread<K, V> {
     pub(super) async fn begin(&mut self, ep: &Endpoint, partition: usize) -> Result<u64> {
         let start = ep.now();
         loop {
+            match self.begin_there(ep, partition, start).await {
+                Ok(version) => return Ok(version),
+                Err(error) => self.follow(ep, partition, start, error).await?,
+            }
+        }
+    }
+
+    /// The version of one partition, announced, where this thread knows it to be.
+    pub(super) async fn begin_there(&mut self, ep: &Endpoint, partition: usize, start: Instant) -> Result<u64> {
+        loop {
             let announced = Announced { trees: &mut self.trees[partition..=partition] };
             let tree = &mut announced.trees[0];
             tree.announce(ep);
@@ -65,13 +75,7 @@ impl<K: TreeKey, V: Field> RomeKvThread<K, V> {
                     core::mem::forget(announced); // until the scan has read it
                     return Ok(version);
                 }
-                Err(error) if error.custom_ref::<SnapshotExpired>().is_some() => {
-                    late_since(ep, start).of(self.store.path())?;
-                }
-                Err(error) => {
-                    drop(announced);
-                    self.follow(ep, partition, start, error).await?;
-                }
+                Err(error) => again(ep, start, error)?,
             }
         }
     }

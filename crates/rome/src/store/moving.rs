@@ -42,7 +42,6 @@ use super::place::{Place, word_of};
 use super::thread::ask;
 use super::updates::{Ask, Reply, Request, Served};
 use super::{Calls, RomeKv, RomeKvThread};
-use crate::errors::Moved;
 use crate::field::{Field, TreeKey};
 use crate::gate::Gate;
 use crate::tree::{Cursor, RomeTree, WINDOW_MAX};
@@ -86,10 +85,11 @@ impl<K: TreeKey, V: Field> RomeKvThread<K, V> {
     /// ```
     ///
     /// # Errors
-    /// [`RangeUnavailable`](crate::RangeUnavailable): the owner is dead, or does not answer; if [`may_have_happened`](crate::RangeUnavailable::may_have_happened)
-    /// and it lives, call it again, which finds out. [`MemoryFull`](crate::MemoryFull): the pairs do not fit. [`ErrorKind::Timeout`]: the copy took
-    /// longer than the partition stays frozen without a word of this thread, which is the [`lease`](crate::TreeOptions::lease), or another
-    /// node was taking it. [`ErrorKind::Config`]: there is no such partition. In all these cases the partition is where it was.
+    /// [`RangeUnavailable`](crate::RangeUnavailable): the owner is dead, or does not answer, or the copy took longer than the partition stays frozen
+    /// without a word of this thread, which is the [`lease`](crate::TreeOptions::lease). If
+    /// [`may_have_happened`](crate::RangeUnavailable::may_have_happened), and the owner lives, call it again, which finds out.
+    /// [`MemoryFull`](crate::MemoryFull): the pairs do not fit. [`ErrorKind::Config`]: there is no such partition. In all other cases the
+    /// partition is where it was, and so are its changes.
     pub async fn take_partition(&mut self, ep: &Endpoint, partition: usize) -> Result<()> {
         let (start, store) = (ep.now(), self.store.clone());
         if partition >= store.partitions() {
@@ -190,15 +190,10 @@ impl<K: TreeKey, V: Field> RomeKvThread<K, V> {
         tree: &RomeTree<K, V>,
     ) -> Result<u64> {
         let store = self.store.clone();
-        let epoch = self.trees[partition].epoch;
         let (mut asked, time) = (ep.now(), freeze_time(store.parts.options.tree.lease));
         let (version, pairs) = loop {
-            let version = self.begin(ep, partition).await?;
+            let version = self.begin_there(ep, partition, start).await?;
             let at = &mut self.trees[partition];
-            if at.epoch != epoch {
-                at.end();
-                return Err(Error::custom(Moved)); // another node has taken it
-            }
             let (mut cursor, mut pairs) = (Cursor::new(&.., false, WINDOW_MAX), Vec::new());
             let read = loop {
                 match at.next(ep, &mut cursor, version, &mut pairs).await {
