@@ -242,6 +242,7 @@ fn put_gates<K: TreeKey, V: Field>(trees: &[At<K, V>], ep: &Endpoint, is_closed:
                 ep.wake_local();
             }
             // If it is refused, writers do not wait, or not only as long as they have to.
+            GateAt::Nowhere => {}
             GateAt::There(gate) => drop(ep.put_value(*gate, u64::from(is_closed)).detach()),
         }
     }

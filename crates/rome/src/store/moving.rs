@@ -111,6 +111,7 @@ impl<K: TreeKey, V: Field> RomeKvThread<K, V> {
                     self.trees[partition] = store.at(partition)?;
                     return Ok(());
                 }
+                // Another node has taken it, or is about to.
                 Err(error) => self.follow(ep, partition, start, error).await?,
             }
         }
@@ -124,10 +125,10 @@ impl<K: TreeKey, V: Field> RomeKvThread<K, V> {
             Some(pending) => pending,
             None => self.copy(ep, partition, start).await?,
         };
+        let client = Arc::clone(self.trees[partition].client(&store)?);
         // From here on it may be the partition: it stays until that is known, also if this call is cancelled.
         let (from, version) = (pending.from, pending.version);
         *store.parts.pending[partition].lock() = Some(pending);
-        let client = self.old_owner(partition);
         let reply = ask(&store, ep, start, &client, Request { partition, ask: Ask::Publish(version) }).await;
         let is_known = match &reply {
             Ok(_) => true,
@@ -151,15 +152,11 @@ impl<K: TreeKey, V: Field> RomeKvThread<K, V> {
         }
     }
 
-    fn old_owner(&self, partition: usize) -> Arc<Calls<K, V>> {
-        Arc::clone(self.trees[partition].client.as_ref().expect("it is another node's"))
-    }
-
     /// A tree of this node with what the partition has, which is frozen.
     async fn copy(&mut self, ep: &Endpoint, partition: usize, start: Instant) -> Result<Pending<K, V>> {
         let store = self.store.clone();
         let (from, epoch) = (self.trees[partition].owner, self.trees[partition].epoch + 1);
-        let client = self.old_owner(partition);
+        let client = Arc::clone(self.trees[partition].client(&store)?);
         let mut tree = store.open_tree(partition, epoch, store.me())?;
         let gate = Gate::new(&store.parts.gates, partition, store.parts.options.hold);
         tree.set_gate(gate.clone());

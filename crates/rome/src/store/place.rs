@@ -39,6 +39,8 @@ pub(super) struct Place<K, V> {
 pub(super) enum GateAt {
     Here(Gate),
     There(RemotePtr<u64>),
+    /// Its owner is dead.
+    Nowhere,
 }
 
 /// A thread's part in a partition, where it knows it to be.
@@ -47,18 +49,30 @@ pub(super) struct At<K: TreeKey, V: Field> {
     pub(super) epoch: u64,
     pub(super) owner: NodeId,
     pub(super) gate: GateAt,
-    /// Where updates go, if it is another node's.
-    pub(super) client: Option<Arc<Calls<K, V>>>,
+    /// Where updates go, if it is another node's. None before the first one: the owner may be dead, and was never needed.
+    client: Option<Arc<Calls<K, V>>>,
 }
 
 impl<K: TreeKey, V: Field> At<K, V> {
     pub(super) fn is_here(&self) -> bool {
-        self.client.is_none()
+        matches!(self.access, Access::Here(_))
     }
 
-    /// Its tree, and where updates go; none if it is this node's.
-    pub(super) fn both(&mut self) -> (&mut Access<K, V>, Option<&Calls<K, V>>) {
-        (&mut self.access, self.client.as_deref())
+    /// Where updates go.
+    ///
+    /// # Errors
+    /// It is another one than those that were needed before, and dead.
+    pub(super) fn client(&mut self, store: &RomeKv<K, V>) -> Result<&Arc<Calls<K, V>>> {
+        let client = match self.client.take() {
+            Some(client) => client,
+            None => store.client_of(self.owner)?,
+        };
+        Ok(self.client.insert(client))
+    }
+
+    /// Its tree.
+    pub(super) fn access(&mut self) -> &mut Access<K, V> {
+        &mut self.access
     }
 }
 
@@ -116,9 +130,8 @@ impl<K: TreeKey, V: Field> RomeKv<K, V> {
                 client: None,
             });
         }
-        let client = Some(self.client_of(owner)?);
-        let gate = GateAt::There(self.gate_of(owner, partition)?);
-        Ok(At { access: Access::There(tree.reader()?), epoch, owner, gate, client })
+        let gate = self.gate_of(owner, partition).map_or(GateAt::Nowhere, GateAt::There);
+        Ok(At { access: Access::There(tree.reader()?), epoch, owner, gate, client: None })
     }
 
     /// How often a partition was moved, as this node knows.
@@ -224,7 +237,8 @@ impl<K: TreeKey, V: Field> RomeKvThread<K, V> {
             None => {}
         }
         if store.epoch(partition) > epoch {
-            self.trees[partition] = store.at(partition)?;
+            let at = store.at(partition);
+            self.trees[partition] = at.map_err(|error| store.lost(partition, store.owner_of(partition), error))?;
             return Ok(());
         }
         let (now, waited) = (ep.now(), ep.now() - start);

@@ -73,12 +73,15 @@ impl<K: TreeKey, V: Field> RomeKvThread<K, V> {
     /// # Errors
     /// [`RangeUnavailable`](crate::RangeUnavailable): the key's owner is dead, or does not answer.
     pub async fn get(&mut self, ep: &Endpoint, key: &K) -> Result<Option<V>> {
-        let (partition, start) = (self.store.partition_of(key), ep.now());
+        let (partition, mut start) = (self.store.partition_of(key), None);
         loop {
             match self.trees[partition].get(ep, key).await {
                 Ok(value) => return Ok(value),
                 // It may have been moved.
-                Err(error) => self.follow(ep, partition, start, error).await?,
+                Err(error) => {
+                    let start = *start.get_or_insert_with(|| ep.now());
+                    self.follow(ep, partition, start, error).await?;
+                }
             }
         }
     }
@@ -225,7 +228,15 @@ impl<K: TreeKey, V: Field> RomeKvThread<K, V> {
     pub async fn apply(&mut self, ep: &Endpoint, updates: &[RomeKvUpdate<K, V>]) -> Vec<Result<Option<V>>> {
         let (start, store) = (ep.now(), &self.store);
         let me = store.parts.object.node().id();
-        let clients: Vec<_> = self.trees.iter().map(|tree| (tree.owner, tree.client.clone())).collect();
+        let mut clients: Vec<_> = self.trees.iter().map(|tree| (tree.owner, None)).collect();
+        for update in updates {
+            let partition = store.partition_of(update.key());
+            let at = &mut self.trees[partition];
+            if !at.is_here() && clients[partition].1.is_none() {
+                // Without one, each of its updates has the error.
+                clients[partition].1 = Some(at.client(store).cloned());
+            }
+        }
         let owner = |at: &usize| clients[store.partition_of(updates[*at].key())].0;
         let is_own = |at: &usize| owner(at) == me;
         let (own, mut sent): (Vec<usize>, Vec<usize>) = (0..updates.len()).partition(is_own);
@@ -238,7 +249,10 @@ impl<K: TreeKey, V: Field> RomeKvThread<K, V> {
                 // Those of this node are made while the others are under way.
                 match group.first() {
                     Some(first) if let Some(client) = &clients[store.partition_of(updates[*first].key())].1 => {
-                        send(store, ep, start, client, updates, group).await
+                        match client {
+                            Ok(client) => send(store, ep, start, client, updates, group).await,
+                            Err(error) => group.iter().map(|at| (*at, Err(error.clone()))).collect(),
+                        }
                     }
                     _ => {
                         let trees = &mut **trees.borrow_mut();
@@ -321,7 +335,14 @@ impl<K: TreeKey, V: Field> RomeKvThread<K, V> {
     }
 
     async fn update_one(&mut self, ep: &Endpoint, update: RomeKvUpdate<K, V>) -> Result<Option<V>> {
-        self.update_after(ep, ep.now(), update, None).await
+        let mut failed = None;
+        if let Access::Here(tree) = &mut *self.trees[self.store.partition_of(update.key())] {
+            match update.run(tree, ep) {
+                Ok(before) => return Ok(before),
+                Err(error) => failed = Some(error),
+            }
+        }
+        self.update_after(ep, ep.now(), update, failed).await
     }
 
     /// Makes an update, after an attempt with this error.
@@ -338,13 +359,16 @@ impl<K: TreeKey, V: Field> RomeKvThread<K, V> {
                 // Its partition may have been moved.
                 self.follow(ep, partition, start, error).await?;
             }
-            let result = match self.trees[partition].both() {
-                (Access::Here(tree), _) => update.run(tree, ep),
-                (Access::There(_), client) => {
-                    let client = client.expect("another node's partition has one");
-                    let request = Request { partition, ask: Ask::Update(update) };
-                    ask(&self.store, ep, start, client, request).await.map(Reply::before)
-                }
+            let at = &mut self.trees[partition];
+            let result = match at.access() {
+                Access::Here(tree) => update.run(tree, ep),
+                Access::There(_) => match at.client(&self.store) {
+                    Ok(client) => {
+                        let request = Request { partition, ask: Ask::Update(update) };
+                        ask(&self.store, ep, start, client, request).await.map(Reply::before)
+                    }
+                    Err(error) => Err(error),
+                },
             };
             match result {
                 Ok(before) => return Ok(before),
