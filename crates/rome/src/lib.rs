@@ -58,7 +58,7 @@
 //! | an update of a store, of a partition of another node | 1 | 1 put, and 1 put of the owner |
 //! | [`RomeKvThread::scan_at_one_instant`], to begin | 2; with writers 4 or 5 | 2 gets for each partition; with writers 4 or 5, and 3 or 4 puts |
 //! | [`RomeKvThread::first`] and `last` | 3; 2 more if that partition is empty | 4 or 5 gets; then 2 for each partition, too |
-//! | [`RomeKvThread::take_partition`] | 4 calls of the owner, and a scan of the partition | |
+//! | [`RomeKvThread::take_partition`] | 3 calls of the owner, and a scan of the partition | |
 //! | the owner, when its blocks are used up | 1 for each node, one after the other | a get of each node's seats |
 //!
 //! A node that was rewritten since the reader's version costs a round trip and a get more, for each time. A reader that remembers inner nodes that are
