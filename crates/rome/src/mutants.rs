@@ -201,6 +201,11 @@ farfield_core::mutants! {
     /// *Scenario:* `rome/kv-moved`.
     ROME_KV_MOVED_IS_DONE = "rome-kv-moved-is-done" in "ROMe":
         "A change that was not visible when its partition was moved counts as done.";
+    /// *Missing:* the look at the bit that says that a partition was moved, behind a change that changes nothing. Needs no reordering.
+    ///
+    /// *Scenario:* `rome/kv-moved`.
+    ROME_KV_MOVED_UNCHANGED = "rome-kv-moved-unchanged" in "ROMe":
+        "A delete of a key that is not there does not notice that the partition was moved.";
     /// *Missing:* the comparison of the version that is moved. Needs no reordering.
     ///
     /// *Scenario:* `rome/kv-moved-late`.

@@ -195,6 +195,8 @@ impl<K: TreeKey, V: Field> Partition<K, V> {
                     let seen = page.last_version();
                     drop(locked);
                     arena.await_stable(ep, seen)?;
+                    // Behind the read (`CR → CR`): at this moment the tree was not moved, and so what was read was current.
+                    arena.stable_now().current()?;
                     return Ok(before);
                 }
                 Change::Put(value) => Some(value),
