@@ -188,7 +188,7 @@ farfield_core::mutants! {
         "An update without a reply is asked for again as another one.";
     /// *Missing:* the snapshot before the word that says where the partition is. Needs no reordering.
     ///
-    /// *Scenario:* `rome/kv-moved`.
+    /// *Scenario:* `rome/kv-moved-read`.
     ROME_KV_MOVED_EARLY = "rome-kv-moved-early" in "ROMe":
         "A partition is moved before its new owner has all of it.";
     /// *Missing:* the reader's look at the bit that says that a partition was moved. Needs no reordering.
@@ -203,7 +203,7 @@ farfield_core::mutants! {
         "A change that was not visible when its partition was moved counts as done.";
     /// *Missing:* the look at the bit that says that a partition was moved, behind a change that changes nothing. Needs no reordering.
     ///
-    /// *Scenario:* `rome/kv-moved`.
+    /// *Scenario:* `rome/kv-moved-unchanged`.
     ROME_KV_MOVED_UNCHANGED = "rome-kv-moved-unchanged" in "ROMe":
         "A delete of a key that is not there does not notice that the partition was moved.";
     /// *Missing:* the comparison of the version that is moved. Needs no reordering.
