@@ -8,7 +8,7 @@ use farfield_core::Result;
 
 use super::histories::MapCall::{self, Delete, First, Get, Insert, MultiGet, Put, Range};
 use super::store::{HOLD, Store, before, call, calls, calls_beside_faults, open};
-use crate::RangeUnavailable;
+use crate::{RangeUnavailable, SnapshotExpired};
 
 pub(super) fn scenarios() -> Vec<Scenario> {
     vec![moved(), read(), unchanged(), scanned(), twice(), late(), taker_dies(), giver_dies()]
@@ -143,10 +143,13 @@ fn taker_dies() -> Scenario {
                 for it in &list {
                     let excuse = Excuse::now();
                     if let Err(error) = call(node, &mut thread, &calls, ep, it) {
-                        let lost = error.custom_ref::<RangeUnavailable>().expect("which keys");
-                        // It was moved before.
                         let is_given = crashed(2) || excuse.is_given();
-                        assert!(lost.partition == 0 && lost.owner.0 == 2 && is_given, "{error}");
+                        let is_known = match error.custom_ref::<RangeUnavailable>() {
+                            // It was moved before.
+                            Some(lost) => lost.partition == 0 && lost.owner.0 == 2 && is_given,
+                            None => excuse.is_given() && error.custom_ref::<SnapshotExpired>().is_some(),
+                        };
+                        assert!(is_known, "{error}");
                         // The other one is there.
                         return call(node, &mut thread, &calls, ep, &Get(6));
                     }
@@ -170,9 +173,13 @@ fn giver_dies() -> Scenario {
         let (mut thread, calls) = (store.stores[1].thread()?, Rc::clone(&store.calls));
         cluster.thread(1, "calls", move |ep| {
             for it in [Insert(3, 1), Get(1), Range(0, 9, false), Get(1), Get(3)] {
+                let excuse = Excuse::now();
                 if let Err(error) = call(1, &mut thread, &calls, ep, &it) {
-                    let lost = error.custom_ref::<RangeUnavailable>().expect("which keys");
-                    assert!(lost.partition == 0 && crashed(0), "{error}");
+                    let is_known = match error.custom_ref::<RangeUnavailable>() {
+                        Some(lost) => lost.partition == 0 && crashed(0),
+                        None => excuse.is_given() && error.custom_ref::<SnapshotExpired>().is_some(),
+                    };
+                    assert!(is_known, "{error}");
                 }
             }
             call(1, &mut thread, &calls, ep, &Put(6, 7))

@@ -27,7 +27,8 @@
 //! *Deaths.* The taker's before step 4: the freeze ends when its time is over ([`freeze_time`]), and the partition is where it was, with all changes.
 //! After it: the partition is lost, as with any owner. The old owner's before step 4: the partition is lost, and the taker discards its snapshot, since
 //! changes may have been made after a freeze that was over. After it: nothing is lost. If the old owner dies in step 4, before its reply is there,
-//! the taker cannot know whether more changes were made: the partition is lost, and reads end with an error that names it.
+//! the taker cannot know whether more changes were made, and makes none itself: calls end with an error that names the partition, but for reads of
+//! nodes that have found the new place before, which are right.
 //! A reply that is late leaves the taker's snapshot as it is: the next `take_partition` asks again.
 
 use core::time::Duration;

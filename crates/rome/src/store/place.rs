@@ -16,7 +16,7 @@ use crate::gate::{GATE_BYTES, Gate, PLACE};
 use crate::tree::{Access, RomeTree};
 
 /// The pauses before a thread looks again where a partition is that is being moved.
-const PAUSE: [Duration; 2] = [Duration::from_micros(20), Duration::from_millis(1)];
+const PAUSE: [Duration; 2] = [Duration::from_micros(20), Duration::from_millis(100)];
 
 const NODE_BITS: u32 = 16;
 
