@@ -245,7 +245,10 @@ fn service() -> Scenario {
         let (options, owner) = (RpcOptions { window: 1, ..RpcOptions::default() }, cluster.node(0).id());
         let server = Server::<u64, u64>::open_on_service(&cluster.node(0), "echo", options, |_, request| request)?;
         let client = Client::<u64, u64>::open(&cluster.node(1), "echo", owner, options)?;
-        cluster.at_end(move || Ok(drop(server)));
+        cluster.at_end(move || {
+            drop(server);
+            Ok(())
+        });
         // Thread 1 of the owner may be at the gate, too, with an earlier change.
         calls(cluster, &store, 0, 1, vec![Put(1, 0), Put(1, 1)])?;
         calls(cluster, &store, 1, 2, vec![Put(2, 0), Put(2, 1)])?;
