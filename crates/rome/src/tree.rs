@@ -17,7 +17,7 @@ use farfield_fabric::{NodeId, Word};
 
 pub(crate) use self::access::Access;
 pub use self::reader::TreeReader;
-pub(crate) use self::scan::{Cursor, WINDOW_MAX, leaves_of};
+pub(crate) use self::scan::{Cursor, WINDOW_MAX};
 pub use self::scan::{LocalScan, Scan};
 use crate::arena::{Arena, Stash};
 use crate::field::{Field, TreeKey};
@@ -391,6 +391,11 @@ impl<K: TreeKey, V: Field> Partition<K, V> {
     pub fn change(&mut self, ep: &Endpoint, key: &K, decide: impl FnMut(Option<V>) -> Change<V>) -> Result<Option<V>> {
         self.change_with(ep, key, decide).of(self.tree.opened.object.path())
     }
+}
+
+/// How many leaves to read at a time for so many pairs. Most of them have as many as half a base.
+pub(crate) fn leaves_of(limit: usize, pairs_max: usize) -> usize {
+    limit.div_ceil(pairs_max / 2 + 1).min(WINDOW_MAX)
 }
 
 /// What happens to a key.

@@ -12,7 +12,7 @@ use farfield_core::{Endpoint, Result};
 
 use super::fetch::{Fetch, Here, Node, Step, corrupt};
 use super::reader::{MOVES_MAX, TreeReader};
-use super::{Partition, ROOT};
+use super::{Partition, ROOT, leaves_of};
 use crate::field::{Field, TreeKey};
 use crate::page::Page;
 
@@ -343,11 +343,6 @@ enum Next {
     Stale,
 }
 
-/// How many leaves to read at a time for so many pairs. Most of them have as many as half a base.
-pub(crate) fn leaves_of(limit: usize, pairs_max: usize) -> usize {
-    limit.div_ceil(pairs_max / 2 + 1).min(WINDOW_MAX)
-}
-
 /// Reads up to so many pairs of a range.
 pub(super) async fn some<K: TreeKey, V: Field, F: Fetch<K, V>>(
     fetch: &mut F,
@@ -356,8 +351,7 @@ pub(super) async fn some<K: TreeKey, V: Field, F: Fetch<K, V>>(
     limit: usize,
     pairs_max: usize,
 ) -> Result<Vec<(K, V)>> {
-    let window = leaves_of(limit, pairs_max);
-    let (mut cursor, mut pairs) = (Cursor::new(range, is_backward, window), Vec::new());
+    let (mut cursor, mut pairs) = (Cursor::new(range, is_backward, leaves_of(limit, pairs_max)), Vec::new());
     while pairs.len() < limit && cursor.next(fetch, &mut pairs).await? {}
     pairs.truncate(limit);
     Ok(pairs)
