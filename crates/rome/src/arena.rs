@@ -8,17 +8,21 @@
 //! is none, or of v or later. A reader announces before it reads `stable`. Then one that had not announced by that moment reads at v or
 //! later, and the active words that it finds no longer name the block. A reader at a version below v had announced it.
 
+mod collect;
+mod versions;
+
 use core::time::Duration;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use farfield_core::{Endpoint, Error, MemberStatus, Node, Result};
-use farfield_fabric::{self as fabric, Instant, LocalMutex, NodeId, Region, RemotePtr, Word};
+use farfield_core::{Endpoint, Error, Node, Result};
+use farfield_fabric::{Instant, LocalMutex, Region, Word};
 
+pub(crate) use self::versions::Stable;
 use crate::errors::MemoryFull;
 use crate::gate::Gate;
 use crate::layout::{Active, DELETED, LAST_VERSION, LOCK, SIDE_WORDS, Shape};
-use crate::seats::{Announced, SEAT_WORDS, Seats};
+use crate::seats::{Announced, Seats};
 
 /// How long a thread without memory waits at first before it looks again.
 const PAUSE_MIN: Duration = Duration::from_micros(50);
@@ -29,7 +33,7 @@ const PAUSE_MAX: Duration = Duration::from_millis(100);
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Replaced {
     Block(u32),
-    /// An object that is deleted: its slot is for another one.
+    /// An object that is deleted: its slot is for another one, and the block of its tombstone is replaced by nothing.
     Slot(u32),
 }
 
@@ -39,6 +43,8 @@ struct Pool {
     slots: Vec<u32>,
     /// By the version from which on it is not needed.
     replaced: VecDeque<(u64, Replaced)>,
+    /// The last version from which on tombstones are not needed. There may be no change yet that has it.
+    buried: u64,
     /// The first block and slot that were never used.
     blocks_begun: usize,
     slots_begun: usize,
@@ -55,6 +61,7 @@ struct WatchedNode {
 }
 
 /// Free blocks and slots that a caller has before it takes a lock.
+#[derive(Default)]
 pub(crate) struct Stash {
     pub(crate) blocks: Vec<u32>,
     pub(crate) slots: Vec<u32>,
@@ -72,10 +79,14 @@ pub(crate) struct Arena {
     /// 1 while a thread collects, with what is remembered of the seats: the own ones, and those of each rank.
     collects: Word,
     watched: LocalMutex<Vec<WatchedNode>>,
+    /// Until then callers who cannot wait collect nothing, since a node has not answered (nanoseconds).
+    no_answer_until: Word,
     /// For nodes that a caller's endpoint does not reach.
     spare: LocalMutex<Option<Endpoint>>,
     /// Of a tree that is part of a store.
     gate: Option<Gate>,
+    /// Until when `stable` stays as it is, while it is frozen: nanoseconds of this node's clock.
+    frozen_until: Word,
 }
 
 impl Arena {
@@ -84,6 +95,7 @@ impl Arena {
             blocks: Vec::new(),
             slots: Vec::new(),
             replaced: VecDeque::new(),
+            buried: 0,
             // The first state of the first slot (`open`).
             blocks_begun: 1,
             slots_begun: 1,
@@ -99,13 +111,19 @@ impl Arena {
             own: Arc::clone(own),
             collects: Word::new(0),
             watched: LocalMutex::new(watched),
+            no_answer_until: Word::new(0),
             spare: LocalMutex::new(None),
             gate: None,
+            frozen_until: Word::new(0),
         }
     }
 
     pub(crate) fn set_gate(&mut self, gate: Gate) {
         self.gate = Some(gate);
+    }
+
+    pub(crate) fn gate(&self) -> Option<Gate> {
+        self.gate.clone()
     }
 
     // ---- words -----------------------------------------------------------------------------------------------------
@@ -136,14 +154,12 @@ impl Arena {
         self.region.words(self.shape.block_at(block), self.shape.block_words)
     }
 
-    /// Gives a slot to a node that no other node names yet. What it had is replaced.
-    pub(crate) fn use_slot(&self, slot: u32, version: u64, active: Active) -> Option<Replaced> {
-        let (word, side) = (self.active_word(slot), self.side(slot));
-        let before = Active::of(word.load());
+    /// Gives a slot to a node that no other node names yet.
+    pub(crate) fn use_slot(&self, slot: u32, version: u64, active: Active) {
+        let side = self.side(slot);
         side[DELETED].store(0);
         side[LAST_VERSION].store(version);
-        word.store(active.word());
-        before.map(|before| Replaced::Block(before.block))
+        self.active_word(slot).store(active.word());
     }
 
     /// Takes a slot back that no other node names.
@@ -177,96 +193,6 @@ impl Arena {
         }
     }
 
-    // ---- versions --------------------------------------------------------------------------------------------------
-
-    #[inline]
-    fn stable_word(&self) -> &Word {
-        self.region.word(0)
-    }
-
-    /// All that has this version or an earlier one is in memory.
-    #[inline]
-    pub(crate) fn stable(&self) -> u64 {
-        self.stable_word().load()
-    }
-
-    /// The version of a change, of which all is in memory but the versions and the active words. Whatever its caller does
-    /// until [`Arena::publish`], others wait for.
-    #[inline]
-    pub(crate) fn ticket(&self) -> u64 {
-        self.tickets.fetch_add(1) + 1
-    }
-
-    /// The active words of this version are stored. Returns when it is stable.
-    ///
-    /// A thread whose turn has not come yet says that it is done, and a thread before it raises `stable` for it. So a thread that sleeps here
-    /// holds up no other.
-    #[inline]
-    pub(crate) fn publish(&self, ep: &Endpoint, version: u64) {
-        if self.stable() == version - 1 {
-            self.pass_gate(ep);
-            // No other thread does, since this one has not said that it is done. As an atomic (`CAS`) it is in memory when the caller returns,
-            // and with it all that he has stored before: a read that begins afterwards, anywhere, finds it.
-            self.stable_word().fetch_add(1);
-            self.raise(ep, version);
-        } else {
-            self.publish_later(ep, version);
-        }
-    }
-
-    /// Waits while the gate is closed. `stable` is raised after that: once more at most when it is closed in between, whatever the number of
-    /// threads is, since each of them passes the gate anew after it has seen what another one has raised.
-    #[inline]
-    fn pass_gate(&self, ep: &Endpoint) {
-        if let Some(gate) = &self.gate {
-            gate.pass(ep);
-        }
-    }
-
-    #[cold]
-    fn publish_later(&self, ep: &Endpoint, version: u64) {
-        // An atomic, so that of this thread and the one before at least one sees what the other has done (`CAS → CR` on both sides).
-        let done = self.done(version);
-        let _ = done.compare_exchange(done.load(), version);
-        self.raise(ep, self.stable());
-        self.await_stable(ep, version);
-    }
-
-    /// The word in which the thread with this ticket says that it is done: there are as many as threads can wait.
-    #[inline]
-    fn done(&self, version: u64) -> &Word {
-        &self.done[version as usize & (self.done.len() - 1)]
-    }
-
-    /// Raises `stable`, which was this, to the versions behind it of which the threads are done.
-    #[inline]
-    fn raise(&self, ep: &Endpoint, stable: u64) {
-        if self.done(stable + 1).load() == stable + 1 {
-            self.raise_slow(ep, stable);
-        }
-    }
-
-    #[cold]
-    fn raise_slow(&self, ep: &Endpoint, mut stable: u64) {
-        while self.done(stable + 1).load() == stable + 1 {
-            self.pass_gate(ep);
-            stable = match self.stable_word().compare_exchange(stable, stable + 1) {
-                Ok(_) => stable + 1,
-                Err(later) => later,
-            };
-        }
-        ep.wake_local();
-    }
-
-    /// Waits until all tickets up to this version are published. Their holders are threads of this process that run.
-    #[inline]
-    pub(crate) fn await_stable(&self, ep: &Endpoint, version: u64) {
-        let is_stable = || (self.stable() >= version).then_some(());
-        if is_stable().is_none() && ep.spin_until(is_stable).is_none() {
-            let _ = ep.block_on(ep.wait_until(Instant::NEVER, is_stable));
-        }
-    }
-
     // ---- memory ----------------------------------------------------------------------------------------------------
 
     /// These are not needed any more by readers at this version or later.
@@ -281,7 +207,7 @@ impl Arena {
         pool.slots.append(&mut stash.slots);
     }
 
-    /// Fills the stash up. The caller has no lock and no announcement, so that nothing waits for it meanwhile.
+    /// Fills the stash up. The caller has no lock and no announcement, so that nothing waits for it meanwhile. If it fails, the stash is empty.
     ///
     /// # Errors
     /// [`MemoryFull`], after the endpoint's timeout. This node is evicted.
@@ -293,17 +219,27 @@ impl Arena {
         self.fill_slow(ep, stash, blocks, slots)
     }
 
+    /// Fills the stash up with what is free, if that is enough, without a wait; whether it is full.
+    pub(crate) fn fill_now(&self, stash: &mut Stash, blocks: usize, slots: usize) -> bool {
+        (stash.blocks.len() >= blocks && stash.slots.len() >= slots) || self.take(stash, blocks, slots)
+    }
+
     #[cold]
     fn fill_slow(&self, ep: &Endpoint, stash: &mut Stash, blocks: usize, slots: usize) -> Result<()> {
         if self.take(stash, blocks, slots) {
             return Ok(());
         }
+        // It has nothing while it waits, and takes all at once. So no two threads wait for what the other one has.
+        self.give_back(stash);
         let (start, deadline) = (ep.now(), ep.deadline());
         let mut pause = PAUSE_MIN;
         loop {
             self.collect(ep)?;
             if self.take(stash, blocks, slots) {
                 return Ok(());
+            }
+            if self.bury(ep) {
+                continue;
             }
             let now = ep.now();
             if now >= deadline {
@@ -323,29 +259,29 @@ impl Arena {
         }
     }
 
+    /// Makes a version without a change, if tombstones wait for one and no change has come; whether it has.
+    fn bury(&self, ep: &Endpoint) -> bool {
+        if self.pool.lock().buried <= self.tickets.load() {
+            return false;
+        }
+        self.publish(ep, self.ticket()).is_ok()
+    }
+
     /// Takes what is missing in a stash, if all of it is free.
     fn take(&self, stash: &mut Stash, blocks: usize, slots: usize) -> bool {
         let mut pool = self.pool.lock();
         let pool = &mut *pool;
+        let free = pool.blocks.len() + self.shape.blocks - pool.blocks_begun + stash.blocks.len();
+        let free_slots = pool.slots.len() + self.shape.slots - pool.slots_begun + stash.slots.len();
+        if free < blocks || free_slots < slots {
+            return false;
+        }
         while stash.blocks.len() < blocks {
-            match pool.blocks.pop() {
-                Some(block) => stash.blocks.push(block),
-                None if pool.blocks_begun < self.shape.blocks => {
-                    stash.blocks.push(pool.blocks_begun as u32);
-                    pool.blocks_begun += 1;
-                }
-                None => return false,
-            }
+            // The ones that were freed last are used first.
+            stash.blocks.insert(0, pool.blocks.pop().unwrap_or_else(|| next_of(&mut pool.blocks_begun)));
         }
         while stash.slots.len() < slots {
-            match pool.slots.pop() {
-                Some(slot) => stash.slots.push(slot),
-                None if pool.slots_begun < self.shape.slots => {
-                    stash.slots.push(pool.slots_begun as u32);
-                    pool.slots_begun += 1;
-                }
-                None => return false,
-            }
+            stash.slots.push(pool.slots.pop().unwrap_or_else(|| next_of(&mut pool.slots_begun)));
         }
         true
     }
@@ -369,149 +305,12 @@ impl Arena {
         let pool = self.pool.lock();
         (pool.blocks.len() + self.shape.blocks - pool.blocks_begun, pool.replaced.len())
     }
-
-    /// Frees what no reader can need any more.
-    fn collect(&self, ep: &Endpoint) -> Result<()> {
-        if self.collects.compare_exchange(0, 1).is_err() {
-            let is_over = || (self.collects.load() == 0).then_some(());
-            let _ = ep.block_on(ep.wait_until(ep.deadline(), is_over));
-            return Ok(());
-        }
-        let _collecting = Collecting(self);
-        let until = self.needed_from(ep)?;
-        let mut pool = self.pool.lock();
-        let pool = &mut *pool;
-        // In the order of the tickets, but for neighbours.
-        while let Some((version, what)) = pool.replaced.front().copied()
-            && version <= until
-        {
-            pool.replaced.pop_front();
-            match what {
-                Replaced::Block(block) => pool.blocks.push(block),
-                Replaced::Slot(slot) => pool.slots.push(slot),
-            }
-        }
-        Ok(())
-    }
-
-    /// Whether no read of a node can be under way any more. One that has just come may not be known here yet.
-    fn is_gone(&self, node: NodeId) -> bool {
-        self.node.members().any(|member| member == node)
-            && matches!(self.node.status_of(node), MemberStatus::Departed | MemberStatus::Evicted)
-    }
-
-    /// Reads the seats of a node by an endpoint of its own: that of the caller may have lost its connection for good.
-    fn seats_again(&self, spare: &mut Option<Endpoint>, at: RemotePtr<u64>, words: usize) -> Option<Vec<u64>> {
-        if spare.is_none() {
-            *spare = self.node.background_endpoint().ok();
-        }
-        let ep = spare.as_ref()?;
-        let read = ep.buf::<u64>(words).and_then(|into| ep.get_into(at, into).wait()).map(|words| words.to_vec());
-        match read {
-            Ok(words) => Some(words),
-            Err(_) => {
-                *spare = None;
-                None
-            }
-        }
-    }
-
-    /// The version from which on readers need what was replaced.
-    fn needed_from(&self, ep: &Endpoint) -> Result<u64> {
-        let mut watching = Watching::begin(self);
-        // It is in memory, since atomics change it. What is read next is read after it (`CR → CR`, `CR → NRR`): a reader that has not announced
-        // itself by then finds it, or a later one.
-        let stable = self.stable();
-        let mut from = stable;
-        let (seats, lease) = (self.own.count(), self.own.lease());
-        let mut see = |of: &mut Option<Watched>, announced: Announced, asked: Instant, answered: Instant| {
-            let Some(version) = announced.version() else {
-                *of = None;
-                return;
-            };
-            match *of {
-                Some((same, since)) if same == announced && !announced.is_firm() => {
-                    if asked.since(since) >= lease {
-                        return; // it has stopped, and will notice that
-                    }
-                }
-                _ => *of = Some((announced, answered)),
-            }
-            from = from.min(version);
-        };
-        let asked = ep.now();
-        let mut gets = Vec::new();
-        for (rank, of) in watching.nodes.iter_mut().enumerate() {
-            let pointer = if rank == self.shape.ranks {
-                self.own.pointer().packed()
-            } else {
-                self.region.word(self.shape.seats_at(rank)).load()
-            };
-            if of.pointer != pointer {
-                *of = WatchedNode { pointer, seats: vec![None; seats] };
-            }
-            let at = RemotePtr::<u64>::from_packed(pointer);
-            if rank == self.shape.ranks {
-                self.own.each().zip(&mut of.seats).for_each(|(announced, of)| see(of, announced, asked, ep.now()));
-            } else if pointer != 0 && !self.is_gone(at.node()) {
-                let get = ep.buf::<u64>(seats * SEAT_WORDS).map(|into| ep.get_into(at, into));
-                gets.push((of, at, get));
-            }
-        }
-        let (mut is_known, mut spare) = (true, self.spare.lock().take());
-        for (of, at, get) in gets {
-            let words = match get.and_then(|get| get.wait()) {
-                Ok(words) => Some(words.to_vec()),
-                Err(error) if matches!(error.kind(), fabric::ErrorKind::Fenced) => return Err(error.into()),
-                // It has closed the object, or has left.
-                Err(error)
-                    if matches!(error.kind(), fabric::ErrorKind::Freed { .. } | fabric::ErrorKind::PeerLeft { .. }) =>
-                {
-                    continue;
-                }
-                Err(_) if self.is_gone(at.node()) => continue,
-                Err(_) => self.seats_again(&mut spare, at, seats * SEAT_WORDS),
-            };
-            match words {
-                Some(words) => {
-                    let each = words.chunks(SEAT_WORDS).map(Announced::of).zip(&mut of.seats);
-                    each.for_each(|(announced, of)| see(of, announced, asked, ep.now()));
-                }
-                // It may have died, or only this node does not reach it. What it announces is not known, and no lease ends: the members
-                // decide about it.
-                None => is_known = false,
-            }
-        }
-        *self.spare.lock() = spare;
-        Ok(if is_known { from } else { 0 })
-    }
 }
 
-/// The end of a collection.
-struct Collecting<'a>(&'a Arena);
-
-impl Drop for Collecting<'_> {
-    fn drop(&mut self) {
-        self.0.collects.store(0);
-    }
-}
-
-/// What a collection remembers, which the next one finds again however this one ends, also by a panic.
-struct Watching<'a> {
-    arena: &'a Arena,
-    nodes: Vec<WatchedNode>,
-}
-
-impl Watching<'_> {
-    fn begin(arena: &Arena) -> Watching<'_> {
-        Watching { arena, nodes: core::mem::take(&mut *arena.watched.lock()) }
-    }
-}
-
-impl Drop for Watching<'_> {
-    fn drop(&mut self) {
-        *self.arena.watched.lock() = core::mem::take(&mut self.nodes);
-    }
+/// The first that was never used.
+fn next_of(begun: &mut usize) -> u32 {
+    *begun += 1;
+    (*begun - 1) as u32
 }
 
 /// A slot of which this thread alone changes the words.
@@ -550,33 +349,5 @@ impl SlotLock<'_> {
     #[inline]
     pub(crate) fn last_version(&self) -> u64 {
         self.side[LAST_VERSION].load()
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use std::panic::{AssertUnwindSafe, catch_unwind};
-
-    use super::*;
-    use crate::{ObjectOptions, RomeObject};
-
-    fn with_arena(test: impl FnOnce(&Arena)) {
-        let node = Node::builder().start().expect("a node");
-        let options = ObjectOptions::default();
-        let object = RomeObject::open(&node, "object", node.id(), options).expect("it is the owner");
-        test(object.opened.arena().expect("it is the owner"));
-    }
-
-    #[test]
-    fn a_panic_in_a_collection_forgets_no_reader() {
-        with_arena(|arena| {
-            let before = arena.watched.lock().len();
-            let collect = || {
-                let watching = Watching::begin(arena);
-                assert_eq!(watching.nodes.len(), 0, "seats are of a rank at least");
-            };
-            assert!(catch_unwind(AssertUnwindSafe(collect)).is_err());
-            assert_eq!((arena.watched.lock().len(), before), (2, 2));
-        });
     }
 }

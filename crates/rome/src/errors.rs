@@ -17,14 +17,23 @@ use farfield_fabric::NodeId;
 /// }
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
-#[error(
-    "no block is free: {waiting} of {blocks} were replaced and may still be read; open it with more `blocks`, or end long scans sooner"
-)]
+#[error("no block is free: {}", explain(*waiting, *blocks))]
 pub struct MemoryFull {
     /// All blocks.
     pub blocks: usize,
     /// Those that were replaced, and that readers may still need.
     pub waiting: usize,
+}
+
+fn explain(waiting: usize, blocks: usize) -> String {
+    match waiting {
+        0 => format!(
+            "the data takes all {blocks}, but for those that writers have at hand; open it with more `blocks`, or drop idle writers"
+        ),
+        _ => format!(
+            "{waiting} of {blocks} were replaced and may still be read; open it with more `blocks`, or end long scans sooner"
+        ),
+    }
 }
 
 /// A scan has made no progress for so long that its owner no longer keeps the snapshot for it
@@ -94,3 +103,8 @@ pub struct NotOneInstant {
     /// How often their versions were read.
     pub looks: usize,
 }
+
+/// A tree was moved to another node, and is not changed any more. The store finds out where it is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("the tree was moved to another node")]
+pub(crate) struct Moved;

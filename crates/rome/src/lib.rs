@@ -41,6 +41,9 @@
 //! *Several trees at one instant* (`RomeKvThread::scan_at_one_instant`): `stable` of all is got, and when all gets have ended (`NLW → WT`), it is
 //! got again. If none has changed, all had these versions at once. If one has, the gates of the trees are closed before it is got again (`NRW → NRR`).
 //!
+//! *A tree that is moved* (`RomeKvThread::take_partition`): its `stable` is frozen by a `CAS`, copied as of that version, and marked as moved by another `CAS`. Each read gets
+//! `stable`, and each change is a `CAS` of it, so both find that out. `store/moving.rs` has the argument.
+//!
 //! `docs/rome.md` has the whole argument.
 //!
 //! # Costs
@@ -49,12 +52,14 @@
 //! |---|---|---|
 //! | `ObjectReader::read` | 2 | 2 gets, whatever the size |
 //! | `TreeReader::get`, inner nodes remembered | 2 | 3 gets, of 8 and 8 bytes and a leaf |
-//! | `TreeReader::multi_get`, the same | 3 | 1 get, and 2 for each leaf |
+//! | `TreeReader::multi_get`, the same | 3 for up to 64 leaves, 1 for each 64 more | 1 get, and 2 for each leaf |
 //! | a scan | 1 for 16 leaves, about 750 pairs; backward, 3 for each inner node more | 2 gets for each leaf, and for each inner node |
 //! | calls of the owner's threads | 0 | none |
 //! | an update of a store, of a partition of another node | 1 | 1 put, and 1 put of the owner |
 //! | [`RomeKvThread::scan_at_one_instant`], to begin | 2; with writers 4 or 5 | 2 gets for each partition; with writers 4 or 5, and 3 or 4 puts |
-//! | the owner, when its blocks are used up | 1 for each node, one after the other | a get of each node's seats |
+//! | [`RomeKvThread::first`] and `last` | 3; 2 more if that partition is empty | 4 or 5 gets; then 2 for each partition, too |
+//! | [`RomeKvThread::take_partition`] | 3 calls of the owner, and a scan of the partition | |
+//! | the owner, when its blocks are used up | 1, and more for a node that does not answer | a get of each node's seats |
 //!
 //! A node that was rewritten since the reader's version costs a round trip and a get more, for each time. A reader that remembers inner nodes that are
 //! out of date goes once from the root, at one version: two gets for each level.
@@ -62,6 +67,8 @@
 //! # When a node dies, or leaves
 //!
 //! *The owner:* its data is gone, and calls of the readers fail.
+//!
+//! *A node that takes a partition:* the partition is where it was, and changes of it wait for a lease at most. After the move it is its owner.
 //!
 //! *A reader* that stands still holds replaced blocks for the lease (`TreeOptions::lease`). It notices that, and discards what it has read. One that is dead, or that the
 //! owner does not reach, holds them until the members have decided about its node.
@@ -91,6 +98,7 @@ mod open;
 mod options;
 #[cfg(any(not(seeded), clippy, doc, rust_analyzer))]
 mod page;
+mod reading;
 #[cfg(any(not(seeded), clippy, doc, rust_analyzer))]
 mod seats;
 #[cfg(any(not(seeded), clippy, doc, rust_analyzer))]

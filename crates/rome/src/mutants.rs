@@ -83,7 +83,7 @@ farfield_core::mutants! {
         "A leaf's log is merged without the lock, and a record that comes meanwhile is lost.";
     /// *Missing:* the version of a new base. Needs no reordering.
     ///
-    /// *Scenario:* `rome/merged-log`.
+    /// *Scenario:* `rome/later`.
     ROME_BASE_VERSION = "rome-base-version" in "ROMe":
         "A new base keeps the version of the one before.";
     /// *Missing:* the right part's active word before `stable`: a split is seen in halves.
@@ -111,6 +111,16 @@ farfield_core::mutants! {
     /// *Scenario:* `rome/slots-wide`.
     ROME_SLOT_EARLY = "rome-slot-early" in "ROMe":
         "The slot of a leaf that was merged into another one is used again at once.";
+    /// *Missing:* the merge of a leaf that is emptied by records. Needs no reordering.
+    ///
+    /// *Scenario:* `rome/window`.
+    ROME_LEAF_STAYS = "rome-leaf-stays" in "ROMe":
+        "A leaf is only merged when its log is full: one that gets no more keys stays for ever.";
+    /// *Missing:* the end of a tombstone, or of the wait for a version that no change has. Needs no reordering.
+    ///
+    /// *Scenario:* `rome/window`.
+    ROME_TOMBSTONE_STAYS = "rome-tombstone-stays" in "ROMe":
+        "The block of a tombstone is not used again.";
     /// *Missing:* the read of `stable` before those of the active words.
     ///
     /// *Scenario:* `rome/multi-get`.
@@ -156,6 +166,16 @@ farfield_core::mutants! {
     /// *Scenario:* `rome/kv-holder-dies`.
     ROME_KV_GATE_FOR_EVER = "rome-kv-gate-for-ever" in "ROMe":
         "Writers wait at a closed gate until its reader opens it, who may be dead.";
+    /// *Missing:* the end of the service thread's wait at a gate. Needs no reordering.
+    ///
+    /// *Scenario:* `rome/kv-service`.
+    ROME_KV_SERVICE_WAITS = "rome-kv-service-waits" in "ROMe":
+        "The service thread waits at a gate that is closed while it makes an update.";
+    /// *Missing:* one instant of the partitions in which the first pair is looked for. Needs no reordering.
+    ///
+    /// *Scenario:* `rome/kv-ends`.
+    ROME_KV_FIRST_OF_EACH = "rome-kv-first-of-each" in "ROMe":
+        "The first pair is that of the first partition that is not empty when the search comes to it.";
     /// *Missing:* the second attempt after a closed gate. Needs no reordering.
     ///
     /// *Scenario:* `rome/kv-own-instant`.
@@ -176,4 +196,34 @@ farfield_core::mutants! {
     /// *Scenario:* `rome/kv-late`.
     ROME_KV_ASKS_ANEW = "rome-kv-asks-anew" in "ROMe":
         "An update without a reply is asked for again as another one.";
+    /// *Missing:* the snapshot before the word that says where the partition is. Needs no reordering.
+    ///
+    /// *Scenario:* `rome/kv-moved-read`.
+    ROME_KV_MOVED_EARLY = "rome-kv-moved-early" in "ROMe":
+        "A partition is moved before its new owner has all of it.";
+    /// *Missing:* the reader's look at the bit that says that a partition was moved. Needs no reordering.
+    ///
+    /// *Scenario:* `rome/kv-moved`.
+    ROME_KV_MOVED_UNSEEN = "rome-kv-moved-unseen" in "ROMe":
+        "Readers go on reading a partition where it was before it was moved.";
+    /// *Missing:* the second attempt of a change that a move has cut off. Needs no reordering.
+    ///
+    /// *Scenario:* `rome/kv-moved`.
+    ROME_KV_MOVED_IS_DONE = "rome-kv-moved-is-done" in "ROMe":
+        "A change that was not visible when its partition was moved counts as done.";
+    /// *Missing:* the look at the bit that says that a partition was moved, behind a change that changes nothing. Needs no reordering.
+    ///
+    /// *Scenario:* `rome/kv-moved-unchanged`.
+    ROME_KV_MOVED_UNCHANGED = "rome-kv-moved-unchanged" in "ROMe":
+        "A delete of a key that is not there does not notice that the partition was moved.";
+    /// *Missing:* the comparison of the version that is moved. Needs no reordering.
+    ///
+    /// *Scenario:* `rome/kv-moved-late`.
+    ROME_KV_LATE_COPY = "rome-kv-late-copy" in "ROMe":
+        "A partition is moved though changes were made since it was copied.";
+    /// *Missing:* the end of a freeze. Needs no reordering.
+    ///
+    /// *Scenario:* `rome/kv-taker-dies`.
+    ROME_KV_FROZEN_FOR_EVER = "rome-kv-frozen-for-ever" in "ROMe":
+        "Changes wait for a node that takes the partition, and is dead.";
 }

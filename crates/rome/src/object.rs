@@ -7,17 +7,18 @@
 //!   └─────────┴──────────────────┴────────────────────────────┴──────────────────────────┴─
 //! ```
 
-use core::marker::PhantomData;
 use std::sync::Arc;
 
 use farfield_core::toolkit::ErrorContext;
 use farfield_core::{Endpoint, Error, ErrorKind, Node, Result};
-use farfield_fabric::{Instant, NodeId, Word, memory_fence, read_words, write_words};
+use farfield_fabric::{NodeId, Word, memory_fence, read_words, write_words};
 
 use crate::arena::{Arena, Replaced, Stash};
 use crate::layout::Active;
 use crate::open::{Opened, Plan, open};
 use crate::options::ObjectOptions;
+pub(crate) use crate::reading::late_since;
+use crate::reading::{check, read};
 use crate::seats::Seat;
 
 /// The first word of the base.
@@ -99,7 +100,7 @@ impl RomeObject {
     /// This node is not the owner; all seats are taken.
     pub fn writer(&self) -> Result<ObjectWriter> {
         self.opened.arena()?;
-        let stash = Stash { blocks: Vec::new(), slots: Vec::new() };
+        let stash = Stash::default();
         Ok(ObjectWriter { object: self.clone(), seat: self.opened.seat()?, stash, words: Vec::new() })
     }
 
@@ -116,7 +117,7 @@ impl RomeObject {
     /// # Errors
     /// All seats are taken.
     pub fn reader(&self) -> Result<ObjectReader> {
-        Ok(ObjectReader { object: self.clone(), seat: self.opened.seat()?, known: 0, not_sync: PhantomData })
+        Ok(ObjectReader { object: self.clone(), seat: self.opened.seat()?, known: 0 })
     }
 
     fn base_end(&self) -> usize {
@@ -213,15 +214,18 @@ impl ObjectWriter {
                 write_words(&arena.block_words(active.block)[active.end as usize..end], words);
                 lock.set(lock.last_version(), Active { end: end as u32, ..active });
                 drop(lock);
+                if !stash.blocks.is_empty() {
+                    arena.give_back(stash); // the log was full before: other writers may need it
+                }
                 // It is in memory when the call returns, so that a read that begins afterwards, anywhere, finds it.
                 memory_fence();
                 return Ok(());
             }
             if let Some(block) = stash.blocks.pop() {
-                let replaced = object.compact(arena, active, block, words, &lock);
+                let version = object.compact(arena, active, block, words, &lock);
                 drop(lock);
-                arena.publish(ep, replaced.0);
-                arena.replaced(replaced.0, [Replaced::Block(active.block)]);
+                arena.publish(ep, version)?;
+                arena.replaced(version, [Replaced::Block(active.block)]);
                 return Ok(());
             }
             drop(lock);
@@ -283,7 +287,7 @@ impl RomeObject {
         block: u32,
         patches: &[u64],
         lock: &crate::arena::SlotLock<'_>,
-    ) -> (u64,) {
+    ) -> u64 {
         let (mut state, mut value) = (Vec::new(), Vec::new());
         copy(arena.block(active), &mut state);
         state.extend_from_slice(patches);
@@ -294,7 +298,7 @@ impl RomeObject {
         let version = arena.ticket();
         words[0].store(version);
         lock.set(version, Active { block, end: end as u32 });
-        (version,)
+        version
     }
 }
 
@@ -317,7 +321,6 @@ pub struct ObjectReader {
     seat: Seat,
     /// The latest version that it has seen.
     known: u64,
-    not_sync: PhantomData<core::cell::Cell<()>>,
 }
 
 impl ObjectReader {
@@ -338,28 +341,19 @@ impl ObjectReader {
     /// # Errors
     /// The owner is dead or cannot be reached.
     pub async fn read(&mut self, ep: &Endpoint, into: &mut Vec<u8>) -> Result<()> {
-        let ObjectReader { object, seat, known, .. } = self;
+        let ObjectReader { object, seat, known } = self;
         let opened = &*object.opened;
-        let path = opened.object.path();
-        let start = ep.now();
-        loop {
-            late_since(ep, start).of(path)?;
-            opened.object.check_current()?;
-            let reading = Reading::begin(seat, ep, *known);
-            let active = ep.get(opened.slot_at(0)).await.map_err(Error::from).of(path)?;
-            let active = Active::of(active).ok_or_else(no_state).of(path)?;
-            if reading.0.check(ep).is_err() {
-                continue;
-            }
-            let words = ep.buf::<u64>(active.end as usize).map_err(Error::from).of(path)?;
-            let words = ep.get_into(opened.block_at(active.block), words).await.map_err(Error::from).of(path)?;
-            if reading.0.check(ep).is_err() {
-                continue;
-            }
+        let attempt = async |seat: &mut Seat, known: &mut u64| {
+            let active = ep.get(opened.slot_at(0)).await?;
+            check(seat, ep)?;
+            let active = Active::of(active).ok_or_else(no_state)?;
+            let words = ep.get_into(opened.block_at(active.block), ep.buf::<u64>(active.end as usize)?).await?;
+            check(seat, ep)?;
             *known = words[0].max(*known);
             object.value_of(&words, into);
-            return Ok(());
-        }
+            Ok(())
+        };
+        read(opened, ep, seat, known, attempt).await
     }
 }
 
@@ -368,31 +362,32 @@ fn no_state() -> Error {
     ErrorKind::Corrupt { what: "an active word that is 0".into() }.into()
 }
 
-/// A reader that stops again and again ends with a timeout.
-///
-/// # Errors
-/// [`ErrorKind::Timeout`]
-pub(crate) fn late_since(ep: &Endpoint, start: Instant) -> Result<()> {
-    let waited = ep.now().since(start);
-    if waited <= ep.timeout() {
-        return Ok(());
-    }
-    let what = "a read: in each attempt this thread was stopped for more than a quarter of the `lease`".into();
-    Err(ErrorKind::Timeout { what, waited, missing: Vec::new() }.into())
-}
+#[cfg(test)]
+mod tests {
+    use core::time::Duration;
 
-/// An announcement, until it is dropped.
-pub(crate) struct Reading<'s>(pub(crate) &'s mut Seat);
+    use super::*;
+    use crate::MemoryFull;
 
-impl<'s> Reading<'s> {
-    pub(crate) fn begin(seat: &'s mut Seat, ep: &Endpoint, version: u64) -> Reading<'s> {
-        seat.announce(ep, version);
-        Reading(seat)
-    }
-}
-
-impl Drop for Reading<'_> {
-    fn drop(&mut self) {
-        self.0.clear();
+    /// Two writers that found a full log, and one of them, which took the only free block, found room then. It kept the block, and the other one
+    /// waited for it until its timeout, each time.
+    #[test]
+    fn a_writer_that_needs_no_block_keeps_none() {
+        let node = Node::builder().start().expect("a node");
+        let ep = node.endpoint().expect("an endpoint");
+        ep.set_timeout(Duration::from_millis(20));
+        let options = ObjectOptions { bytes: 8, log_bytes: 16, blocks: 2, ..ObjectOptions::default() };
+        let object = RomeObject::open(&node, "object", node.id(), options).expect("it is the owner");
+        let (mut one, mut other) = (object.writer().expect("a seat"), object.writer().expect("a seat"));
+        let arena = object.opened.arena().expect("it is the owner");
+        arena.fill(&ep, &mut other.stash, 1, 0).expect("there is a block");
+        other.write(&ep, &[1; 8]).expect("the log has room");
+        for round in 2..9 {
+            one.write(&ep, &[round; 8]).expect("the other writer has nothing");
+        }
+        // None is taken where not all of it is free.
+        arena.fill(&ep, &mut other.stash, 1, 0).expect("there is a block");
+        let full = arena.fill(&ep, &mut other.stash, 2, 0).expect_err("there is one");
+        assert_eq!((full.custom_ref(), other.stash.blocks.len()), (Some(&MemoryFull { blocks: 2, waiting: 0 }), 0));
     }
 }

@@ -3,7 +3,7 @@
 use core::time::Duration;
 use std::sync::Arc;
 
-use farfield_core::toolkit::{ErrorContext, Object, ObjectBuilder, Regions};
+use farfield_core::toolkit::{ErrorContext, Object, ObjectBuilder, Regions, buf_bytes_max};
 use farfield_core::{Error, ErrorKind, Node, Result};
 use farfield_fabric::{GroupKey, NodeId, RemotePtr, Word};
 
@@ -12,11 +12,16 @@ use crate::gate::Gate;
 use crate::layout::{Active, Shape};
 use crate::seats::{Seat, Seats};
 
+/// The most blocks that a thread reads at a time: it is done with them within a small part of the lease.
+const READS_MAX: usize = 64;
+
 pub(crate) struct Opened {
     pub(crate) object: Object,
     pub(crate) owner: NodeId,
     pub(crate) shape: Shape,
     pub(crate) seats: Arc<Seats>,
+    /// Blocks that a thread reads at a time: their buffers are in the pool of its endpoint together.
+    pub(crate) reads_max: usize,
     /// On the owner.
     arena: Option<Arena>,
     memory: RemotePtr<u64>,
@@ -73,7 +78,9 @@ pub(crate) fn open(
         };
         ep.block_on(told).map_err(Error::from).of(path)?;
     }
-    Ok(Opened { object, owner, shape, seats: own, arena, memory })
+    let buffer_bytes = (shape.block_words * 8).next_power_of_two();
+    let reads_max = (buf_bytes_max(node) / buffer_bytes).clamp(1, READS_MAX);
+    Ok(Opened { object, owner, shape, seats: own, reads_max, arena, memory })
 }
 
 impl Opened {

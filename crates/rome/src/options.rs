@@ -1,5 +1,6 @@
 //! The options of objects and trees.
 
+use core::ops::RangeInclusive;
 use core::time::Duration;
 
 use farfield_core::toolkit::{at_least_one, buf_bytes_max};
@@ -30,7 +31,7 @@ pub struct ObjectOptions {
     pub blocks: usize,
     /// How many readers and writers a node may have at a time. Default: 64.
     pub seats: usize,
-    /// For how long the owner keeps what a stopped reader may need. A reader that was stopped for a quarter of that starts
+    /// For how long the owner keeps what a stopped reader may need, from 1 ms to an hour. A reader that was stopped for a quarter of that starts
     /// again. Default: 4 s.
     pub lease: Duration,
 }
@@ -55,11 +56,12 @@ pub struct TreeOptions {
     /// Records in the log of a leaf, from 1 to one less than `pairs`. A full log is merged into a new base. Default: 24.
     pub records: usize,
     /// Memory, in nodes of the tree: a node has `pairs / 2` to `pairs` pairs where they are inserted in a random order. What was replaced
-    /// lately, and may still be read, takes room, too, and each [`Partition`](crate::Partition) has up to 3 at hand. Default: 4096.
+    /// lately, and may still be read, takes room, too, and each [`Partition`](crate::Partition) and each
+    /// [`RomeKvThread`](crate::RomeKvThread) of the owner has up to 3 at hand. Default: 4096.
     pub blocks: usize,
     /// How many readers and writers a node of the session may have at a time. Default: 64.
     pub seats: usize,
-    /// For how long the owner keeps what a stopped reader may need. A reader that was stopped for a quarter of that starts
+    /// For how long the owner keeps what a stopped reader may need, from 1 ms to an hour. A reader that was stopped for a quarter of that starts
     /// again, and a scan ends ([`SnapshotExpired`](crate::SnapshotExpired)). Default: 4 s.
     pub lease: Duration,
 }
@@ -71,6 +73,8 @@ impl Default for TreeOptions {
 }
 
 const LEASE: Duration = Duration::from_secs(4);
+const LEASES: RangeInclusive<Duration> = Duration::from_millis(1)..=Duration::from_secs(3600);
+const SEATS_MAX: usize = (1 << 16) / SEAT_WORDS;
 
 fn config(why: String) -> Error {
     Error::from(ErrorKind::Config { why })
@@ -78,19 +82,24 @@ fn config(why: String) -> Error {
 
 fn check_common(node: &Node, block_words: usize, seats: usize, lease: Duration) -> Result<()> {
     at_least_one(&[("seats", seats)])?;
+    if seats > SEATS_MAX {
+        return Err(config(format!("`seats` is {seats}: it has to be {SEATS_MAX} at most")));
+    }
+    if !LEASES.contains(&lease) {
+        return Err(config(format!(
+            "`lease` is {lease:?}: it has to be from {:?} to {:?}",
+            LEASES.start(),
+            LEASES.end()
+        )));
+    }
     let max = buf_bytes_max(node);
     let bytes = (block_words * 8).max(Seats::bytes(seats));
     if bytes > max {
         let why = format!(
-            "{bytes} bytes are read at a time, and the buffers of this node's endpoints hold {max}: raise `pool_bytes_max`"
+            "{bytes} bytes are read at a time, and the buffers of this node's endpoints hold {max}: raise `pool_bytes_max`; one \
+             has 1 GiB at most"
         );
         return Err(config(why));
-    }
-    if seats > (1 << 16) / SEAT_WORDS {
-        return Err(config(format!("`seats` is {seats}: it has to be {} at most", (1 << 16) / SEAT_WORDS)));
-    }
-    if lease < Duration::from_millis(1) {
-        return Err(config(format!("`lease` is {lease:?}: it has to be 1 ms at least")));
     }
     Ok(())
 }

@@ -37,7 +37,8 @@ pub(crate) const fn record_words<K: TreeKey, V: Field>() -> usize {
 
 /// Words of the largest node.
 pub(crate) fn words_max<K: TreeKey, V: Field>(pairs: usize, records: usize) -> usize {
-    let leaf = pairs.saturating_mul(K::WORDS + V::WORDS).saturating_add(records * record_words::<K, V>());
+    let leaf = pairs.saturating_mul(K::WORDS + V::WORDS);
+    let leaf = leaf.saturating_add(records.saturating_mul(record_words::<K, V>()));
     let inner = pairs.saturating_mul(K::WORDS + 1);
     header::<K>().saturating_add(leaf.max(inner))
 }
@@ -149,6 +150,12 @@ impl<W: Words, K: TreeKey, V: Field> Page<W, K, V> {
         (self.shape() & HAS_HIGH != 0).then(|| self.key_from(LOW + K::WORDS))
     }
 
+    /// Whether it is the node of this level with this key.
+    #[inline]
+    pub(crate) fn has(self, level: u8, key: &K) -> bool {
+        !self.is_tombstone() && self.level() == level && self.low() <= *key && !self.is_before(key)
+    }
+
     /// Whether the key is beyond its fence, to the right.
     #[inline]
     pub(crate) fn is_before(self, key: &K) -> bool {
@@ -233,6 +240,25 @@ impl<W: Words, K: TreeKey, V: Field> Page<W, K, V> {
         }
         let at = self.lower_bound(key);
         (at < self.count() && self.key(at) == *key).then(|| self.value(at))
+    }
+
+    /// How many pairs there are, if surely or perhaps not more than so many: otherwise it is not counted.
+    pub(crate) fn live_up_to(self, max: usize) -> Option<usize> {
+        let (first, len, records) = (self.log_from(), record_words::<K, V>(), self.records());
+        let is_deleted = |record: usize| self.words.at(first + record * len) & 1 != 0;
+        let deletions = (0..records).filter(|record| is_deleted(*record)).count();
+        if self.count() > max + deletions {
+            return None;
+        }
+        let key = |record: usize| self.key_from(first + record * len + 1);
+        let mut live = self.count();
+        // The last record of each key.
+        for record in (0..records).filter(|record| (record + 1..records).all(|later| key(later) != key(*record))) {
+            let at = self.lower_bound(&key(record));
+            let is_in_base = at < self.count() && self.key(at) == key(record);
+            live = live + usize::from(!is_deleted(record)) - usize::from(is_in_base);
+        }
+        Some(live)
     }
 
     /// All pairs of this version, in order.
@@ -363,6 +389,7 @@ mod tests {
             assert!(pairs.iter().all(|(key, value)| page.get(key, version) == Some(*value)));
             pairs
         };
+        assert_eq!([1, 2, 9].map(|max| page.live_up_to(max)), [None, Some(4), Some(4)]);
         assert_eq!(all(7), pairs);
         assert_eq!(all(9), [(10, 1), (15, 15), (20, 22), (30, 3)]);
         assert_eq!(all(10), [(10, 1), (15, 15), (30, 3)]);

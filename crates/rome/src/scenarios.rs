@@ -1,6 +1,7 @@
 //! Scenarios for the model checker.
 
 mod histories;
+mod moving;
 mod objects;
 mod reuse;
 mod store;
@@ -25,7 +26,10 @@ use crate::{Partition, RomeTree, TreeOptions, TreeReader};
 /// assert!(scenarios.iter().any(|scenario| scenario.name() == "rome/split"));
 /// ```
 pub fn all() -> Vec<Scenario> {
-    with_slow([objects::scenarios(), trees::scenarios(), reuse::scenarios(), store::scenarios()].concat())
+    with_slow(
+        [objects::scenarios(), trees::scenarios(), reuse::scenarios(), store::scenarios(), moving::scenarios()]
+            .concat(),
+    )
 }
 
 const OWNER: NodeId = NodeId(0);
@@ -72,6 +76,7 @@ fn change(
         MapCall::Get(key) => MapAnswer::Value(partition.get(&key)),
         MapCall::MultiGet(keys) => MapAnswer::Values(partition.multi_get(&keys)),
         MapCall::First => MapAnswer::Pairs(Vec::from_iter(partition.first(ep)?)),
+        MapCall::Last => MapAnswer::Pairs(Vec::from_iter(partition.last(ep)?)),
         MapCall::Range(from, to, false) => MapAnswer::Pairs(partition.range(ep, from..to, usize::MAX)?),
         MapCall::Range(from, to, true) => MapAnswer::Pairs(partition.range_back(ep, from..to, usize::MAX)?),
     };
@@ -92,6 +97,7 @@ fn read(
         MapCall::Get(key) => MapAnswer::Value(ep.block_on(reader.get(ep, &key))?),
         MapCall::MultiGet(keys) => MapAnswer::Values(ep.block_on(reader.multi_get(ep, &keys))?),
         MapCall::First => MapAnswer::Pairs(Vec::from_iter(ep.block_on(reader.first(ep))?)),
+        MapCall::Last => MapAnswer::Pairs(Vec::from_iter(ep.block_on(reader.last(ep))?)),
         MapCall::Range(from, to, false) => MapAnswer::Pairs(ep.block_on(reader.range(ep, from..to, usize::MAX))?),
         MapCall::Range(from, to, true) => MapAnswer::Pairs(ep.block_on(reader.range_back(ep, from..to, usize::MAX))?),
         other => panic!("{other:?} is for the owner"),

@@ -1,29 +1,34 @@
 //! The store: an ordered map over the memories of several nodes.
 
 mod instant;
+mod moving;
 mod options;
+mod place;
 mod scan;
 mod thread;
 mod updates;
 
 use core::fmt;
 use core::ops::{Bound, RangeBounds};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use farfield_core::toolkit::{ErrorContext, Object, ObjectBuilder, Participants, Regions};
 use farfield_core::{Error, ErrorKind, Node, Result};
-use farfield_fabric::{GroupKey, LocalMutex, NodeId, Region, RemotePtr};
-use farfield_rpc::{Client, EffectUnknown, NoReply, RpcOptions, Server};
+use farfield_fabric::{GroupKey, LocalMutex, NodeId, Region, Word};
+use farfield_rpc::{Client, Effect, RpcOptions, Server, effect_of};
 
+use self::moving::Pending;
 pub use self::options::RomeKvOptions;
+use self::place::Place;
 pub use self::scan::RomeKvScan;
 pub use self::thread::RomeKvThread;
 pub use self::updates::RomeKvUpdate;
-use self::updates::{Reply, Request, Serving, Shared};
+use self::updates::{Incoming, Reply, Request, Served, Serving, Shared};
 use crate::errors::{MemoryFull, RangeUnavailable, SnapshotExpired};
 use crate::field::{Field, TreeKey};
-use crate::gate::{GATE_BYTES, Gate, remote_gate};
-use crate::tree::{Access, RomeTree};
+use crate::gate::{GATE_BYTES, Gate};
+use crate::tree::RomeTree;
 
 type Calls<K, V> = Client<Request<K, V>, Reply<V>>;
 
@@ -70,15 +75,23 @@ impl<K: TreeKey, V: Field> fmt::Debug for RomeKv<K, V> {
 struct Parts<K: TreeKey, V: Field> {
     object: Object,
     options: RomeKvOptions<K>,
-    /// By partition.
-    owners: Vec<NodeId>,
-    trees: Vec<RomeTree<K, V>>,
-    gates: Vec<GateAt>,
+    /// The gates of this node, one for each partition, and beside them where that is.
+    gates: Region,
+    /// By partition: where it is, as far as this node knows.
+    places: Vec<LocalMutex<Place<K, V>>>,
+    /// By partition: 1 while a thread changes that.
+    changing: Vec<Word>,
+    /// By partition: a copy of it that this node has, if the old owner has not answered.
+    pending: Vec<LocalMutex<Option<Pending<K, V>>>>,
     /// One for each other owner.
-    clients: Vec<Calls<K, V>>,
-    /// If this node has partitions. Closed first, with the last handle.
+    clients: LocalMutex<BTreeMap<NodeId, Arc<Calls<K, V>>>>,
+    /// 1 while a thread opens one.
+    opening: Word,
+    calls: RpcOptions,
+    /// For the partitions that this node has, or takes. Closed first, with the last handle.
     server: Option<Server<Request<K, V>, Reply<V>>>,
     serving: Shared<K, V>,
+    incoming: Incoming<K, V>,
     /// A key, for errors.
     text: fn(&K) -> String,
 }
@@ -88,12 +101,6 @@ impl<K: TreeKey, V: Field> Drop for Parts<K, V> {
         self.server = None;
         drop(self.serving.lock().take());
     }
-}
-
-/// The gate of a partition.
-enum GateAt {
-    Here(Gate),
-    There(RemotePtr<u64>),
 }
 
 impl<K: TreeKey + fmt::Debug, V: Field> RomeKv<K, V> {
@@ -115,68 +122,77 @@ impl<K: TreeKey + fmt::Debug, V: Field> RomeKv<K, V> {
         let me = node.id();
         let owners: Vec<NodeId> =
             (0..options.partitions()).map(|partition| members.at(partition % members.count())).collect();
-        let (gates, object) = open_gates(node, path, &options, &members, &owners)?;
-        let (mut trees, mut gates_at) = (Vec::new(), Vec::new());
+        let (gates, object) = open_gates(node, path, &options, &members)?;
+        let (mut places, mut served) = (Vec::new(), Vec::new());
         // The store's object keeps the node in its session. The trees must not: the service thread has a part in them.
         let of_service = node.for_service();
-        for (partition, owner) in owners.iter().copied().enumerate() {
-            let mut tree = RomeTree::open(&of_service, &format!("{path}/{partition}"), owner, options.tree)?;
-            let number = partition / members.count();
-            gates_at.push(if owner == me {
+        for (number, owner) in owners.iter().copied().enumerate() {
+            let mut tree = RomeTree::open(&of_service, &format!("{path}/{number}"), owner, options.tree)?;
+            if owner == me {
                 let gate = Gate::new(&gates, number, options.hold);
                 tree.set_gate(gate.clone());
-                GateAt::Here(gate)
-            } else {
-                GateAt::There(remote_gate(object.remote(owner, "gates")?, number))
-            });
-            trees.push(tree);
+                served.push(Served { number, epoch: 0, partition: tree.partition()?, gate });
+            }
+            places.push(LocalMutex::new(Place { epoch: 0, tree }));
         }
         let calls = RpcOptions { window: options.window, batch_max: options.batch_max, ..RpcOptions::default() };
-        let calls_of = |owner: NodeId| format!("{path}/updates-{}", owner.0);
-        let serving = Shared::<K, V>::new(LocalMutex::new(None));
+        let (serving, incoming) = (Shared::<K, V>::new(LocalMutex::new(None)), Incoming::<K, V>::default());
         let mut server = None;
-        if owners.contains(&me) && members.count() > 1 {
-            let own = gates_at.iter().enumerate().filter_map(|(partition, gate)| match gate {
-                GateAt::Here(gate) => Some((partition, &trees[partition], gate.clone())),
-                GateAt::There(_) => None,
-            });
-            *serving.lock() = Some(Serving::new(node, own).of(path)?);
+        if members.count() > 1 {
+            *serving.lock() = Some(Serving::new(node, served, &incoming, &gates, options.tree.lease).of(path)?);
             let taken = Arc::clone(&serving);
-            let handle = move |_, request: Request<K, V>| {
+            let handle = move |client, request: Request<K, V>| {
                 // It is not locked meanwhile: a change may wait for another thread.
                 let Some(mut serving) = taken.lock().take() else { return Reply::Refused };
-                let reply = serving.handle(&request);
+                let reply = serving.handle(client, &request);
                 *taken.lock() = Some(serving);
                 reply
             };
-            server = Some(Server::open_on_service(node, &calls_of(me), calls, handle)?);
+            server = Some(Server::open_on_service(node, &updates_of(path, me), calls, handle)?);
         }
-        let others = owners.iter().copied().take(members.count()).filter(|owner| *owner != me);
-        let clients = others.map(|owner| Client::open(node, &calls_of(owner), owner, calls)).collect::<Result<_>>()?;
-        let (gates, text) = (gates_at, |key: &K| format!("{key:?}"));
-        let parts = Parts { object, options, owners, trees, gates, clients, server, serving, text };
-        Ok(RomeKv { parts: Arc::new(parts) })
+        let words = || (0..owners.len()).map(|_| Word::new(0)).collect();
+        let parts = Parts {
+            object,
+            gates,
+            places,
+            changing: words(),
+            pending: owners.iter().map(|_| LocalMutex::default()).collect(),
+            clients: LocalMutex::default(),
+            opening: Word::new(0),
+            calls,
+            server,
+            serving,
+            incoming,
+            text: |key: &K| format!("{key:?}"),
+            options,
+        };
+        let store = RomeKv { parts: Arc::new(parts) };
+        for owner in owners.iter().copied().take(members.count()).filter(|owner| *owner != me) {
+            store.client_of(owner)?;
+        }
+        Ok(store)
     }
 }
 
-/// The memory of the gates of this node's partitions, and the object with those of all.
+/// The path of the calls of an owner.
+fn updates_of(path: &str, owner: NodeId) -> String {
+    format!("{path}/updates-{}", owner.0)
+}
+
+/// The memory of this node's gates, and the object with those of all.
 fn open_gates<K: TreeKey>(
     node: &Node,
     path: &str,
     options: &RomeKvOptions<K>,
     members: &Participants,
-    owners: &[NodeId],
 ) -> Result<(Region, Object)> {
-    let mut regions = Regions::new(node);
-    let owned = |of: NodeId| owners.iter().filter(|owner| **owner == of).count().max(1) * GATE_BYTES;
-    let gates = regions.alloc("gates", GroupKey::SIGNAL, owned(node.id())).of(path)?;
-    let bytes: Vec<(NodeId, u64)> = members.iter().map(|node| (node, owned(node) as u64)).collect();
-    let needs = move |peer| bytes.iter().filter(|of| of.0 == peer).map(|of| ("gates".to_string(), of.1)).collect();
+    let (mut regions, bytes) = (Regions::new(node), options.partitions() * GATE_BYTES);
+    let gates = regions.alloc("gates", GroupKey::SIGNAL, bytes).of(path)?;
     let object = ObjectBuilder::new(node, path, "RomeKv")
         .layout(&options.described())
         .participants(members.iter())
         .regions(regions)
-        .require_regions(needs)
+        .require_regions(move |_| vec![("gates".to_string(), bytes as u64)])
         .open()?;
     Ok((gates, object))
 }
@@ -195,11 +211,7 @@ impl<K: TreeKey, V: Field> RomeKv<K, V> {
     /// # Errors
     /// All seats of this node are taken ([`TreeOptions::seats`](crate::TreeOptions::seats)).
     pub fn thread(&self) -> Result<RomeKvThread<K, V>> {
-        let me = self.parts.object.node().id();
-        let access = |tree: &RomeTree<K, V>| {
-            Ok(if tree.owner() == me { Access::Here(tree.partition()?) } else { Access::There(tree.reader()?) })
-        };
-        let trees = self.parts.trees.iter().map(access).collect::<Result<_>>()?;
+        let trees = (0..self.partitions()).map(|partition| self.at(partition)).collect::<Result<_>>()?;
         Ok(RomeKvThread::new(self.clone(), trees))
     }
 
@@ -213,7 +225,7 @@ impl<K: TreeKey, V: Field> RomeKv<K, V> {
     /// # Ok::<(), farfield::Error>(())
     /// ```
     pub fn partitions(&self) -> usize {
-        self.parts.trees.len()
+        self.parts.places.len()
     }
 
     /// The partition of a key.
@@ -230,7 +242,7 @@ impl<K: TreeKey, V: Field> RomeKv<K, V> {
         self.parts.options.boundaries.partition_point(|boundary| boundary <= key)
     }
 
-    /// The node in whose memory a partition is.
+    /// The node in whose memory a partition is, as far as this one knows: a call that finds it moved learns where.
     ///
     /// ```
     /// # use farfield_rome::{RomeKv, RomeKvOptions};
@@ -243,7 +255,7 @@ impl<K: TreeKey, V: Field> RomeKv<K, V> {
     /// # Panics
     /// There is no such partition.
     pub fn owner_of(&self, partition: usize) -> NodeId {
-        self.parts.owners[partition]
+        self.parts.places[partition].lock().tree.owner()
     }
 
     /// The keys of a partition: from the first one on, before the second one.
@@ -284,36 +296,21 @@ impl<K: TreeKey, V: Field> RomeKv<K, V> {
         self.parts.object.path()
     }
 
-    fn is_own(&self, partition: usize) -> bool {
-        matches!(self.parts.gates[partition], GateAt::Here(_))
-    }
-
-    /// Where updates of a partition of another node go.
-    fn client(&self, partition: usize) -> Result<&Calls<K, V>> {
-        let owner = self.parts.owners[partition];
-        self.parts.clients.iter().find(|client| client.server() == owner).ok_or_else(|| {
-            let why = format!("this node has no client of {owner}");
-            Error::from(ErrorKind::Config { why }).of(self.path())
-        })
-    }
-
     /// An error of an operation on a partition of another node: it names the keys, unless it is no matter of the owner.
-    fn lost(&self, partition: usize, error: Error) -> Error {
+    fn lost(&self, partition: usize, owner: NodeId, error: Error) -> Error {
         let is_other = error.custom_ref::<MemoryFull>().is_some()
             || error.custom_ref::<SnapshotExpired>().is_some()
             || error.custom_ref::<RangeUnavailable>().is_some()
             || matches!(error.kind(), ErrorKind::Config { .. } | ErrorKind::Corrupt { .. });
-        if is_other || self.is_own(partition) {
+        if is_other || owner == self.parts.object.node().id() {
             return error;
         }
-        let owner = self.parts.owners[partition];
         let text = |key: K| (self.parts.text)(&key);
         let range = match self.range_of(partition) {
             (first, Some(next)) => format!("from {} to before {}", text(first), text(next)),
             (first, None) => format!("from {} on", text(first)),
         };
-        let may_have_happened =
-            error.custom_ref::<EffectUnknown>().is_some() || error.custom_ref::<NoReply>().is_some();
+        let may_have_happened = effect_of(&error) != Effect::None;
         let lost = RangeUnavailable { partition, owner, range, may_have_happened, because: error };
         Error::custom(lost).about(owner).of(self.path())
     }

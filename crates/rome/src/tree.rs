@@ -4,6 +4,7 @@ mod access;
 mod bulk;
 mod change;
 mod fetch;
+mod later;
 mod reader;
 mod restructure;
 mod scan;
@@ -16,6 +17,7 @@ use farfield_core::{Endpoint, Node, Result};
 use farfield_fabric::{NodeId, Word};
 
 pub(crate) use self::access::Access;
+use self::later::Later;
 pub use self::reader::TreeReader;
 pub(crate) use self::scan::{Cursor, WINDOW_MAX};
 pub use self::scan::{LocalScan, Scan};
@@ -53,12 +55,14 @@ pub(crate) const ROOT: u32 = 0;
 pub struct RomeTree<K, V> {
     pub(crate) opened: Arc<Opened>,
     pub(crate) options: TreeOptions,
-    kind: PhantomData<fn() -> (K, V)>,
+    later: Arc<Later<K>>,
+    kind: PhantomData<fn() -> V>,
 }
 
 impl<K, V> Clone for RomeTree<K, V> {
     fn clone(&self) -> Self {
-        RomeTree { opened: Arc::clone(&self.opened), options: self.options, kind: PhantomData }
+        let (opened, later) = (Arc::clone(&self.opened), Arc::clone(&self.later));
+        RomeTree { opened, options: self.options, later, kind: PhantomData }
     }
 }
 
@@ -84,12 +88,17 @@ impl<K: TreeKey, V: Field> RomeTree<K, V> {
         };
         let plan = Plan { owner, shape, seats: options.seats, lease: options.lease };
         let opened = Arc::new(open(node, path, "RomeTree", plan, &layout, first)?);
-        Ok(RomeTree { opened, options, kind: PhantomData })
+        Ok(RomeTree { opened, options, later: Arc::new(Later::new()), kind: PhantomData })
     }
 
     /// Changes wait at this gate. The tree was opened just now: no thread has a part in it.
     pub(crate) fn set_gate(&mut self, gate: Gate) {
         Arc::get_mut(&mut self.opened).expect("this is the only handle").set_gate(gate);
+    }
+
+    /// The gate, on its owner.
+    pub(crate) fn gate(&self) -> Option<Gate> {
+        self.opened.arena().ok()?.gate()
     }
 
     /// The node in whose memory it is.
@@ -138,9 +147,8 @@ impl<K: TreeKey, V: Field> RomeTree<K, V> {
     pub fn partition(&self) -> Result<Partition<K, V>> {
         self.opened.arena()?;
         let seat = self.opened.seat()?;
-        let stash = Stash { blocks: Vec::new(), slots: Vec::new() };
         let tree = self.clone();
-        Ok(Partition { tree, seat, stash, unlinked: Vec::new(), words: Vec::new(), pairs: Vec::new() })
+        Ok(Partition { tree, seat, stash: Stash::default(), words: Vec::new(), pairs: Vec::new() })
     }
 
     /// The part of one thread of any node that reads by operations.
@@ -197,8 +205,6 @@ pub struct Partition<K, V> {
     pub(crate) tree: RomeTree<K, V>,
     seat: Seat,
     stash: Stash,
-    /// Splits that the level above does not know: the level, the separator and the slot of the right part.
-    unlinked: Vec<(u8, K, u32)>,
     words: Vec<u64>,
     pairs: Vec<(K, V)>,
 }
@@ -386,6 +392,11 @@ impl<K: TreeKey, V: Field> Partition<K, V> {
     pub fn change(&mut self, ep: &Endpoint, key: &K, decide: impl FnMut(Option<V>) -> Change<V>) -> Result<Option<V>> {
         self.change_with(ep, key, decide).of(self.tree.opened.object.path())
     }
+}
+
+/// How many leaves to read at a time for so many pairs. Most of them have as many as half a base.
+pub(crate) fn leaves_of(limit: usize, pairs_max: usize) -> usize {
+    limit.div_ceil(pairs_max / 2 + 1).min(WINDOW_MAX)
 }
 
 /// What happens to a key.

@@ -37,6 +37,10 @@ fn calls_are_linearizable(scene: &Scene) {
             let (from, to) = (rng.next() % KEYS, rng.next() % KEYS);
             let written = u64::from(client) << 32 | call;
             let (kind, called) = (rng.next() % 10, tick());
+            if call % 32 == 16 {
+                // Its partition is moved to this node, while the others go on.
+                ep.block_on(thread.take_partition(ep, (from / 6) as usize)).unwrap();
+            }
             match kind {
                 0 => {
                     let value = ep.block_on(thread.get(ep, &from)).unwrap();

@@ -45,6 +45,7 @@ pub(super) enum MapCall {
     Get(u64),
     MultiGet(Vec<u64>),
     First,
+    Last,
     /// From a key on, before a key, and whether backward.
     Range(u64, u64, bool),
 }
@@ -85,6 +86,9 @@ impl Model for MapModel {
             MapCall::MultiGet(keys) => MapAnswer::Values(keys.iter().map(|key| state.get(key).copied()).collect()),
             MapCall::First => {
                 MapAnswer::Pairs(state.first_key_value().map(|pair| (*pair.0, *pair.1)).into_iter().collect())
+            }
+            MapCall::Last => {
+                MapAnswer::Pairs(state.last_key_value().map(|pair| (*pair.0, *pair.1)).into_iter().collect())
             }
             MapCall::Range(from, to, is_backward) => {
                 let pairs = state.range(from..to).map(|(key, value)| (*key, *value));

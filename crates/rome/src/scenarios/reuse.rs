@@ -1,5 +1,6 @@
 //! Memory that is used again, beside readers.
 
+use core::time::Duration;
 use std::rc::Rc;
 
 use farfield_check::parts::{Excuse, unless_faults};
@@ -11,7 +12,7 @@ use farfield_fabric::{Instant, NodeId};
 use super::histories::MapCall::{Delete, First, Get, Put, Range};
 use super::histories::{MapAnswer, MapModel};
 use super::{OWNER, Opened, Tree, before, changes, open, read, reads, tiny};
-use crate::SnapshotExpired;
+use crate::{MemoryFull, SnapshotExpired, TreeOptions};
 
 pub(super) fn scenarios() -> Vec<Scenario> {
     vec![
@@ -22,6 +23,10 @@ pub(super) fn scenarios() -> Vec<Scenario> {
         comes(),
         reader_dies(),
         reader_stops(),
+        full(),
+        window(),
+        buried(),
+        impatient(),
     ]
 }
 
@@ -145,4 +150,93 @@ fn reader_stops() -> Scenario {
         Ok(())
     })
     .faults(Faults::new().pauses(1).of([1]))
+}
+
+/// A scan holds all memory. Splits that have happened are not linked, and nodes with few pairs are not merged, as there is none for that.
+fn full() -> Scenario {
+    let about = "a change that has happened does not wait for memory";
+    Scenario::new("rome/full", about, 2, |cluster| {
+        let opened = open(cluster, TreeOptions { lease: Duration::from_secs(1), ..tiny(14) })?;
+        before(cluster, &opened, &[1, 2, 3, 4, 5, 6].map(|key| Put(key, key)))?;
+        let (timeout, mut partition) = (Duration::from_millis(5), opened.trees[0].partition()?);
+        cluster.thread(0, "changes", move |ep| {
+            ep.set_timeout(timeout);
+            for round in 0..24 {
+                let start = ep.now();
+                let key = 7 + round / 2;
+                let changed = if round % 2 == 0 {
+                    partition.put(ep, key, key).map(drop)
+                } else {
+                    partition.delete(ep, &(key - 6)).map(drop)
+                };
+                match changed {
+                    Ok(()) => assert!(ep.now().since(start) < timeout, "change {round} has waited"),
+                    Err(error) => assert!(error.custom_ref::<MemoryFull>().is_some(), "{error}"),
+                }
+            }
+            Ok(())
+        });
+        let mut reader = opened.trees[1].reader()?;
+        cluster.thread(1, "scans", move |ep| {
+            let scan = ep.block_on(reader.scan(ep, ..))?;
+            let _ = ep.block_on(ep.wait_until(ep.now() + 40 * timeout, || None::<()>));
+            drop(scan);
+            Ok(())
+        });
+        Ok(())
+    })
+}
+
+/// A queue: each key is greater than those before, and the least one goes. There are fewer blocks than leaves that have been.
+fn window() -> Scenario {
+    Scenario::new("rome/window", "a leaf that gets no more keys is merged when it has none", 2, |cluster| {
+        // A split leaves ten or eleven pairs. The sixth deletion rewrites the leaf, which has no few pairs then, and the log has room for the rest.
+        let opened = open(cluster, TreeOptions { pairs: 11, records: 5, ..tiny(13) })?;
+        let first: Vec<_> = (1..=15).map(|key| Put(key, key)).collect();
+        before(cluster, &opened, &first)?;
+        let slides = (16..160).flat_map(|key| [Put(key, key), Delete(key - 15)]).collect();
+        changes(cluster, &opened, 1, slides)?;
+        reads(cluster, &opened, 1, GETS_MAX, vec![First, Range(0, 999, false), First])
+    })
+    .kills(&["rome-leaf-stays", "rome-tombstone-stays"])
+}
+
+/// A reader that remembers nodes comes to one that was merged. Its slot is free by then, and so is its tombstone's block soon.
+fn buried() -> Scenario {
+    Scenario::new("rome/buried", "a tombstone stays until no reader can come to it", 2, |cluster| {
+        let opened = open(cluster, tiny(10))?;
+        before(cluster, &opened, &[1, 2, 3, 4, 5, 6, 7, 8, 9, 10].map(|key| Put(key, key)))?;
+        let shrinks = vec![Delete(1), Delete(2), Delete(3), Delete(5), Delete(6), Delete(7)];
+        let goes_on = (0..30).map(|round| Put(4 + 6 * (round % 2), 10 + round));
+        changes(cluster, &opened, 1, shrinks.into_iter().chain(goes_on).collect())?;
+        // What is remembered of the root leads to the last leaf, which stays, and to the second one, which does not.
+        reads(cluster, &opened, 1, GETS_MAX, vec![Get(8), Get(9), Get(8), Get(9), Get(8)])
+    })
+}
+
+/// The service thread of an owner says that its node lives. It does not wait for the seats of a reader that may be dead.
+fn impatient() -> Scenario {
+    let about = "a thread that cannot wait is back soon, also if a reader is dead";
+    Scenario::new("rome/impatient", about, 2, |cluster| {
+        let opened = open(cluster, tiny(10))?;
+        before(cluster, &opened, &[1, 2, 3, 4, 5, 6].map(|key| Put(key, key)))?;
+        let mut partition = opened.trees[0].partition()?;
+        cluster.thread(0, "changes", move |ep| {
+            ep.set_timeout(Duration::ZERO);
+            for round in 0..12 {
+                let start = ep.now();
+                if let Err(error) = partition.put(ep, 1 + round % 6, round) {
+                    assert!(error.custom_ref::<MemoryFull>().is_some(), "{error}");
+                }
+                // Faults are the reader's.
+                let took = ep.now().since(start);
+                assert!(took <= Duration::from_millis(1), "change {round} took {took:?}");
+            }
+            Ok(())
+        });
+        let mut reader = opened.trees[1].reader()?;
+        cluster.thread(1, "scans", move |ep| unless_faults(ep.block_on(reader.range(ep, .., 9))).map(drop));
+        Ok(())
+    })
+    .faults(Faults::new().crashes(1).stalls(1).of([1]))
 }

@@ -4,9 +4,10 @@ use core::time::Duration;
 use std::rc::Rc;
 
 use farfield_check::parts::Excuse;
-use farfield_check::{Cluster, Faults, Scenario, crashed};
+use farfield_check::{Cluster, Faults, Scenario, crashed, was_paused};
 use farfield_core::history::Recorder;
 use farfield_core::{Endpoint, Error, Result};
+use farfield_rpc::{Client, RpcOptions, Server};
 
 use super::histories::MapCall::{self, Delete, Get, Insert, MultiGet, Put, Range};
 use super::histories::{MapAnswer, MapModel};
@@ -20,6 +21,8 @@ pub(super) fn scenarios() -> Vec<Scenario> {
         instant(),
         own_instant(),
         looks(),
+        ends(),
+        service(),
         full(),
         owner_dies(),
         holder_dies(),
@@ -31,16 +34,16 @@ pub(super) fn scenarios() -> Vec<Scenario> {
 }
 
 /// A store with two partitions, of nodes 0 and 1, that all nodes have opened; and the history of its calls.
-struct Store {
-    stores: Vec<RomeKv<u64, u64>>,
-    calls: Rc<Recorder<MapModel>>,
+pub(super) struct Store {
+    pub(super) stores: Vec<RomeKv<u64, u64>>,
+    pub(super) calls: Rc<Recorder<MapModel>>,
 }
 
 /// The first key of the second partition.
 const BOUNDARY: u64 = 5;
-const HOLD: Duration = Duration::from_micros(200);
+pub(super) const HOLD: Duration = Duration::from_micros(200);
 
-fn open(cluster: &Cluster, blocks: usize, hold: Duration) -> Result<Store> {
+pub(super) fn open(cluster: &Cluster, blocks: usize, hold: Duration) -> Result<Store> {
     let stores = cluster.on_each(move |node| {
         let mut options = RomeKvOptions::new([BOUNDARY]);
         (options.tree, options.hold, options.window, options.batch_max) = (tiny(blocks), hold, 2, 2);
@@ -68,7 +71,8 @@ fn answer(thread: &mut Thread, ep: &Endpoint, call: &MapCall) -> Result<MapAnswe
             Get(key) => MapAnswer::Value(thread.get(ep, &key).await?),
             // Of one partition.
             MultiGet(ref keys) => MapAnswer::Values(thread.multi_get(ep, keys).await?),
-            MapCall::First => panic!("it is not linearizable"),
+            MapCall::First => MapAnswer::Pairs(Vec::from_iter(thread.first(ep).await?)),
+            MapCall::Last => MapAnswer::Pairs(Vec::from_iter(thread.last(ep).await?)),
             Range(from, to, false) => {
                 MapAnswer::Pairs(thread.scan_at_one_instant(ep, from..to).await?.collect(ep, usize::MAX).await?)
             }
@@ -80,7 +84,13 @@ fn answer(thread: &mut Thread, ep: &Endpoint, call: &MapCall) -> Result<MapAnswe
 }
 
 /// Makes a call. Whether it has an answer; else the error, which says truly whether it may have happened.
-fn call(client: usize, thread: &mut Thread, calls: &Recorder<MapModel>, ep: &Endpoint, call: &MapCall) -> Result<()> {
+pub(super) fn call(
+    client: usize,
+    thread: &mut Thread,
+    calls: &Recorder<MapModel>,
+    ep: &Endpoint,
+    call: &MapCall,
+) -> Result<()> {
     let at = calls.begin(client, call.clone());
     match answer(thread, ep, call) {
         Ok(answer) => calls.end(at, answer),
@@ -101,14 +111,20 @@ fn may_have_happened(error: &Error) -> bool {
 }
 
 /// A thread that makes these calls.
-fn calls(cluster: &Cluster, store: &Store, node: usize, client: usize, list: Vec<MapCall>) -> Result<()> {
+pub(super) fn calls(cluster: &Cluster, store: &Store, node: usize, client: usize, list: Vec<MapCall>) -> Result<()> {
     let (mut thread, calls) = (store.stores[node].thread()?, Rc::clone(&store.calls));
     cluster.thread(node, "calls", move |ep| list.iter().try_for_each(|it| call(client, &mut thread, &calls, ep, it)));
     Ok(())
 }
 
 /// The same beside faults: it ends with the first call that these prevent.
-fn calls_beside_faults(cluster: &Cluster, store: &Store, node: usize, client: usize, list: Vec<MapCall>) -> Result<()> {
+pub(super) fn calls_beside_faults(
+    cluster: &Cluster,
+    store: &Store,
+    node: usize,
+    client: usize,
+    list: Vec<MapCall>,
+) -> Result<()> {
     let (mut thread, calls) = (store.stores[node].thread()?, Rc::clone(&store.calls));
     cluster.thread(node, "calls", move |ep| {
         for it in &list {
@@ -130,7 +146,7 @@ fn calls_beside_faults(cluster: &Cluster, store: &Store, node: usize, client: us
 }
 
 /// Calls before the threads begin.
-fn before(cluster: &Cluster, store: &Store, list: &[MapCall]) -> Result<()> {
+pub(super) fn before(cluster: &Cluster, store: &Store, list: &[MapCall]) -> Result<()> {
     for (node, kv) in store.stores.iter().enumerate().take(2) {
         let (mut thread, ep) = (kv.thread()?, cluster.node(node).endpoint()?);
         for it in list.iter().filter(|it| matches!(it, Put(key, _) if kv.partition_of(key) == node)) {
@@ -186,7 +202,7 @@ fn own_instant() -> Scenario {
 fn looks() -> Scenario {
     let about = "writers make a scan of two partitions look again a few times only";
     Scenario::new("rome/kv-looks", about, 3, |cluster| {
-        let store = open(cluster, 40, Duration::from_secs(1))?;
+        let store = open(cluster, 40, Duration::from_millis(100))?;
         for node in 0..2 {
             let key = 1 + node as u64 * BOUNDARY;
             calls(cluster, &store, node, 1 + node, (0..10).map(|value| Put(key, value)).collect())?;
@@ -207,6 +223,49 @@ fn looks() -> Scenario {
         Ok(())
     })
     .kills(&["rome-kv-gate-ignored"])
+}
+
+/// One key goes and another one comes: at no moment is the one that is found without the other the first.
+fn ends() -> Scenario {
+    let about = "the first and the last pair of all partitions are of one moment";
+    Scenario::new("rome/kv-ends", about, 3, |cluster| {
+        let store = open(cluster, 24, HOLD)?;
+        before(cluster, &store, &[Put(6, 6), Put(8, 8)])?;
+        calls(cluster, &store, 0, 1, vec![Put(1, 1), Delete(6), Delete(1), Delete(8), Put(2, 2), Delete(2)])?;
+        calls(cluster, &store, 2, 2, vec![MapCall::First, MapCall::First, MapCall::Last, MapCall::Last])
+    })
+    .kills(&["rome-kv-first-of-each"])
+}
+
+/// What another server of the owner's service thread takes to answer, while a reader that has closed the gates is dead.
+fn service() -> Scenario {
+    let about = "the service thread does not wait at a gate that is closed while it makes an update";
+    Scenario::new("rome/kv-service", about, 3, |cluster| {
+        let store = open(cluster, 40, Duration::from_millis(100))?;
+        let (options, owner) = (RpcOptions { window: 1, ..RpcOptions::default() }, cluster.node(0).id());
+        let server = Server::<u64, u64>::open_on_service(&cluster.node(0), "echo", options, |_, request| request)?;
+        let client = Client::<u64, u64>::open(&cluster.node(1), "echo", owner, options)?;
+        cluster.at_end(move || {
+            drop(server);
+            Ok(())
+        });
+        // Thread 1 of the owner may be at the gate, too, with an earlier change.
+        calls(cluster, &store, 0, 1, vec![Put(1, 0), Put(1, 1)])?;
+        calls(cluster, &store, 1, 2, vec![Put(2, 0), Put(2, 1)])?;
+        calls_beside_faults(cluster, &store, 2, 3, vec![Range(0, 9, false)])?;
+        cluster.thread(1, "asks", move |ep| {
+            for request in 0..3 {
+                let start = ep.now();
+                assert_eq!(ep.block_on(client.call(ep, &request))?, request);
+                let waited = ep.now().since(start);
+                assert!(waited < Duration::from_millis(50) || was_paused(), "{waited:?}");
+            }
+            Ok(())
+        });
+        Ok(())
+    })
+    .faults(Faults::new().crashes(1).of([2]))
+    .kills(&["rome-kv-service-waits"])
 }
 
 /// The owner has hardly more blocks than are in use, and a reader.

@@ -17,40 +17,33 @@ use farfield_core::toolkit::ErrorContext;
 use farfield_core::{Endpoint, Error, Result};
 use farfield_fabric::Instant;
 
-use super::{GateAt, RomeKv, RomeKvScan, RomeKvThread};
+use super::place::{At, GateAt};
+use super::{RomeKv, RomeKvScan, RomeKvThread};
 use crate::errors::{NotOneInstant, SnapshotExpired};
 use crate::field::{Field, TreeKey};
 use crate::object::late_since;
-use crate::tree::Access;
 
-/// How often versions are compared before the gates are closed, and how often in all.
+/// How often versions are read before the gates are closed.
 const OPEN_LOOKS: usize = 2;
-const LOOKS_MAX: usize = 32;
 
-/// The pause before the versions are compared again: the writers of one of them may wait for a core.
-const PAUSE: [Duration; 2] = [Duration::from_micros(10), Duration::from_millis(1)];
+/// How often the versions of so many partitions are read at most.
+///
+/// When its gate is closed, one thread of a partition may be past it, and the service thread: their changes make two looks at most differ, which may
+/// be others in each partition. So the look after these agrees with the one before, unless a wait at a gate is over: there is as much room again for that.
+const fn looks_max(partitions: usize) -> usize {
+    16 + 4 * partitions
+}
 
-/// The version of one partition, announced.
-pub(super) async fn begin<K: TreeKey, V: Field>(tree: &mut Access<K, V>, ep: &Endpoint) -> Result<u64> {
-    let start = ep.now();
-    loop {
-        tree.announce(ep);
-        let look = tree.look(ep);
-        match tree.see(ep, look).await {
-            Ok(version) => {
-                tree.pin(version);
-                return Ok(version);
-            }
-            Err(error) => {
-                tree.end();
-                again(ep, start, error)?;
-            }
-        }
-    }
+/// The pause before the versions are read again: the writers of one of them may wait for a core.
+const PAUSE_MIN: Duration = Duration::from_micros(10);
+
+/// The longest one. Two looks have to agree before the writers have waited for `hold`.
+fn pause_max(hold: Duration) -> Duration {
+    hold / 8
 }
 
 /// Fails unless this thread was stopped, and may try again.
-fn again(ep: &Endpoint, start: Instant, error: Error) -> Result<()> {
+pub(super) fn again(ep: &Endpoint, start: Instant, error: Error) -> Result<()> {
     if error.custom_ref::<SnapshotExpired>().is_none() {
         return Err(error);
     }
@@ -58,6 +51,35 @@ fn again(ep: &Endpoint, start: Instant, error: Error) -> Result<()> {
 }
 
 impl<K: TreeKey, V: Field> RomeKvThread<K, V> {
+    /// The version of one partition, announced, wherever it is.
+    pub(super) async fn begin(&mut self, ep: &Endpoint, partition: usize) -> Result<u64> {
+        let start = ep.now();
+        loop {
+            match self.begin_there(ep, partition, start).await {
+                Ok(version) => return Ok(version),
+                Err(error) => self.follow(ep, partition, start, error).await?,
+            }
+        }
+    }
+
+    /// The version of one partition, announced, where this thread knows it to be.
+    pub(super) async fn begin_there(&mut self, ep: &Endpoint, partition: usize, start: Instant) -> Result<u64> {
+        loop {
+            let announced = Announced { trees: &mut self.trees[partition..=partition] };
+            let tree = &mut announced.trees[0];
+            tree.announce(ep);
+            let look = tree.look(ep);
+            match tree.see(ep, look).await {
+                Ok(version) => {
+                    tree.pin(version);
+                    core::mem::forget(announced); // until the scan has read it
+                    return Ok(version);
+                }
+                Err(error) => again(ep, start, error)?,
+            }
+        }
+    }
+
     /// Begins a scan of a range, in the order of its keys, of the pairs that all partitions of the range had at one instant, which is within
     /// this call: linearizable over all of them.
     ///
@@ -113,7 +135,7 @@ impl<K: TreeKey, V: Field> RomeKvThread<K, V> {
         self.scan_at_once(ep, &range, true).await
     }
 
-    async fn scan_at_once(
+    pub(super) async fn scan_at_once(
         &mut self,
         ep: &Endpoint,
         range: &impl RangeBounds<K>,
@@ -125,16 +147,23 @@ impl<K: TreeKey, V: Field> RomeKvThread<K, V> {
             return self.scan_of(range, is_backward).started(ep).await;
         }
         let (first, start) = (partitions.start, ep.now());
-        let RomeKvThread { store, trees } = &mut *self;
-        let trees = &mut trees[partitions.clone()];
         let versions = loop {
-            let announced = Announced { trees: &mut *trees };
+            let RomeKvThread { store, trees } = &mut *self;
+            let announced = Announced { trees: &mut trees[partitions.clone()] };
             match instant(store, first, announced.trees, ep).await {
                 Ok(versions) => {
                     core::mem::forget(announced); // until the scan has read them
                     break versions;
                 }
-                Err(error) => again(ep, start, error).of(store.path())?,
+                Err((_, error)) if error.custom_ref::<SnapshotExpired>().is_some() => {
+                    late_since(ep, start).of(store.path())?;
+                }
+                Err((Some(partition), error)) => {
+                    drop(announced);
+                    // It may have been moved.
+                    self.follow(ep, partition, start, error).await?;
+                }
+                Err((None, error)) => return Err(error),
             }
         };
         Ok(RomeKvScan::as_of(self, bounds, is_backward, partitions.zip(versions)))
@@ -143,87 +172,111 @@ impl<K: TreeKey, V: Field> RomeKvThread<K, V> {
 
 /// Trees that are announced, until it is dropped.
 struct Announced<'a, K: TreeKey, V: Field> {
-    trees: &'a mut [Access<K, V>],
+    trees: &'a mut [At<K, V>],
 }
 
 impl<K: TreeKey, V: Field> Drop for Announced<'_, K, V> {
     fn drop(&mut self) {
-        self.trees.iter().for_each(Access::end);
+        self.trees.iter().for_each(|tree| tree.end());
     }
 }
+
+/// An error, and of which partition it is; none for one of all of them.
+type OfOne = (Option<usize>, Error);
 
 /// The versions that these trees had at one instant, from the partition `first` on.
 async fn instant<K: TreeKey, V: Field>(
     store: &RomeKv<K, V>,
     first: usize,
-    trees: &mut [Access<K, V>],
+    trees: &mut [At<K, V>],
     ep: &Endpoint,
-) -> Result<Vec<u64>> {
+) -> core::result::Result<Vec<u64>, OfOne> {
     let partitions = trees.len();
     trees.iter_mut().for_each(|tree| tree.announce(ep));
-    let mut before = look_at_all(store, first, trees, ep).await?;
-    let (mut closed, mut pause) = (None, PAUSE[0]);
-    for look in 1..LOOKS_MAX {
+    let mut gated = Gated { trees, ep, is_closed: false };
+    let mut before = look_at_all(first, gated.trees, ep).await?;
+    let (looks, longest) = (looks_max(partitions), pause_max(store.parts.options.hold));
+    let mut pause = PAUSE_MIN.min(longest);
+    for look in 1..looks {
         if look >= OPEN_LOOKS {
             // Again each time: another reader may have opened them. What is read next is read after it (`NRW → NRR`).
-            closed.get_or_insert_with(|| Closed { store, first, partitions, ep }).put(true);
+            gated.is_closed = true;
+            put_gates(gated.trees, ep, true);
         }
         if look > 2 * OPEN_LOOKS {
             let _ = ep.wait_until(ep.now() + pause, || None::<()>).await;
-            pause = (2 * pause).min(PAUSE[1]);
+            pause = (2 * pause).min(longest);
         }
-        let now = look_at_all(store, first, trees, ep).await?;
+        let now = look_at_all(first, gated.trees, ep).await?;
         if now == before {
             return Ok(now);
         }
         before = now;
     }
-    Err(Error::custom(NotOneInstant { partitions, looks: LOOKS_MAX }).of(store.path()))
+    Err((None, Error::custom(NotOneInstant { partitions, looks }).of(store.path())))
 }
 
 /// The versions of all trees: each look begins when all earlier ones have ended.
 async fn look_at_all<K: TreeKey, V: Field>(
-    store: &RomeKv<K, V>,
     first: usize,
-    trees: &mut [Access<K, V>],
+    trees: &mut [At<K, V>],
     ep: &Endpoint,
-) -> Result<Vec<u64>> {
+) -> core::result::Result<Vec<u64>, OfOne> {
     let looks: Vec<_> = trees.iter().map(|tree| tree.look(ep)).collect();
     let mut versions = Vec::with_capacity(trees.len());
     for ((at, tree), look) in trees.iter_mut().enumerate().zip(looks) {
-        let version = tree.see(ep, look).await.map_err(|error| store.lost(first + at, error))?;
+        let version = tree.see(ep, look).await.map_err(|error| (Some(first + at), error))?;
         tree.pin(version);
         versions.push(version);
     }
     Ok(versions)
 }
 
-/// Gates that this reader has closed, until it is dropped.
-struct Closed<'a, K: TreeKey, V: Field> {
-    store: &'a RomeKv<K, V>,
-    first: usize,
-    partitions: usize,
-    ep: &'a Endpoint,
-}
-
-impl<K: TreeKey, V: Field> Closed<'_, K, V> {
-    fn put(&self, is_closed: bool) {
-        for gate in &self.store.parts.gates[self.first..self.first + self.partitions] {
-            match gate {
-                GateAt::Here(gate) if is_closed => gate.close(),
-                GateAt::Here(gate) => {
-                    gate.open();
-                    self.ep.wake_local();
-                }
-                // If it is refused, writers do not wait, or not only as long as they have to.
-                GateAt::There(gate) => drop(self.ep.put_value(*gate, u64::from(is_closed)).detach()),
+/// Closes the gates of these partitions, or opens them.
+fn put_gates<K: TreeKey, V: Field>(trees: &[At<K, V>], ep: &Endpoint, is_closed: bool) {
+    for tree in trees {
+        match &tree.gate {
+            GateAt::Here(gate) if is_closed => gate.close(),
+            GateAt::Here(gate) => {
+                gate.open();
+                ep.wake_local();
             }
+            // If it is refused, writers do not wait, or not only as long as they have to.
+            GateAt::Nowhere => {}
+            GateAt::There(gate) => drop(ep.put_value(*gate, u64::from(is_closed)).detach()),
         }
     }
 }
 
-impl<K: TreeKey, V: Field> Drop for Closed<'_, K, V> {
+/// Partitions whose gates this reader may have closed, until it is dropped.
+struct Gated<'a, K: TreeKey, V: Field> {
+    trees: &'a mut [At<K, V>],
+    ep: &'a Endpoint,
+    is_closed: bool,
+}
+
+impl<K: TreeKey, V: Field> Drop for Gated<'_, K, V> {
     fn drop(&mut self) {
-        self.put(false);
+        if self.is_closed {
+            put_gates(self.trees, self.ep, false);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn there_are_looks_for_the_writers_of_all_partitions_and_pauses_are_short() {
+        for partitions in [2, 30, 100] {
+            // The first look, one with open gates, one that closes them; two that each partition makes differ, in looks of its own; and one
+            // that agrees.
+            assert!(looks_max(partitions) > 4 + 2 * partitions);
+        }
+        // A pause and two looks pass several times while the writers wait.
+        for hold in [Duration::from_micros(10), Duration::from_millis(2)] {
+            assert!(PAUSE_MIN.min(pause_max(hold)) <= pause_max(hold) && pause_max(hold) * 4 < hold);
+        }
     }
 }

@@ -6,9 +6,8 @@ use std::collections::VecDeque;
 use farfield_core::{Endpoint, Result};
 
 use super::RomeKvThread;
-use super::instant::begin;
 use crate::field::{Field, TreeKey};
-use crate::tree::{Cursor, WINDOW_MAX};
+use crate::tree::{Cursor, WINDOW_MAX, leaves_of};
 
 /// A scan of a range: [`RomeKvThread::scan`], [`RomeKvThread::scan_at_one_instant`].
 ///
@@ -35,6 +34,10 @@ pub struct RomeKvScan<'t, K: TreeKey, V: Field> {
     next: VecDeque<(usize, Option<u64>)>,
     /// The partition that is being read, as of which version.
     current: Option<(usize, Cursor<K, V>, u64)>,
+    /// The partition of which `next` has read the rest.
+    ended: Option<usize>,
+    /// How many leaves to read at a time.
+    window: usize,
 }
 
 impl<K: TreeKey, V: Field> Drop for RomeKvScan<'_, K, V> {
@@ -88,7 +91,7 @@ impl<K: TreeKey, V: Field> RomeKvThread<K, V> {
         let partitions = self.store.partitions_of(range).map(|partition| (partition, None));
         let next = if is_backward { partitions.rev().collect() } else { partitions.collect() };
         let range = (range.start_bound().cloned(), range.end_bound().cloned());
-        RomeKvScan { thread: self, range, is_backward, next, current: None }
+        RomeKvScan { thread: self, range, is_backward, next, current: None, ended: None, window: WINDOW_MAX }
     }
 }
 
@@ -102,7 +105,7 @@ impl<'t, K: TreeKey, V: Field> RomeKvScan<'t, K, V> {
     ) -> RomeKvScan<'t, K, V> {
         let next = versions.map(|(partition, version)| (partition, Some(version)));
         let next = if is_backward { next.rev().collect() } else { next.collect() };
-        RomeKvScan { thread, range, is_backward, next, current: None }
+        RomeKvScan { thread, range, is_backward, next, current: None, ended: None, window: WINDOW_MAX }
     }
 
     /// Adds the next pairs, of up to 16 leaves of one partition; whether there may be more.
@@ -123,35 +126,38 @@ impl<'t, K: TreeKey, V: Field> RomeKvScan<'t, K, V> {
     /// call or earlier ones, and those that it has added of its keys are right. [`RomeKvScan::skip`] goes on behind them.
     /// [`SnapshotExpired`](crate::SnapshotExpired): this thread was stopped, or has waited too long between two calls.
     pub async fn next(&mut self, ep: &Endpoint, into: &mut Vec<(K, V)>) -> Result<bool> {
-        let RomeKvThread { store, trees } = &mut *self.thread;
+        self.ended = None;
         let (partition, cursor, version) = match &mut self.current {
             Some(current) => current,
             none => {
                 let Some((partition, pinned)) = self.next.front().copied() else { return Ok(false) };
                 let version = match pinned {
                     Some(version) => version,
-                    None => begin(&mut trees[partition], ep).await.map_err(|error| store.lost(partition, error))?,
+                    None => self.thread.begin(ep, partition).await?,
                 };
                 self.next.pop_front();
-                let cursor = Cursor::new(&self.range, self.is_backward, WINDOW_MAX);
+                let cursor = Cursor::new(&self.range, self.is_backward, self.window);
                 none.insert((partition, cursor, version))
             }
         };
+        let RomeKvThread { store, trees } = &mut *self.thread;
         // The versions of those behind it stay pinned while this one is read.
         for (later, _) in self.next.iter().filter(|next| next.1.is_some()) {
             trees[*later].keep(ep)?;
         }
         let partition = *partition;
         let more = trees[partition].next(ep, cursor, *version, into).await;
-        if more.map_err(|error| store.lost(partition, error))? {
+        if more.map_err(|error| store.lost(partition, trees[partition].owner, error))? {
             return Ok(true);
         }
         trees[partition].end();
         self.current = None;
-        Ok(!self.next.is_empty())
+        self.ended = Some(partition).filter(|_| !self.next.is_empty());
+        Ok(self.ended.is_some())
     }
 
-    /// Leaves the rest of a partition out: the one that `next` has read from last, or could not read. Its number; none at the end.
+    /// Leaves the rest of a partition out: the one that `next` has read from last, of which there may be no more, or could not read. Its
+    /// number; none at the end. Without a `next` since then it leaves out the partitions behind it, one with each call.
     ///
     /// ```
     /// # use farfield_rome::{RomeKv, RomeKvOptions};
@@ -167,6 +173,9 @@ impl<'t, K: TreeKey, V: Field> RomeKvScan<'t, K, V> {
     /// # Ok::<(), farfield::Error>(())
     /// ```
     pub fn skip(&mut self) -> Option<usize> {
+        if let Some(ended) = self.ended.take() {
+            return Some(ended); // all of it was read
+        }
         let current = self.current.take().map(|current| current.0);
         let skipped = current.or_else(|| self.next.pop_front().map(|next| next.0))?;
         self.thread.trees[skipped].end();
@@ -176,9 +185,7 @@ impl<'t, K: TreeKey, V: Field> RomeKvScan<'t, K, V> {
     /// Announces the first partition, as of now.
     pub(super) async fn started(mut self, ep: &Endpoint) -> Result<Self> {
         if let Some((partition, version)) = self.next.front_mut() {
-            let RomeKvThread { store, trees } = &mut *self.thread;
-            let now = begin(&mut trees[*partition], ep).await;
-            *version = Some(now.map_err(|error| store.lost(*partition, error))?);
+            *version = Some(self.thread.begin(ep, *partition).await?);
         }
         Ok(self)
     }
@@ -201,6 +208,7 @@ impl<'t, K: TreeKey, V: Field> RomeKvScan<'t, K, V> {
     /// As [`next`](Self::next).
     pub async fn collect(mut self, ep: &Endpoint, limit: usize) -> Result<Vec<(K, V)>> {
         let mut pairs = Vec::new();
+        self.window = leaves_of(limit, self.thread.store.parts.options.tree.pairs);
         while pairs.len() < limit && self.next(ep, &mut pairs).await? {}
         pairs.truncate(limit);
         Ok(pairs)

@@ -1,16 +1,18 @@
 //! One thread's calls.
 
 use core::cell::RefCell;
-use core::ops::RangeBounds;
+use core::ops::{Bound, RangeBounds};
 use core::time::Duration;
 
 use farfield_core::toolkit::ErrorContext;
 use farfield_core::{Endpoint, Error, ErrorKind, Result};
 use farfield_fabric::Instant;
 
-use super::updates::{Reply, Request};
-use super::{RomeKv, RomeKvUpdate};
-use crate::errors::MemoryFull;
+use super::instant::again;
+use super::place::At;
+use super::updates::{Ask, Reply, Request};
+use super::{Calls, RomeKv, RomeKvUpdate};
+use crate::errors::{MemoryFull, Moved};
 use crate::field::{Field, TreeKey};
 use crate::tree::Access;
 
@@ -36,11 +38,11 @@ const PAUSE: [Duration; 2] = [Duration::from_micros(20), Duration::from_millis(1
 pub struct RomeKvThread<K: TreeKey, V: Field> {
     pub(super) store: RomeKv<K, V>,
     /// By partition.
-    pub(super) trees: Vec<Access<K, V>>,
+    pub(super) trees: Vec<At<K, V>>,
 }
 
 impl<K: TreeKey, V: Field> RomeKvThread<K, V> {
-    pub(super) fn new(store: RomeKv<K, V>, trees: Vec<Access<K, V>>) -> RomeKvThread<K, V> {
+    pub(super) fn new(store: RomeKv<K, V>, trees: Vec<At<K, V>>) -> RomeKvThread<K, V> {
         RomeKvThread { store, trees }
     }
 
@@ -71,9 +73,17 @@ impl<K: TreeKey, V: Field> RomeKvThread<K, V> {
     /// # Errors
     /// [`RangeUnavailable`](crate::RangeUnavailable): the key's owner is dead, or does not answer.
     pub async fn get(&mut self, ep: &Endpoint, key: &K) -> Result<Option<V>> {
-        let partition = self.store.partition_of(key);
-        let value = self.trees[partition].get(ep, key).await;
-        value.map_err(|error| self.store.lost(partition, error))
+        let (partition, mut start) = (self.store.partition_of(key), None);
+        loop {
+            match self.trees[partition].get(ep, key).await {
+                Ok(value) => return Ok(value),
+                // It may have been moved.
+                Err(error) => {
+                    let start = *start.get_or_insert_with(|| ep.now());
+                    self.follow(ep, partition, start, error).await?;
+                }
+            }
+        }
     }
 
     /// The values of several keys, of all partitions at the same time. Those of one partition are as of one moment, which is within the call.
@@ -92,7 +102,7 @@ impl<K: TreeKey, V: Field> RomeKvThread<K, V> {
     /// # Errors
     /// As [`get`](Self::get): the first one.
     pub async fn multi_get(&mut self, ep: &Endpoint, keys: &[K]) -> Result<Vec<Option<V>>> {
-        let (store, trees) = (&self.store, &mut self.trees);
+        let (start, store, trees) = (ep.now(), &self.store, &mut self.trees);
         let mut order: Vec<usize> = (0..keys.len()).collect();
         order.sort_by_key(|at| store.partition_of(&keys[*at]));
         let is_same = |one: &usize, next: &usize| store.partition_of(&keys[*one]) == store.partition_of(&keys[*next]);
@@ -102,14 +112,23 @@ impl<K: TreeKey, V: Field> RomeKvThread<K, V> {
             Some(async move {
                 let keys: Vec<K> = group.iter().map(|at| keys[*at]).collect();
                 let values = tree.multi_get(ep, &keys).await;
-                (group, values.map_err(|error| store.lost(partition, error)))
+                (partition, group, values)
             })
         });
         let mut found = Vec::new();
         ep.each_in_window(usize::MAX, reads, |read| found.push(read)).await;
         let mut values = vec![None; keys.len()];
-        for (group, of_it) in found {
-            for (at, value) in group.iter().zip(of_it?) {
+        for (partition, group, mut of_it) in found {
+            let of_it = loop {
+                match of_it {
+                    Ok(of_it) => break of_it,
+                    // It may have been moved.
+                    Err(error) => self.follow(ep, partition, start, error).await?,
+                }
+                let keys: Vec<K> = group.iter().map(|at| keys[*at]).collect();
+                of_it = self.trees[partition].multi_get(ep, &keys).await;
+            };
+            for (at, value) in group.iter().zip(of_it) {
                 values[*at] = value;
             }
         }
@@ -208,18 +227,33 @@ impl<K: TreeKey, V: Field> RomeKvThread<K, V> {
     /// ```
     pub async fn apply(&mut self, ep: &Endpoint, updates: &[RomeKvUpdate<K, V>]) -> Vec<Result<Option<V>>> {
         let (start, store) = (ep.now(), &self.store);
-        let owner = |at: &usize| store.parts.owners[store.partition_of(updates[*at].key())];
-        let is_own = |at: &usize| store.is_own(store.partition_of(updates[*at].key()));
+        let me = store.parts.object.node().id();
+        let mut clients: Vec<_> = self.trees.iter().map(|tree| (tree.owner, None)).collect();
+        for update in updates {
+            let partition = store.partition_of(update.key());
+            let at = &mut self.trees[partition];
+            if !at.is_here() && clients[partition].1.is_none() {
+                // Without one, each of its updates has the error.
+                clients[partition].1 = Some(at.client(store).cloned());
+            }
+        }
+        let owner = |at: &usize| clients[store.partition_of(updates[*at].key())].0;
+        let is_own = |at: &usize| owner(at) == me;
         let (own, mut sent): (Vec<usize>, Vec<usize>) = (0..updates.len()).partition(is_own);
         sent.sort_by_key(owner);
         let trees = RefCell::new(&mut self.trees);
         let groups = sent.chunk_by(|one, next| owner(one) == owner(next)).chain([&own[..]]);
         let sends = groups.map(|group| {
-            let trees = &trees;
+            let (trees, clients) = (&trees, &clients);
             async move {
                 // Those of this node are made while the others are under way.
                 match group.first() {
-                    Some(first) if !is_own(first) => send(store, ep, start, updates, group).await,
+                    Some(first) if let Some(client) = &clients[store.partition_of(updates[*first].key())].1 => {
+                        match client {
+                            Ok(client) => send(store, ep, start, client, updates, group).await,
+                            Err(error) => group.iter().map(|at| (*at, Err(error.clone()))).collect(),
+                        }
+                    }
                     _ => {
                         let trees = &mut **trees.borrow_mut();
                         group.iter().map(|at| (*at, run_here(store, trees, ep, &updates[*at]))).collect()
@@ -230,7 +264,15 @@ impl<K: TreeKey, V: Field> RomeKvThread<K, V> {
         let mut results: Vec<(usize, Result<Option<V>>)> = Vec::with_capacity(updates.len());
         ep.each_in_window(usize::MAX, sends, |done: Vec<_>| results.extend(done)).await;
         results.sort_by_key(|result| result.0);
-        results.into_iter().map(|result| result.1).collect()
+        let mut done = Vec::with_capacity(results.len());
+        for (at, result) in results {
+            done.push(match result {
+                Ok(before) => Ok(before),
+                // Its partition may have been moved.
+                Err(error) => self.update_after(ep, start, updates[at], Some(error)).await,
+            });
+        }
+        done
     }
 
     /// Fills empty partitions with pairs in the order of their keys: this node's own ones at the speed of
@@ -262,9 +304,15 @@ impl<K: TreeKey, V: Field> RomeKvThread<K, V> {
             let store = self.store.clone();
             let end = store.range_of(partition).1;
             let is_in = |pair: &(K, V)| pair.0 >= first && end.is_none_or(|end| pair.0 < end);
-            if let Access::Here(tree) = &mut self.trees[partition] {
+            if let Access::Here(tree) = &mut *self.trees[partition] {
                 let of_it = core::iter::from_fn(|| pairs.next_if(is_in).inspect(|pair| last = Some(pair.0)));
-                tree.load(ep, of_it)?;
+                tree.load(ep, of_it).map_err(|error| match error.custom_ref::<Moved>() {
+                    Some(_) => {
+                        let why = format!("partition {partition} was moved to another node while it was loaded");
+                        Error::from(ErrorKind::Config { why }).of(store.path())
+                    }
+                    None => error,
+                })?;
                 continue;
             }
             let count_max = store.parts.options.window.saturating_mul(store.parts.options.batch_max);
@@ -287,11 +335,46 @@ impl<K: TreeKey, V: Field> RomeKvThread<K, V> {
     }
 
     async fn update_one(&mut self, ep: &Endpoint, update: RomeKvUpdate<K, V>) -> Result<Option<V>> {
-        let partition = self.store.partition_of(update.key());
-        if let Access::Here(tree) = &mut self.trees[partition] {
-            return update.run(tree, ep);
+        let mut failed = None;
+        if let Access::Here(tree) = &mut *self.trees[self.store.partition_of(update.key())] {
+            match update.run(tree, ep) {
+                Ok(before) => return Ok(before),
+                Err(error) => failed = Some(error),
+            }
         }
-        ask(&self.store, ep, ep.now(), Request { partition, update }).await
+        self.update_after(ep, ep.now(), update, failed).await
+    }
+
+    /// Makes an update, after an attempt with this error.
+    async fn update_after(
+        &mut self,
+        ep: &Endpoint,
+        start: Instant,
+        update: RomeKvUpdate<K, V>,
+        mut error: Option<Error>,
+    ) -> Result<Option<V>> {
+        let partition = self.store.partition_of(update.key());
+        loop {
+            if let Some(error) = error.take() {
+                // Its partition may have been moved.
+                self.follow(ep, partition, start, error).await?;
+            }
+            let at = &mut self.trees[partition];
+            let result = match at.access() {
+                Access::Here(tree) => update.run(tree, ep),
+                Access::There(_) => match at.client(&self.store) {
+                    Ok(client) => {
+                        let request = Request { partition, ask: Ask::Update(update) };
+                        ask(&self.store, ep, start, client, request).await.map(Reply::before)
+                    }
+                    Err(error) => Err(error),
+                },
+            };
+            match result {
+                Ok(before) => return Ok(before),
+                Err(failed) => error = Some(failed),
+            }
+        }
     }
 
     /// Up to `limit` pairs of a range, in the order of their keys. Each partition is read as of one moment, which is within the call.
@@ -311,8 +394,7 @@ impl<K: TreeKey, V: Field> RomeKvThread<K, V> {
     /// [`RangeUnavailable`](crate::RangeUnavailable): an owner is dead, or does not answer. For the pairs before its keys, use
     /// [`scan`](Self::scan).
     pub async fn range(&mut self, ep: &Endpoint, range: impl RangeBounds<K>, limit: usize) -> Result<Vec<(K, V)>> {
-        let scan = self.scan(range);
-        scan.collect(ep, limit).await
+        self.some(ep, &range, false, limit).await
     }
 
     /// Up to `limit` pairs of a range, the last ones, from the last to the first, as [`range`](Self::range).
@@ -331,11 +413,50 @@ impl<K: TreeKey, V: Field> RomeKvThread<K, V> {
     /// # Errors
     /// As `range`.
     pub async fn range_back(&mut self, ep: &Endpoint, range: impl RangeBounds<K>, limit: usize) -> Result<Vec<(K, V)>> {
-        let scan = self.scan_back(range);
-        scan.collect(ep, limit).await
+        self.some(ep, &range, true, limit).await
     }
 
-    /// The first pair: of the first partition that was not empty when it was read.
+    async fn some(
+        &mut self,
+        ep: &Endpoint,
+        range: &impl RangeBounds<K>,
+        is_backward: bool,
+        limit: usize,
+    ) -> Result<Vec<(K, V)>> {
+        let start = ep.now();
+        loop {
+            match self.scan_of(range, is_backward).collect(ep, limit).await {
+                // This thread was stopped.
+                Err(error) => again(ep, start, error).of(self.store.path())?,
+                pairs => return pairs,
+            }
+        }
+    }
+
+    /// The first pair of all, or the last one.
+    async fn end(&mut self, ep: &Endpoint, is_last: bool) -> Result<Option<(K, V)>> {
+        let (start, partitions) = (ep.now(), self.store.partitions());
+        let (first, next) = self.store.range_of(if is_last { partitions - 1 } else { 0 });
+        let range = (Bound::Included(first), next.map_or(Bound::Unbounded, Bound::Excluded));
+        // A pair of this partition comes before those of all others. If it has none, all of them have to be read at one instant: otherwise its first
+        // pair may come, and the one that is found go, before the other is read.
+        if let Some(pair) = self.some(ep, &range, is_last, 1).await?.pop() {
+            return Ok(Some(pair));
+        }
+        if partitions == 1 {
+            return Ok(None);
+        }
+        loop {
+            let pairs = async { self.scan_at_once(ep, &.., is_last).await?.collect(ep, 1).await };
+            match pairs.await {
+                Err(error) => again(ep, start, error).of(self.store.path())?,
+                pairs => return Ok(pairs?.pop()),
+            }
+        }
+    }
+
+    /// The first pair, as it was at one moment during the call. If the first partition is empty, all of them are read at one instant, as by
+    /// [`scan_at_one_instant`](Self::scan_at_one_instant).
     ///
     /// ```
     /// # use farfield_rome::{RomeKv, RomeKvOptions};
@@ -347,12 +468,12 @@ impl<K: TreeKey, V: Field> RomeKvThread<K, V> {
     /// ```
     ///
     /// # Errors
-    /// As [`range`](Self::range).
+    /// As [`scan_at_one_instant`](Self::scan_at_one_instant).
     pub async fn first(&mut self, ep: &Endpoint) -> Result<Option<(K, V)>> {
-        Ok(self.range(ep, .., 1).await?.pop())
+        self.end(ep, false).await
     }
 
-    /// The last pair: of the last partition that was not empty when it was read.
+    /// The last pair, as [`first`](Self::first).
     ///
     /// ```
     /// # use farfield_rome::{RomeKv, RomeKvOptions};
@@ -364,20 +485,20 @@ impl<K: TreeKey, V: Field> RomeKvThread<K, V> {
     /// ```
     ///
     /// # Errors
-    /// As [`range`](Self::range).
+    /// As [`first`](Self::first).
     pub async fn last(&mut self, ep: &Endpoint) -> Result<Option<(K, V)>> {
-        Ok(self.range_back(ep, .., 1).await?.pop())
+        self.end(ep, true).await
     }
 }
 
 /// Makes an update of a partition of this node.
 fn run_here<K: TreeKey, V: Field>(
     store: &RomeKv<K, V>,
-    trees: &mut [Access<K, V>],
+    trees: &mut [At<K, V>],
     ep: &Endpoint,
     update: &RomeKvUpdate<K, V>,
 ) -> Result<Option<V>> {
-    match &mut trees[store.partition_of(update.key())] {
+    match &mut *trees[store.partition_of(update.key())] {
         Access::Here(tree) => update.run(tree, ep),
         Access::There(_) => unreachable!("it is this node's"),
     }
@@ -388,47 +509,51 @@ async fn send<K: TreeKey, V: Field>(
     store: &RomeKv<K, V>,
     ep: &Endpoint,
     start: Instant,
+    client: &Calls<K, V>,
     updates: &[RomeKvUpdate<K, V>],
     group: &[usize],
 ) -> Vec<(usize, Result<Option<V>>)> {
-    let request = |at: &usize| Request { partition: store.partition_of(updates[*at].key()), update: updates[*at] };
-    let requests: Vec<Request<K, V>> = group.iter().map(request).collect();
-    let client = match store.client(requests[0].partition) {
-        Ok(client) => client,
-        Err(error) => return group.iter().map(|at| (*at, Err(error.clone()))).collect(),
+    let request = |at: &usize| {
+        let update = updates[*at];
+        Request { partition: store.partition_of(update.key()), ask: Ask::Update(update) }
     };
+    let requests: Vec<Request<K, V>> = group.iter().map(request).collect();
     let replies = client.call_many(ep, &requests).await;
     let mut results = Vec::with_capacity(group.len());
     for ((at, request), reply) in group.iter().zip(requests).zip(replies) {
         let result = match reply {
             Ok(Reply::Done(before)) => Ok(before),
             // Nothing of it has happened.
-            Ok(_) => ask(store, ep, start, request).await,
-            Err(error) => Err(store.lost(request.partition, error)),
+            Ok(_) => ask(store, ep, start, client, request).await.map(Reply::before),
+            Err(error) => Err(error),
         };
         results.push((*at, result));
     }
     results
 }
 
-/// Asks the owner for an update, until it has happened.
-async fn ask<K: TreeKey, V: Field>(
+/// Asks the owner of a partition, until it has answered with more than that it has to be asked again.
+///
+/// # Errors
+/// [`Moved`]: it is not the owner, or not yet.
+pub(super) async fn ask<K: TreeKey, V: Field>(
     store: &RomeKv<K, V>,
     ep: &Endpoint,
     start: Instant,
+    client: &Calls<K, V>,
     request: Request<K, V>,
-) -> Result<Option<V>> {
+) -> Result<Reply<V>> {
     let (deadline, mut pause) = (start + ep.timeout(), PAUSE[0]);
-    let client = store.client(request.partition)?;
     loop {
         let reply = client.call_deadline(ep, &request, deadline).await;
-        let reply = reply.map_err(|error| store.lost(request.partition, error))?;
+        let reply = reply?;
         let now = ep.now();
         let error = match reply {
-            Reply::Done(before) => return Ok(before),
+            Reply::Done(_) | Reply::Late => return Ok(reply),
+            Reply::Elsewhere => return Err(Error::custom(Moved)),
             Reply::Held => {
-                let (what, missing) = ("reads of several partitions".into(), vec![client.server()]);
-                ErrorKind::Timeout { what, waited: now - start, missing }.into()
+                let what = "reads of several partitions, or the move of this one".into();
+                ErrorKind::Timeout { what, waited: now - start, missing: vec![client.server()] }.into()
             }
             Reply::Full(waiting) => Error::custom(MemoryFull { blocks: store.parts.options.tree.blocks, waiting }),
             Reply::Refused => {
@@ -437,7 +562,7 @@ async fn ask<K: TreeKey, V: Field>(
             }
         };
         if now + pause >= deadline {
-            return Err(store.lost(request.partition, error)).of(store.path());
+            return Err(error).of(store.path());
         }
         // It did not happen: asking again is another call.
         let _ = ep.wait_until(now + pause, || None::<()>).await;

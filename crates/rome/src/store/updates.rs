@@ -1,14 +1,17 @@
 //! Updates that other nodes ask for: their messages, and the owner's part, which its service thread does.
 
+use core::time::Duration;
 use std::sync::Arc;
 
 use farfield_core::{Endpoint, Node, Result, Value};
-use farfield_fabric::{Instant, LocalMutex};
+use farfield_fabric::{LocalMutex, NodeId, Region};
 
+use super::moving::freeze_time;
+use super::place::{place_of, word_of};
 use crate::errors::MemoryFull;
 use crate::field::{Field, TreeKey};
-use crate::gate::Gate;
-use crate::tree::{Change, Partition, RomeTree};
+use crate::gate::{GATE_BYTES, Gate, PLACE};
+use crate::tree::{Change, Partition};
 
 /// A change of a store: for [`RomeKvThread::apply`](crate::RomeKvThread::apply).
 ///
@@ -65,7 +68,20 @@ impl<K: TreeKey, V: Field> RomeKvUpdate<K, V> {
 #[derive(Clone)]
 pub(super) struct Request<K, V> {
     pub(super) partition: usize,
-    pub(super) update: RomeKvUpdate<K, V>,
+    pub(super) ask: Ask<K, V>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Ask<K, V> {
+    Update(RomeKvUpdate<K, V>),
+    /// No change becomes visible from now on, for a while: the asking node takes the partition (`store/moving.rs`).
+    Freeze,
+    /// The same for a while more, at this version.
+    Stay(u64),
+    /// The asking node has what was there at this version, and the partition is its own from now on.
+    Publish(u64),
+    /// It is not: changes go on.
+    Thaw,
 }
 
 /// Bits of the first word that say which update it is. The number of the partition is above them.
@@ -79,23 +95,47 @@ impl<K: TreeKey, V: Field> Value for Request<K, V> {
     }
 
     fn words(_: usize) -> usize {
-        1 + K::WORDS + V::WORDS
+        1 + (K::WORDS + V::WORDS).max(1)
     }
 
     fn encode(&self, into: &mut [u64]) -> usize {
         let words = Self::words(0);
-        let (kind, key, value) = match &self.update {
-            RomeKvUpdate::Insert(key, value) => (0, key, Some(value)),
-            RomeKvUpdate::Update(key, value) => (1, key, Some(value)),
-            RomeKvUpdate::Put(key, value) => (2, key, Some(value)),
-            RomeKvUpdate::Delete(key) => (3, key, None),
-        };
         into[..words].fill(0);
+        let mut update = |key: &K, value: Option<&V>| {
+            key.store(&mut into[1..1 + K::WORDS]);
+            if let Some(value) = value {
+                value.store(&mut into[1 + K::WORDS..1 + K::WORDS + V::WORDS]);
+            }
+        };
+        let kind = match &self.ask {
+            Ask::Update(RomeKvUpdate::Insert(key, value)) => {
+                update(key, Some(value));
+                0
+            }
+            Ask::Update(RomeKvUpdate::Update(key, value)) => {
+                update(key, Some(value));
+                1
+            }
+            Ask::Update(RomeKvUpdate::Put(key, value)) => {
+                update(key, Some(value));
+                2
+            }
+            Ask::Update(RomeKvUpdate::Delete(key)) => {
+                update(key, None);
+                3
+            }
+            Ask::Freeze => 4,
+            Ask::Thaw => 5,
+            Ask::Stay(version) => {
+                into[1] = *version;
+                6
+            }
+            Ask::Publish(version) => {
+                into[1] = *version;
+                7
+            }
+        };
         into[0] = (self.partition as u64) << KIND_BITS | kind;
-        key.store(&mut into[1..1 + K::WORDS]);
-        if let Some(value) = value {
-            value.store(&mut into[1 + K::WORDS..words]);
-        }
         words
     }
 
@@ -104,14 +144,18 @@ impl<K: TreeKey, V: Field> Value for Request<K, V> {
         let words = words.get(1..used)?;
         let key = K::load(|at| words[at]);
         let value = || V::load(|at| words[K::WORDS + at]);
-        let update = match head & ((1 << KIND_BITS) - 1) {
-            0 => RomeKvUpdate::Insert(key, value()),
-            1 => RomeKvUpdate::Update(key, value()),
-            2 => RomeKvUpdate::Put(key, value()),
-            3 => RomeKvUpdate::Delete(key),
+        let ask = match head & ((1 << KIND_BITS) - 1) {
+            0 => Ask::Update(RomeKvUpdate::Insert(key, value())),
+            1 => Ask::Update(RomeKvUpdate::Update(key, value())),
+            2 => Ask::Update(RomeKvUpdate::Put(key, value())),
+            3 => Ask::Update(RomeKvUpdate::Delete(key)),
+            4 => Ask::Freeze,
+            5 => Ask::Thaw,
+            6 => Ask::Stay(words[0]),
+            7 => Ask::Publish(words[0]),
             _ => return None,
         };
-        Some((Request { partition: (head >> KIND_BITS) as usize, update }, used))
+        Some((Request { partition: (head >> KIND_BITS) as usize, ask }, used))
     }
 }
 
@@ -120,12 +164,26 @@ impl<K: TreeKey, V: Field> Value for Request<K, V> {
 pub(super) enum Reply<V> {
     /// It has happened; the value before.
     Done(Option<V>),
-    /// Nothing has happened: a read of several partitions needs this one as it is for a moment.
+    /// Nothing has happened: a read of several partitions needs this one as it is for a moment, or it is being moved.
     Held,
     /// Nothing has happened: so many blocks wait for readers.
     Full(usize),
-    /// Nothing has happened: the partition is not this node's, or the store is closed there.
+    /// Nothing has happened: the store is closed there.
     Refused,
+    /// Nothing has happened: the partition is another node's, or this node is just taking it.
+    Elsewhere,
+    /// Nothing has happened: the partition is not frozen at this version any more.
+    Late,
+}
+
+impl<V> Reply<V> {
+    /// The value before the update, if it has happened.
+    pub(super) fn before(self) -> Option<V> {
+        match self {
+            Reply::Done(before) => before,
+            _ => None,
+        }
+    }
 }
 
 impl<V: Field> Value for Reply<V> {
@@ -150,6 +208,8 @@ impl<V: Field> Value for Reply<V> {
             }
             Reply::Held => 2,
             Reply::Refused => 3,
+            Reply::Elsewhere => 5,
+            Reply::Late => 6,
             Reply::Full(waiting) => 4 | (*waiting as u64) << KIND_BITS,
         };
         words
@@ -164,6 +224,8 @@ impl<V: Field> Value for Reply<V> {
             2 => Reply::Held,
             3 => Reply::Refused,
             4 => Reply::Full((head >> KIND_BITS) as usize),
+            5 => Reply::Elsewhere,
+            6 => Reply::Late,
             _ => return None,
         };
         Some((reply, used))
@@ -171,59 +233,111 @@ impl<V: Field> Value for Reply<V> {
 }
 
 /// A partition of this node, for the updates of others.
-struct Served<K, V> {
+pub(super) struct Served<K, V> {
     /// Its number in the store.
-    number: usize,
-    partition: Partition<K, V>,
-    gate: Gate,
-    /// Since when updates were refused because the gate is closed.
-    held_since: Option<Instant>,
+    pub(super) number: usize,
+    /// How often it was moved.
+    pub(super) epoch: u64,
+    pub(super) partition: Partition<K, V>,
+    pub(super) gate: Gate,
 }
 
 /// What the service thread changes the partitions of this node with. It is dropped with the store, if the service thread is not using it.
 pub(super) struct Serving<K, V> {
     ep: Endpoint,
+    me: NodeId,
     served: Vec<Served<K, V>>,
+    /// Partitions that this node has taken since.
+    incoming: Incoming<K, V>,
+    /// With the words that say where partitions are.
+    gates: Region,
+    lease: Duration,
 }
 
 /// None once the store is closed, and while the service thread uses it.
 pub(super) type Shared<K, V> = Arc<LocalMutex<Option<Serving<K, V>>>>;
 
+/// Partitions that this node has taken, and that its service thread does not know yet.
+pub(super) type Incoming<K, V> = Arc<LocalMutex<Vec<Served<K, V>>>>;
+
 impl<K: TreeKey, V: Field> Serving<K, V> {
-    pub(super) fn new<'a>(
+    pub(super) fn new(
         node: &Node,
-        parts: impl Iterator<Item = (usize, &'a RomeTree<K, V>, Gate)>,
+        served: Vec<Served<K, V>>,
+        incoming: &Incoming<K, V>,
+        gates: &Region,
+        lease: Duration,
     ) -> Result<Serving<K, V>> {
         let ep = node.background_endpoint()?;
-        // The service thread waits for no memory. It looks for it once, and the caller asks again.
-        ep.set_timeout(core::time::Duration::ZERO);
-        let serve = |(number, tree, gate): (usize, &RomeTree<K, V>, Gate)| {
-            Ok(Served { number, partition: tree.partition()?, gate, held_since: None })
-        };
-        Ok(Serving { ep, served: parts.map(serve).collect::<Result<_>>()? })
+        // The service thread waits for no memory, and at no gate. It looks for it once, and the caller asks again.
+        ep.set_timeout(Duration::ZERO);
+        let (incoming, gates) = (Arc::clone(incoming), gates.clone());
+        Ok(Serving { ep, me: node.id(), served, incoming, gates, lease })
     }
 
-    pub(super) fn handle(&mut self, request: &Request<K, V>) -> Reply<V> {
-        let Serving { ep, served } = self;
-        let Ok(at) = served.binary_search_by_key(&request.partition, |served| served.number) else {
-            return Reply::Refused;
-        };
-        let Served { partition, gate, held_since, .. } = &mut served[at];
-        if gate.is_closed() {
-            // The service thread does not wait: its other work goes on.
-            let (now, wait_max) = (ep.now(), gate.wait_max());
-            if now.since(*held_since.get_or_insert(now)) < wait_max {
-                return Reply::Held;
-            }
-            gate.open();
+    pub(super) fn handle(&mut self, client: NodeId, request: &Request<K, V>) -> Reply<V> {
+        let Serving { ep, me, served, incoming, gates, lease } = self;
+        let find =
+            |served: &[Served<K, V>]| served.binary_search_by_key(&request.partition, |served| served.number).ok();
+        let mut found = find(served);
+        if found.is_none() {
+            served.append(&mut incoming.lock());
+            served.sort_unstable_by_key(|served| served.number);
+            found = find(served);
         }
-        *held_since = None;
-        match request.update.run(partition, ep) {
-            Ok(before) => Reply::Done(before),
-            Err(error) => match error.custom_ref::<MemoryFull>() {
-                Some(full) => Reply::Full(full.waiting),
-                None => Reply::Refused,
+        let place = gates.word(request.partition * GATE_BYTES + PLACE);
+        let Some(at) = found else {
+            // Asked again, after the first reply was late.
+            let is_published = matches!(request.ask, Ask::Publish(_)) && place_of(place.load()).1 == client;
+            return if is_published { Reply::Done(None) } else { Reply::Elsewhere };
+        };
+        let Served { partition, gate, .. } = &mut served[at];
+        let Ok(arena) = partition.tree.opened.arena() else { return Reply::Refused };
+        // The node that takes it may have died.
+        arena.thaw_late(ep);
+        let until = ep.now() + freeze_time(*lease);
+        match request.ask {
+            Ask::Update(update) => {
+                // The service thread does not wait: its other work goes on. It alone freezes the partition. If the gate is closed from here on, the
+                // change passes it.
+                if arena.stable_now().is_frozen() || !gate.is_passable(ep) {
+                    return Reply::Held;
+                }
+                match update.run(partition, ep) {
+                    Ok(before) => Reply::Done(before),
+                    Err(error) => match error.custom_ref::<MemoryFull>() {
+                        Some(full) => Reply::Full(full.waiting),
+                        None => Reply::Refused,
+                    },
+                }
+            }
+            Ask::Freeze if client == *me => Reply::Refused,
+            Ask::Freeze => match arena.freeze(until) {
+                Some(_) => {
+                    // Threads that wait for `stable` find until when.
+                    ep.wake_local();
+                    Reply::Done(None)
+                }
+                None => Reply::Held,
             },
+            Ask::Stay(version) if arena.stay_frozen(version, until) => Reply::Done(None),
+            Ask::Stay(_) => Reply::Late,
+            Ask::Thaw => {
+                let now = arena.stable_now();
+                if now.is_frozen() {
+                    arena.thaw(ep, now.version());
+                }
+                Reply::Done(None)
+            }
+            Ask::Publish(version) => {
+                if !arena.move_away(ep, version) {
+                    return Reply::Late;
+                }
+                // Readers that see "moved" look for this word, again if it is not there yet.
+                place.store(word_of(served[at].epoch + 1, client));
+                drop(served.remove(at));
+                Reply::Done(None)
+            }
         }
     }
 }
@@ -235,7 +349,7 @@ mod tests {
 
     #[test]
     fn messages_are_what_was_sent() {
-        type Ask = Request<Bytes<2>, [u64; 2]>;
+        type Asked = Request<Bytes<2>, [u64; 2]>;
         let key = Bytes::<2>::new(b"user:17").expect("it is short");
         let updates = [
             RomeKvUpdate::Insert(key, [1, 2]),
@@ -243,18 +357,21 @@ mod tests {
             RomeKvUpdate::Put(key, [5, 6]),
             RomeKvUpdate::Delete(key),
         ];
-        for update in updates {
-            let mut words = vec![9; Ask::words(0) + 1];
-            let used = Request { partition: 77, update }.encode(&mut words);
-            let (request, read) = Ask::decode(&words[..used]).expect("a request");
-            assert_eq!((request.partition, request.update, read, words[used]), (77, update, used, 9));
-            assert!(Ask::decode(&words[..used - 1]).is_none());
+        let moves = [Ask::Freeze, Ask::Thaw, Ask::Stay(1 << 60), Ask::Publish(7)];
+        for ask in updates.map(Ask::Update).into_iter().chain(moves) {
+            let mut words = vec![9; Asked::words(0) + 1];
+            let used = Request { partition: 77, ask }.encode(&mut words);
+            let (request, read) = Asked::decode(&words[..used]).expect("a request");
+            assert_eq!((request.partition, request.ask, read, words[used]), (77, ask, used, 9));
+            assert!(Asked::decode(&words[..used - 1]).is_none());
         }
-        for reply in [Reply::Done(None), Reply::Done(Some([7, 8])), Reply::Held, Reply::Full(300), Reply::Refused] {
+        let done = [Reply::Done(None), Reply::Done(Some([7, 8]))];
+        let not = [Reply::Held, Reply::Full(300), Reply::Refused, Reply::Elsewhere, Reply::Late];
+        for reply in done.into_iter().chain(not) {
             let mut words = [9; 4];
             let used = reply.encode(&mut words);
             assert_eq!(Reply::<[u64; 2]>::decode(&words[..used]), Some((reply, 3)));
         }
-        assert!(Reply::<u64>::decode(&[200, 0]).is_none() && Ask::decode(&[200, 0, 0, 0, 0, 0]).is_none());
+        assert!(Reply::<u64>::decode(&[200, 0]).is_none() && Asked::decode(&[200, 0, 0, 0, 0, 0]).is_none());
     }
 }

@@ -26,6 +26,8 @@ enum Call {
     Batch(u64, u64),
     Range(u64, u64),
     Ends,
+    /// Moves a partition to the calling node.
+    Take(usize),
 }
 
 fn call() -> impl Strategy<Value = (usize, Call)> {
@@ -41,6 +43,7 @@ fn call() -> impl Strategy<Value = (usize, Call)> {
         1 => (key.clone(), any::<u64>()).prop_map(|(key, value)| Call::Batch(key, value)),
         2 => (key.clone(), key).prop_map(|(start, end)| Call::Range(start.min(end), start.max(end))),
         1 => Just(Call::Ends),
+        1 => (0..5usize).prop_map(Call::Take),
     ];
     (0..3usize, call)
 }
@@ -130,6 +133,10 @@ proptest! {
                         prop_assert_eq!(ep.block_on(thread.get(ep, key)).unwrap(), value);
                     }
                 }
+                Call::Take(partition) => {
+                    ep.block_on(thread.take_partition(ep, partition)).unwrap();
+                    prop_assert_eq!(stores[node].owner_of(partition), nodes[node].id());
+                }
                 Call::Ends => {
                     let pair = |pair: Option<(&u64, &u64)>| pair.map(|(key, value)| (*key, *value));
                     prop_assert_eq!(ep.block_on(thread.first(ep)).unwrap(), pair(map.first_key_value()));
@@ -194,6 +201,86 @@ fn scans_at_one_instant_see_what_was_there_at_once() {
     assert!(last > 0);
 }
 
+/// Each node takes both partitions in turn, while one thread of each counts its own key of each up.
+#[test]
+fn no_change_is_lost_while_partitions_move() {
+    const COUNTS: u64 = 300;
+    let (nodes, eps) = session(3);
+    let stores = open(&nodes, &options([1000], 8, 4, 400));
+    let writers: Vec<_> = (0..3)
+        .map(|node| {
+            let mut thread = stores[node].thread().expect("a seat");
+            let write = move |ep: Endpoint| {
+                for count in 1..=COUNTS {
+                    for key in [node as u64, 1000 + node as u64] {
+                        let before = ep.block_on(thread.put(&ep, key, count)).expect("all live");
+                        assert_eq!(before.unwrap_or(0), count - 1);
+                        assert_eq!(ep.block_on(thread.get(&ep, &key)).expect("all live"), Some(count));
+                    }
+                }
+            };
+            nodes[node].spawn("counts", write).expect("a thread")
+        })
+        .collect();
+    let mut threads: Vec<_> = stores.iter().map(|store| store.thread().expect("a seat")).collect();
+    for round in 0..12 {
+        let (node, ep) = (round % 3, &eps[round % 3]);
+        ep.block_on(threads[node].take_partition(ep, round / 3 % 2)).expect("all live");
+        let pairs = ep.block_on(async {
+            threads[node].scan_at_one_instant(ep, ..).await.expect("all live").collect(ep, 100).await
+        });
+        let pairs: BTreeMap<u64, u64> = pairs.expect("all live").into_iter().collect();
+        for key in 0..3 {
+            let count = |key| pairs.get(&key).copied().unwrap_or(0);
+            assert!(count(key) == count(1000 + key) || count(key) == count(1000 + key) + 1, "{pairs:?}");
+        }
+    }
+    for writer in writers {
+        writer.join().expect("no panic");
+    }
+    let all = eps[1].block_on(threads[1].range(&eps[1], .., 100)).expect("all live");
+    assert_eq!(all, [0, 1, 2, 1000, 1001, 1002].map(|key| (key, COUNTS)));
+}
+
+#[test]
+fn a_scan_outlives_the_move_of_its_partition() {
+    let (nodes, eps) = session(3);
+    let stores = open(&nodes, &options([10_000], 4, 2, 2000));
+    let mut threads: Vec<_> = stores.iter().map(|store| store.thread().expect("a seat")).collect();
+    let [_, reads, takes] = &mut threads[..] else { unreachable!("three") };
+    let before: Vec<_> = (0..1000).map(|key| (key, key)).collect();
+    eps[0].block_on(stores[0].thread().expect("a seat").load(&eps[0], before.clone())).expect("it is empty");
+    let (mut pairs, mut scan) =
+        (Vec::new(), eps[1].block_on(reads.scan_at_one_instant(&eps[1], ..)).expect("they live"));
+    assert!(eps[1].block_on(scan.next(&eps[1], &mut pairs)).expect("they live"));
+    eps[2].block_on(takes.take_partition(&eps[2], 0)).expect("they live");
+    eps[2].block_on(takes.put(&eps[2], 999, 0)).expect("it is here");
+    while eps[1].block_on(scan.next(&eps[1], &mut pairs)).expect("they live") {}
+    assert_eq!(pairs, before, "as of its version");
+    drop(scan);
+    assert_eq!(eps[1].block_on(reads.get(&eps[1], &999)).expect("they live"), Some(0));
+    assert_eq!(stores[1].owner_of(0), nodes[2].id());
+    // The old owner asks, too.
+    assert_eq!(eps[0].block_on(threads[0].get(&eps[0], &999)).expect("they live"), Some(0));
+    let error = eps[0].block_on(threads[0].take_partition(&eps[0], 2)).expect_err("there is none");
+    assert!(error.to_string().contains("no partition 2"), "{error}");
+}
+
+/// Its old owner is no longer needed.
+#[test]
+fn a_partition_outlives_the_node_from_which_it_came() {
+    let (mut nodes, eps) = session(3);
+    let mut stores = open(&nodes, &options([100], 4, 2, 50));
+    let mut threads: Vec<_> = stores.iter().map(|store| store.thread().expect("a seat")).collect();
+    eps[0].block_on(threads[0].put(&eps[0], 7, 70)).expect("it is here");
+    eps[2].block_on(threads[2].take_partition(&eps[2], 0)).expect("they live");
+    threads.remove(0);
+    drop((stores.remove(0), nodes.remove(0)));
+    // Node 1 has not heard of the move.
+    assert_eq!(eps[1].block_on(threads[0].get(&eps[1], &7)).expect("it was moved"), Some(70));
+    assert_eq!(eps[1].block_on(threads[0].put(&eps[1], 7, 71)).expect("it was moved"), Some(70));
+}
+
 #[test]
 fn costs_are_counted() {
     let (nodes, eps) = session(3);
@@ -231,7 +318,45 @@ fn costs_are_counted() {
         let (scan, counts) = ep.counted(thread.scan_at_one_instant(ep, ..1000)).await;
         assert_eq!((counts.gets, counts.puts, counts.round_trips), (1, 0, 1));
         drop(scan.expect("it lives"));
+        // One leaf for one pair: `stable`, the leaf's active word, and the leaf with the active word of the next one.
+        let (pair, counts) = ep.counted(thread.first(ep)).await;
+        assert_eq!((pair.expect("it lives"), counts.gets, counts.round_trips), (Some((0, 0)), 4, 3));
+        let (pair, counts) = ep.counted(thread.last(ep)).await;
+        assert!(counts.gets <= 5 && counts.round_trips <= 4, "{counts:?}");
+        assert_eq!(pair.expect("it lives"), Some((2999, 2999)));
     });
+}
+
+/// A partition that was read to its end is what `skip` leaves out, and not the one after it.
+#[test]
+fn what_is_skipped_was_not_read() {
+    let (nodes, eps) = session(2);
+    let stores = open(&nodes, &options([5], 4, 2, 100));
+    let (mut thread, ep) = (stores[0].thread().expect("a seat"), &eps[0]);
+    ep.block_on(async {
+        thread.load(ep, (0..10).map(|key| (key, key))).await.expect("it is empty");
+        let (mut scan, mut pairs) = (thread.scan(..), Vec::new());
+        assert!(scan.next(ep, &mut pairs).await.expect("it lives"));
+        assert_eq!(pairs.len(), 5);
+        assert_eq!(scan.skip(), Some(0));
+        while scan.next(ep, &mut pairs).await.expect("it lives") {}
+        assert_eq!(pairs, (0..10).map(|key| (key, key)).collect::<Vec<_>>());
+        assert_eq!(scan.skip(), None);
+        drop(scan);
+        let mut scan = thread.scan(..);
+        assert!(scan.next(ep, &mut pairs).await.expect("it lives"));
+        assert_eq!([scan.skip(), scan.skip(), scan.skip()], [Some(0), Some(1), None]);
+    });
+}
+
+#[test]
+fn the_wait_for_a_read_is_bounded() {
+    let (nodes, _) = session(1);
+    for hold in [std::time::Duration::ZERO, std::time::Duration::from_secs(10)] {
+        let opened = Kv::open(&nodes[0], "store", RomeKvOptions { hold, ..options([5], 4, 2, 100) });
+        let error = opened.expect_err("it is out of bounds");
+        assert!(error.to_string().contains("`hold`"), "{error}");
+    }
 }
 
 #[test]

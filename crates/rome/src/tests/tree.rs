@@ -1,6 +1,8 @@
+use core::time::Duration;
 use std::collections::BTreeMap;
 use std::ops::Bound;
 
+use farfield_core::{ErrorKind, local_session_with};
 use proptest::prelude::*;
 
 use super::*;
@@ -112,13 +114,99 @@ fn memory_is_used_again_and_nodes_are_merged() {
     let tree = open::<u64, u64>(&nodes, options(4, 2, 200)).remove(0);
     let mut partition = tree.partition().expect("a seat");
     for round in 0..20 {
+        // Other keys each time, so that the leaves of the round before get none.
+        let first = round * 100;
         for key in 0..100 {
-            assert!(partition.insert(&eps[0], key * 7 % 100, round).expect("there is room"), "round {round}");
+            assert!(partition.insert(&eps[0], first + key * 7 % 100, round).expect("there is room"), "round {round}");
         }
         for key in 0..100 {
-            assert_eq!(partition.delete(&eps[0], &key).expect("there is room"), Some(round));
+            assert_eq!(partition.delete(&eps[0], &(first + key)).expect("there is room"), Some(round));
+        }
+        let in_use = in_use(&tree);
+        assert!(in_use <= 10, "{in_use} blocks of an empty tree after round {round}");
+    }
+}
+
+/// Blocks of the nodes of a tree, and of those that its writers keep at hand.
+fn in_use<K: TreeKey, V: Field>(tree: &RomeTree<K, V>) -> usize {
+    let Memory { blocks, free, waiting } = tree.memory().expect("it is the owner");
+    blocks - free - waiting
+}
+
+/// A leaf whose keys are deleted gets no more of them when keys only rise, or only fall: it has to be merged all the same. Such leaves stayed
+/// for ever once, one for each fifty inserts.
+#[test]
+fn a_window_that_slides_keeps_its_memory() {
+    const WINDOW: u64 = 1000;
+    for is_falling in [false, true] {
+        let (nodes, eps) = session(2);
+        let trees = open::<u64, u64>(&nodes, options(64, 24, 300));
+        let (mut partition, mut reader) = (trees[0].partition().expect("a seat"), trees[1].reader().expect("a seat"));
+        let name = |key: u64| if is_falling { u64::MAX - key } else { key };
+        for key in 0..60_000 {
+            assert!(partition.insert(&eps[0], name(key), key).expect("there is room"));
+            if let Some(old) = key.checked_sub(WINDOW) {
+                assert_eq!(partition.delete(&eps[0], &name(old)).expect("there is room"), Some(old));
+            }
+            if key % 500 == 499 {
+                let in_use = in_use(&trees[0]);
+                assert!(in_use <= 60, "{in_use} blocks for {WINDOW} pairs after {key} inserts");
+                let (first, counts) = eps[1].block_on(eps[1].counted(reader.range(&eps[1], .., 3)));
+                let mut expected: Vec<u64> = (key.saturating_sub(WINDOW - 1)..=key).map(name).collect();
+                expected.sort_unstable();
+                let first: Vec<u64> = first.expect("the owner lives").into_iter().map(|pair| pair.0).collect();
+                assert_eq!(first, expected[..3], "after {key} inserts");
+                assert!(counts.gets < 40, "{counts:?} for the first 3 pairs");
+            }
         }
     }
+}
+
+/// One key of each leaf stays: neighbours that have few pairs become one, though neither is empty.
+#[test]
+fn leaves_with_few_pairs_are_merged() {
+    let (nodes, eps) = session(1);
+    let tree = open::<u64, u64>(&nodes, options(64, 24, 4000)).remove(0);
+    let mut partition = tree.partition().expect("a seat");
+    partition.load(&eps[0], (0..48_000).map(|key| (key, key))).expect("it is empty");
+    assert!(in_use(&tree) > 1000);
+    for key in (0..48_000).filter(|key| key % 48 != 0) {
+        partition.delete(&eps[0], &key).expect("there is room");
+    }
+    // 1000 pairs: an eighth of a node's 64 at least.
+    let in_use = in_use(&tree);
+    assert!(in_use <= 1000 / 8 + 10, "{in_use} blocks");
+    assert_eq!(partition.range(&eps[0], .., usize::MAX).expect("no stop").len(), 1000);
+}
+
+/// The tombstones of its leaves are given up, too, by a tree that does not grow again.
+#[test]
+fn a_tree_that_shrinks_gives_its_memory_back() {
+    let (nodes, eps) = session(2);
+    let trees = open::<u64, u64>(&nodes, options(4, 2, 400));
+    let (mut partition, mut reader) = (trees[0].partition().expect("a seat"), trees[1].reader().expect("a seat"));
+    for key in 0..600 {
+        partition.insert(&eps[0], key, key).expect("there is room");
+    }
+    assert_eq!(eps[1].block_on(reader.range(&eps[1], .., 1000)).expect("the owner lives").len(), 600);
+    for key in 1..600 {
+        partition.delete(&eps[0], &key).expect("there is room");
+    }
+    // Memory is looked for twice at least.
+    for round in 0..3000 {
+        partition.put(&eps[0], 0, round).expect("there is room");
+    }
+    let in_use = in_use(&trees[0]);
+    assert!(in_use <= 10, "{in_use} blocks for a pair");
+    // A scan keeps more states of the one leaf than there would be room for beside the tombstones.
+    eps[0].set_timeout(Duration::from_secs(1));
+    let mut scan = eps[1].block_on(reader.scan(&eps[1], ..)).expect("the owner lives");
+    for round in 0..900 {
+        partition.put(&eps[0], 0, round).expect("there is room");
+    }
+    let mut pairs = Vec::new();
+    while eps[1].block_on(scan.next(&eps[1], &mut pairs)).expect("it is in time") {}
+    assert_eq!(pairs, [(0, 2999)]);
 }
 
 #[test]
@@ -216,6 +304,56 @@ fn round_trips_are_counted() {
     // Two gets for each leaf of 48 pairs, and the inner nodes once.
     assert!(counts.gets < 2 * 100_000 / 48 + 200, "{counts:?}");
     assert!(counts.round_trips < 150, "{} round trips for 100,000 pairs", counts.round_trips);
+}
+
+/// All leaves were read at once, and their buffers were more than the pool of an endpoint has.
+#[test]
+fn many_keys_are_read_with_few_buffers() {
+    let nodes = local_session_with(2, |builder| builder.pool_bytes_max(1 << 16)).expect("a session");
+    let eps: Vec<Endpoint> = nodes.iter().map(|node| node.endpoint().expect("an endpoint")).collect();
+    let trees = open::<u64, u64>(&nodes, options(64, 24, 1000));
+    let (mut partition, mut reader) = (trees[0].partition().expect("a seat"), trees[1].reader().expect("a seat"));
+    partition.load(&eps[0], (0..20_000).map(|key| (key, key))).expect("it is empty");
+    let keys: Vec<u64> = (0..20_000).step_by(10).collect();
+    // The inner nodes are known the second time.
+    for _ in 0..2 {
+        let values = eps[1].block_on(reader.multi_get(&eps[1], &keys)).expect("they fit");
+        assert!(values.into_iter().eq(keys.iter().copied().map(Some)));
+    }
+    let all = eps[1].block_on(reader.range(&eps[1], .., usize::MAX)).expect("they fit");
+    assert!(all.into_iter().eq((0..20_000).map(|key| (key, key))));
+    let mut back = eps[1].block_on(reader.range_back(&eps[1], .., usize::MAX)).expect("they fit");
+    back.reverse();
+    assert_eq!(back.len(), 20_000);
+}
+
+#[test]
+fn options_that_cannot_be_are_refused() {
+    let node = Node::builder().start().expect("a node");
+    let good = TreeOptions::default();
+    for bad in [
+        TreeOptions { lease: Duration::MAX, ..good },
+        TreeOptions { lease: Duration::ZERO, ..good },
+        TreeOptions { seats: usize::MAX, ..good },
+        TreeOptions { seats: 0, ..good },
+        TreeOptions { pairs: usize::MAX, records: usize::MAX - 1, ..good },
+        TreeOptions { pairs: 2, records: 1, ..good },
+        TreeOptions { blocks: usize::MAX, ..good },
+    ] {
+        let error = RomeTree::<u64, u64>::open(&node, "tree", node.id(), bad).map(drop).expect_err("it cannot be");
+        assert!(matches!(error.kind(), ErrorKind::Config { .. }), "{bad:?}: {error}");
+    }
+    let good = ObjectOptions::default();
+    for bad in [
+        ObjectOptions { lease: Duration::MAX, ..good },
+        ObjectOptions { seats: usize::MAX, ..good },
+        ObjectOptions { bytes: usize::MAX, log_bytes: usize::MAX, ..good },
+        ObjectOptions { bytes: 0, ..good },
+        ObjectOptions { blocks: 1, ..good },
+    ] {
+        let error = RomeObject::open(&node, "object", node.id(), bad).map(drop).expect_err("it cannot be");
+        assert!(matches!(error.kind(), ErrorKind::Config { .. }), "{bad:?}: {error}");
+    }
 }
 
 #[test]

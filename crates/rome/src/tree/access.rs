@@ -3,10 +3,12 @@
 use farfield_core::toolkit::ErrorContext;
 use farfield_core::{Endpoint, Result};
 
-use super::fetch::{Here, check};
+use super::fetch::Here;
 use super::scan::Cursor;
 use super::{Partition, TreeReader};
+use crate::arena::Stable;
 use crate::field::{Field, TreeKey};
+use crate::reading::{check, check_here};
 
 /// A thread's part in one tree.
 pub(crate) enum Access<K, V> {
@@ -23,14 +25,23 @@ pub(crate) enum Look<'e> {
 impl<K: TreeKey, V: Field> Access<K, V> {
     pub(crate) async fn get(&mut self, ep: &Endpoint, key: &K) -> Result<Option<V>> {
         match self {
-            Access::Here(partition) => Ok(partition.get(key)),
+            Access::Here(partition) => {
+                let value = partition.get(key);
+                // Behind the read (`CR → CR`): at this moment it was not moved, and so the value was current.
+                Partition::arena(&partition.tree).stable_now().current()?;
+                Ok(value)
+            }
             Access::There(reader) => reader.get(ep, key).await,
         }
     }
 
     pub(crate) async fn multi_get(&mut self, ep: &Endpoint, keys: &[K]) -> Result<Vec<Option<V>>> {
         match self {
-            Access::Here(partition) => Ok(partition.multi_get(keys)),
+            Access::Here(partition) => {
+                let values = partition.multi_get(keys);
+                Partition::arena(&partition.tree).stable_now().current()?; // as in `get`
+                Ok(values)
+            }
             Access::There(reader) => reader.multi_get(ep, keys).await,
         }
     }
@@ -64,15 +75,16 @@ impl<K: TreeKey, V: Field> Access<K, V> {
     /// The version that was stable at a moment between the beginning of the look and the end of this call.
     ///
     /// # Errors
-    /// [`SnapshotExpired`](crate::SnapshotExpired): announce it anew. The owner is dead or cannot be reached.
+    /// [`SnapshotExpired`](crate::SnapshotExpired): announce it anew. [`Moved`](crate::errors::Moved): the tree is another node's. The owner is
+    /// dead or cannot be reached.
     pub(crate) async fn see(&mut self, ep: &Endpoint, look: Look<'_>) -> Result<u64> {
         let version = match (&mut *self, look) {
             (Access::Here(Partition { tree, seat, .. }), _) => {
-                let version = Partition::arena(tree).stable();
-                check(seat, ep).map(|()| version)
+                let stable = Partition::arena(tree).stable_now();
+                check_here(seat, ep).and_then(|()| stable.current())
             }
             (Access::There(reader), Look::There(get)) => match get.await {
-                Ok(version) => check(&mut reader.seat, ep).map(|()| version),
+                Ok(stable) => check(&mut reader.seat, ep).and_then(|()| Stable(stable).current()),
                 Err(error) => Err(error.into()),
             },
             (Access::There(_), Look::Here) => unreachable!("a look is for the tree that has begun it"),
@@ -97,7 +109,7 @@ impl<K: TreeKey, V: Field> Access<K, V> {
     /// [`SnapshotExpired`](crate::SnapshotExpired)
     pub(crate) fn keep(&mut self, ep: &Endpoint) -> Result<()> {
         let kept = match self {
-            Access::Here(partition) => check(&mut partition.seat, ep),
+            Access::Here(partition) => check_here(&mut partition.seat, ep),
             Access::There(reader) => check(&mut reader.seat, ep),
         };
         kept.of(self.path())

@@ -33,7 +33,7 @@ impl<K: TreeKey, V: Field> Partition<K, V> {
         let Partition { tree, seat, words, .. } = self;
         let (arena, options) = (Self::arena(tree), &tree.options);
         tree.opened.object.check_current()?;
-        let mut stash = Stash { blocks: Vec::new(), slots: Vec::new() };
+        let mut stash = Stash::default();
         let store = Store { ep, pairs: options.pairs, stash: &mut stash, words };
         let mut load =
             Load { arena, store, fill: (options.pairs * 3 / 4).max(2), slots: Vec::new(), blocks: Vec::new() };
@@ -152,7 +152,7 @@ impl Load<'_> {
         root.lock.set(version, new);
         let replaced = Replaced::Block(root.active.block);
         drop(root);
-        arena.publish(ep, version);
+        arena.publish(ep, version)?;
         arena.replaced(version, [replaced]);
         Ok(())
     }

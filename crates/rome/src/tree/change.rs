@@ -3,6 +3,7 @@
 use farfield_core::{Endpoint, Result};
 use farfield_fabric::Word;
 
+use super::later::Chore;
 use super::{Change, Partition, ROOT};
 use crate::arena::{Arena, Replaced, SlotLock, Stash};
 use crate::field::{Field, TreeKey};
@@ -13,6 +14,9 @@ use crate::seats::Seat;
 /// What a step may need: for the root and its two parts, or for two nodes that are merged and their parent.
 pub(super) const BLOCKS: usize = 3;
 pub(super) const SLOTS: usize = 2;
+
+/// What a change leaves to do.
+pub(super) type Chores<K> = [Option<Chore<K>>; 2];
 
 /// What stays of a node when its pairs change.
 pub(super) struct Frame<K> {
@@ -81,7 +85,7 @@ pub(super) fn lock<'a, K: TreeKey>(
         let lock = arena.lock(ep, slot);
         if let Some(active) = lock.active() {
             let page: Page<_, K, u64> = Page::of(arena.block(active));
-            if !page.is_tombstone() && page.level() == level && page.low() <= *key && !page.is_before(key) {
+            if page.has(level, key) {
                 // From here on no other thread replaces its block.
                 seat.clear();
                 return Some(Locked { slot, lock, active });
@@ -119,7 +123,7 @@ impl Store<'_> {
         locked: Locked<'_>,
         frame: &Frame<K>,
         pairs: &[(K, T)],
-    ) -> Option<(K, u32)> {
+    ) -> Result<Option<(K, u32)>> {
         let Locked { slot, lock, active } = locked;
         if pairs.len() <= self.pairs {
             let new = self.write(arena, &frame.draft(active, pairs));
@@ -127,9 +131,9 @@ impl Store<'_> {
             set_version(arena.block_words(new.block), version);
             lock.set(version, new);
             drop(lock);
-            arena.publish(self.ep, version);
+            arena.publish(self.ep, version)?;
             arena.replaced(version, [Replaced::Block(active.block)]);
-            return None;
+            return Ok(None);
         }
         // Keys that are inserted in their order fill the nodes.
         let is_last = frame.high.is_none();
@@ -150,12 +154,12 @@ impl Store<'_> {
             set_version(arena.block_words(right_new.block), version);
             set_version(arena.block_words(left_new.block), version);
             // A thread that finds the left node moves to the right one.
-            let used = arena.use_slot(right_slot, version, right_new);
+            arena.use_slot(right_slot, version, right_new);
             lock.set(version, left_new);
             drop(lock);
-            arena.publish(self.ep, version);
-            arena.replaced(version, [Replaced::Block(active.block)].into_iter().chain(used));
-            return Some((separator, right_slot));
+            arena.publish(self.ep, version)?;
+            arena.replaced(version, [Replaced::Block(active.block)]);
+            return Ok(Some((separator, right_slot)));
         }
         let left_slot = self.stash.slots.pop().expect("the stash is full");
         let children = [(low, u64::from(left_slot)), (separator, u64::from(right_slot))];
@@ -165,13 +169,13 @@ impl Store<'_> {
         for new in [right_new, left_new, root_new] {
             set_version(arena.block_words(new.block), version);
         }
-        let used = arena.use_slot(right_slot, version, right_new);
-        let used = used.into_iter().chain(arena.use_slot(left_slot, version, left_new));
+        arena.use_slot(right_slot, version, right_new);
+        arena.use_slot(left_slot, version, left_new);
         lock.set(version, root_new);
         drop(lock);
-        arena.publish(self.ep, version);
-        arena.replaced(version, [Replaced::Block(active.block)].into_iter().chain(used));
-        None
+        arena.publish(self.ep, version)?;
+        arena.replaced(version, [Replaced::Block(active.block)]);
+        Ok(None)
     }
 }
 
@@ -180,10 +184,25 @@ impl<K: TreeKey, V: Field> Partition<K, V> {
         &mut self,
         ep: &Endpoint,
         key: &K,
-        mut decide: impl FnMut(Option<V>) -> Change<V>,
+        decide: impl FnMut(Option<V>) -> Change<V>,
     ) -> Result<Option<V>> {
+        let (before, chores) = self.change_leaf(ep, key, decide)?;
+        if let Some(chores) = chores {
+            self.tidy(ep, chores);
+        }
+        Ok(before)
+    }
+
+    /// The value before. If a node was rewritten, or has few pairs now, also what is to be done: it makes searches shorter, or nodes fewer.
+    #[inline]
+    fn change_leaf(
+        &mut self,
+        ep: &Endpoint,
+        key: &K,
+        mut decide: impl FnMut(Option<V>) -> Change<V>,
+    ) -> Result<(Option<V>, Option<Chores<K>>)> {
         loop {
-            let Partition { tree, seat, stash, words, pairs, .. } = self;
+            let Partition { tree, seat, stash, words, pairs } = self;
             let (arena, options) = (Self::arena(tree), &tree.options);
             tree.opened.object.check_current()?;
             let locked = lock(arena, seat, ep, key, 0).expect("there are always leaves");
@@ -194,13 +213,21 @@ impl<K: TreeKey, V: Field> Partition<K, V> {
                     // What it has seen may be of a change that is not stable yet. Later reads must not miss it.
                     let seen = page.last_version();
                     drop(locked);
-                    arena.await_stable(ep, seen);
-                    return Ok(before);
+                    arena.await_stable(ep, seen)?;
+                    // Behind the read (`CR → CR`): at this moment the tree was not moved, and so what was read was current.
+                    arena.stable_now().current()?;
+                    return Ok((before, None));
                 }
                 Change::Put(value) => Some(value),
                 Change::Delete => None,
             };
+            let few = options.pairs / 4;
             if page.records() < options.records {
+                // One that has few pairs now, or none, may get no more, and its log is never full.
+                let gets_few = value.is_none()
+                    && before.is_some()
+                    && locked.slot != ROOT
+                    && page.live_up_to(few + 1).is_some_and(|live| live == 1 || live == few + 1);
                 let Locked { lock, active, .. } = locked;
                 let end = active.end as usize + record_words::<K, V>();
                 let record = &arena.block_words(active.block)[active.end as usize..end];
@@ -210,8 +237,8 @@ impl<K: TreeKey, V: Field> Partition<K, V> {
                 // All of the record is in memory before the active word is (`CW → CW`).
                 lock.set(version, Active { end: end as u32, ..active });
                 drop(lock);
-                arena.publish(ep, version);
-                return Ok(before);
+                arena.publish(ep, version)?;
+                return Ok((before, gets_few.then_some([Some(Chore::Merge { key: *key }), None])));
             }
             if stash.blocks.len() < BLOCKS || stash.slots.len() < SLOTS {
                 drop(locked);
@@ -225,16 +252,11 @@ impl<K: TreeKey, V: Field> Partition<K, V> {
                 (Err(at), Some(value)) => pairs.insert(at, (*key, value)),
                 (Err(_), None) => {}
             }
-            let is_few = pairs.len() <= options.pairs / 4 && locked.slot != ROOT;
+            let is_few = pairs.len() <= few && locked.slot != ROOT;
             let split =
-                Store { ep, pairs: options.pairs, stash, words }.rewrite(arena, locked, &Frame::of(page), pairs);
-            // The change is done. What follows makes searches shorter, and may be left to later changes.
-            self.unlinked.extend(split.map(|(separator, right)| (1, separator, right)));
-            self.link(ep);
-            if is_few {
-                self.merge(ep, key);
-            }
-            return Ok(before);
+                Store { ep, pairs: options.pairs, stash, words }.rewrite(arena, locked, &Frame::of(page), pairs)?;
+            let split = split.map(|(separator, right)| Chore::Link { level: 1, separator, right });
+            return Ok((before, Some([is_few.then_some(Chore::Merge { key: *key }), split])));
         }
     }
 }

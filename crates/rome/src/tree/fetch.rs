@@ -7,11 +7,11 @@ use farfield_core::{Endpoint, Error, ErrorKind, Result};
 use farfield_fabric::read_words;
 
 use crate::arena::Arena;
-use crate::errors::SnapshotExpired;
 use crate::field::{Field, TreeKey};
 use crate::layout::Active;
 use crate::open::Opened;
 use crate::page::Page;
+use crate::reading::{check, check_here};
 use crate::seats::Seat;
 
 /// A copy of a node.
@@ -83,12 +83,6 @@ pub(super) trait Fetch<K, V> {
     fn cache(&mut self) -> Option<&mut Cache>;
 }
 
-/// Fails if the reader has made no progress for too long.
-pub(super) fn check(seat: &mut Seat, ep: &Endpoint) -> Result<()> {
-    let lease = seat.lease();
-    seat.check(ep).map_err(|idle| Error::custom(SnapshotExpired { idle, lease }))
-}
-
 /// By the owner's processor.
 pub(super) struct Here<'a> {
     pub(super) arena: &'a Arena,
@@ -112,8 +106,7 @@ impl<K: TreeKey, V: Field> Fetch<K, V> for Here<'_> {
                 let block = self.arena.block(active);
                 let mut words = vec![0; block.len()];
                 read_words(block, &mut words);
-                let lease = self.seat.lease();
-                self.seat.check_here(self.ep).map_err(|idle| Error::custom(SnapshotExpired { idle, lease }))?;
+                check_here(self.seat, self.ep)?;
                 let page: Page<&[u64], K, V> = Page::of(&words);
                 if page.version() <= self.version {
                     break Some(words.into());
@@ -128,6 +121,9 @@ impl<K: TreeKey, V: Field> Fetch<K, V> for Here<'_> {
         None
     }
 }
+
+/// Active words that are read at a time.
+const WORDS_MAX: usize = 1 << 10;
 
 /// By gets.
 pub(super) struct There<'a> {
@@ -168,9 +164,9 @@ impl<K: TreeKey, V: Field> Fetch<K, V> for There<'_> {
 
     async fn nodes(&mut self, slots: &[u32], ahead: &[u32]) -> Result<Vec<Option<Node>>> {
         let unknown: Vec<u32> = slots.iter().copied().filter(|slot| !self.ahead.contains_key(slot)).collect();
-        if !unknown.is_empty() {
-            let (_, words) = self.round(&[], &unknown).await?;
-            self.ahead.extend(unknown.into_iter().zip(words));
+        for unknown in unknown.chunks(WORDS_MAX) {
+            let (_, words) = self.round(&[], unknown).await?;
+            self.ahead.extend(unknown.iter().copied().zip(words));
         }
         let active = |slot: &u32| self.ahead.remove(slot).and_then(Active::of);
         let mut wanted: Vec<Option<Active>> = slots.iter().map(active).collect();
@@ -183,8 +179,12 @@ impl<K: TreeKey, V: Field> Fetch<K, V> for There<'_> {
                 return Ok(nodes);
             }
             let blocks: Vec<Active> = at.iter().filter_map(|at| wanted[*at]).collect();
-            let (read, words) = self.round(&blocks, &ahead).await?;
-            self.ahead.extend(ahead.drain(..).zip(words));
+            let mut read = Vec::with_capacity(blocks.len());
+            for blocks in blocks.chunks(self.opened.reads_max) {
+                let (nodes, words) = self.round(blocks, &ahead).await?;
+                self.ahead.extend(ahead.drain(..).zip(words));
+                read.extend(nodes);
+            }
             for (at, node) in at.into_iter().zip(read) {
                 let page: Page<&[u64], K, V> = Page::of(&node);
                 wanted[at] = if page.version() <= self.version { None } else { Active::of(page.previous()) };

@@ -12,18 +12,17 @@
 use core::ops::RangeBounds;
 use std::collections::BTreeMap;
 
-use farfield_core::toolkit::ErrorContext;
-use farfield_core::{Endpoint, Error, Result};
+use farfield_core::{Endpoint, Result};
 
-use super::fetch::{Cache, Fetch, Node, Step, There, check, corrupt};
+use super::fetch::{Cache, Fetch, Node, Step, There, corrupt};
 use super::scan::{Cursor, Edge, Scan, Side, WINDOW_MAX, some};
 use super::{ROOT, RomeTree};
-use crate::errors::SnapshotExpired;
+use crate::arena::Stable;
 use crate::field::{Field, TreeKey};
 use crate::layout::Active;
-use crate::object::{Reading, late_since};
 use crate::open::Opened;
 use crate::page::Page;
+use crate::reading::{announced, check, read};
 use crate::seats::Seat;
 
 /// A thread of any node, which reads the tree by gets. It remembers inner nodes.
@@ -56,7 +55,7 @@ pub struct TreeReader<K, V> {
 /// A leaf, and the version as of which it is.
 type Found = (Node, u64);
 
-/// How many right siblings a search from a cached node follows.
+/// How many right siblings a search follows that does not go through the tree of one version.
 pub(super) const MOVES_MAX: usize = 2;
 
 impl<K: TreeKey, V: Field> TreeReader<K, V> {
@@ -83,26 +82,18 @@ impl<K: TreeKey, V: Field> TreeReader<K, V> {
     /// # Errors
     /// The owner is dead or cannot be reached.
     pub async fn get(&mut self, ep: &Endpoint, key: &K) -> Result<Option<V>> {
-        let start = ep.now();
         let TreeReader { tree, seat, cache, known, .. } = self;
         let opened = &*tree.opened;
-        let path = opened.object.path();
-        loop {
-            late_since(ep, start).of(path)?;
-            opened.object.check_current()?;
-            let reading = Reading::begin(seat, ep, *known);
-            let mut search = Search { opened, ep, seat: &mut *reading.0, cache, version: None };
-            match search.leaf::<K, V>(key).await {
-                Ok((leaf, version)) => {
-                    *known = version;
-                    return Ok(Page::<&[u64], K, V>::of(&leaf).get(key, version));
-                }
-                Err(error) => again(error).of(path)?,
-            }
-        }
+        let attempt = async |seat: &mut Seat, known: &mut u64| {
+            let mut search = Search { opened, ep, seat, cache: &mut *cache, version: None };
+            let (leaf, version) = search.leaf::<K, V>(key).await?;
+            *known = version;
+            Ok(Page::<&[u64], K, V>::of(&leaf).get(key, version))
+        };
+        read(opened, ep, seat, known, attempt).await
     }
 
-    /// The values of several keys, all as of one moment: in three round trips, if the inner nodes are cached.
+    /// The values of several keys, all as of one moment: in three round trips, if the inner nodes are cached, and one more for each 64 leaves.
     ///
     /// ```
     /// # use farfield_rome::{RomeTree, TreeOptions};
@@ -117,47 +108,40 @@ impl<K: TreeKey, V: Field> TreeReader<K, V> {
     /// # Errors
     /// The owner is dead or cannot be reached.
     pub async fn multi_get(&mut self, ep: &Endpoint, keys: &[K]) -> Result<Vec<Option<V>>> {
-        let start = ep.now();
+        let get = async |there: &mut There<'_>| {
+            let leads: Vec<u32> = keys.iter().map(|key| cached(there.cache, key).0).collect();
+            let mut slots = leads.clone();
+            slots.sort_unstable();
+            slots.dedup();
+            let nodes = Fetch::<K, V>::nodes(there, &slots, &[]).await?;
+            let version = there.version;
+            let mut values = Vec::with_capacity(keys.len());
+            for (key, lead) in keys.iter().zip(leads) {
+                let node = slots.binary_search(&lead).ok().and_then(|at| nodes[at].clone());
+                let leaf = match node.filter(|node| Page::<&[u64], K, V>::of(node).has(0, key)) {
+                    Some(leaf) => leaf,
+                    None => {
+                        let There { opened, seat, cache, ep, .. } = there;
+                        Search { opened, ep, seat, cache, version: Some(version) }.leaf::<K, V>(key).await?.0
+                    }
+                };
+                values.push(Page::<&[u64], K, V>::of(&leaf).get(key, version));
+            }
+            Ok(values)
+        };
+        self.as_of_now(ep, get).await
+    }
+
+    /// Reads the tree as it is at one moment.
+    async fn as_of_now<T>(&mut self, ep: &Endpoint, mut of: impl AsyncFnMut(&mut There<'_>) -> Result<T>) -> Result<T> {
         let TreeReader { tree, seat, cache, ahead, known } = self;
         let opened = &*tree.opened;
-        let path = opened.object.path();
-        loop {
-            late_since(ep, start).of(path)?;
-            opened.object.check_current()?;
-            let reading = Reading::begin(seat, ep, *known);
-            let values = async {
-                let version = version_now(opened, ep, &mut *reading.0, ahead).await?;
-                *known = version;
-                let leads: Vec<u32> = keys.iter().map(|key| cached(cache, key).0).collect();
-                let mut slots = leads.clone();
-                slots.sort_unstable();
-                slots.dedup();
-                let mut there = There { opened, seat: &mut *reading.0, cache: &mut *cache, ep, version, ahead };
-                let nodes = Fetch::<K, V>::nodes(&mut there, &slots, &[]).await?;
-                let mut values = Vec::with_capacity(keys.len());
-                for (key, lead) in keys.iter().zip(leads) {
-                    let node = slots.binary_search(&lead).ok().and_then(|at| nodes[at].clone());
-                    let is_it = |node: &Node| {
-                        let page: Page<&[u64], K, V> = Page::of(node);
-                        !page.is_tombstone() && page.level() == 0 && Edge::At(*key).side(page) == Side::Inside
-                    };
-                    let leaf = match node.filter(is_it) {
-                        Some(leaf) => leaf,
-                        None => {
-                            let version = Some(version);
-                            let mut search = Search { opened, ep, seat: &mut *reading.0, cache, version };
-                            search.leaf::<K, V>(key).await?.0
-                        }
-                    };
-                    values.push(Page::<&[u64], K, V>::of(&leaf).get(key, version));
-                }
-                Ok(values)
-            };
-            match values.await {
-                Ok(values) => return Ok(values),
-                Err(error) => again(error).of(path)?,
-            }
-        }
+        let attempt = async |seat: &mut Seat, known: &mut u64| {
+            let version = version_now(opened, ep, seat, ahead).await?;
+            *known = version;
+            of(&mut There { opened, seat, cache: &mut *cache, ep, version, ahead: &mut *ahead }).await
+        };
+        read(opened, ep, seat, known, attempt).await
     }
 
     /// Up to `limit` pairs of a range, in the order of their keys, all as of one moment during the call.
@@ -203,25 +187,8 @@ impl<K: TreeKey, V: Field> TreeReader<K, V> {
         is_backward: bool,
         limit: usize,
     ) -> Result<Vec<(K, V)>> {
-        let start = ep.now();
-        let TreeReader { tree, seat, cache, ahead, known } = self;
-        let opened = &*tree.opened;
-        let path = opened.object.path();
-        loop {
-            late_since(ep, start).of(path)?;
-            opened.object.check_current()?;
-            let reading = Reading::begin(seat, ep, *known);
-            let pairs = async {
-                let version = version_now(opened, ep, &mut *reading.0, ahead).await?;
-                *known = version;
-                let mut there = There { opened, seat: &mut *reading.0, cache, ep, version, ahead };
-                some(&mut there, range, is_backward, limit, tree.options.pairs).await
-            };
-            match pairs.await {
-                Ok(pairs) => return Ok(pairs),
-                Err(error) => again(error).of(path)?,
-            }
-        }
+        let pairs_max = self.tree.options.pairs;
+        self.as_of_now(ep, async |there: &mut There<'_>| some(there, range, is_backward, limit, pairs_max).await).await
     }
 
     /// The first pair.
@@ -300,34 +267,21 @@ impl<K: TreeKey, V: Field> TreeReader<K, V> {
         range: &impl RangeBounds<K>,
         is_backward: bool,
     ) -> Result<Scan<'_, K, V>> {
-        let start = ep.now();
-        loop {
-            let TreeReader { tree, seat, ahead, known, .. } = &mut *self;
-            let path = tree.opened.object.path();
-            late_since(ep, start).of(path)?;
-            tree.opened.object.check_current()?;
-            let reading = Reading::begin(seat, ep, *known);
-            match version_now(&tree.opened, ep, &mut *reading.0, ahead).await {
-                Ok(version) => {
-                    *known = version;
-                    core::mem::forget(reading); // until the scan is dropped
-                    return Ok(Scan { reader: self, cursor: Cursor::new(range, is_backward, WINDOW_MAX), version });
-                }
-                Err(error) => again(error).of(path)?,
-            }
-        }
+        let TreeReader { tree, seat, ahead, known, .. } = &mut *self;
+        let opened = &*tree.opened;
+        let attempt = async |seat: &mut Seat, known: &mut u64| {
+            *known = version_now(opened, ep, seat, ahead).await?;
+            Ok(*known)
+        };
+        let version = announced(opened, ep, seat, known, attempt).await?; // until the scan is dropped
+        Ok(Scan { reader: self, cursor: Cursor::new(range, is_backward, WINDOW_MAX), version })
     }
-}
-
-/// A read that this thread has stopped in the middle of announces itself anew, and reads what is there then.
-fn again(error: Error) -> Result<()> {
-    if error.custom_ref::<SnapshotExpired>().is_some() { Ok(()) } else { Err(error) }
 }
 
 /// The version as of which the caller, who has announced himself, reads. All that he reads next, he reads after it.
 async fn version_now(opened: &Opened, ep: &Endpoint, seat: &mut Seat, ahead: &mut BTreeMap<u32, u64>) -> Result<u64> {
     ahead.clear();
-    let version = ep.get(opened.stable_at()).await?;
+    let version = Stable(ep.get(opened.stable_at()).await?).current()?;
     check(seat, ep)?;
     seat.raise(version);
     Ok(version)
@@ -375,18 +329,19 @@ impl Search<'_> {
     async fn walk<K: TreeKey, V: Field>(&mut self, key: &K, uses_cache: bool) -> Result<Option<Found>> {
         let (opened, ep) = (self.opened, self.ep);
         let (mut slot, mut parent) = if uses_cache { cached(self.cache, key) } else { (ROOT, None) };
-        let (is_led, mut moves) = (slot != ROOT, 0);
+        // A root, too, whose active word was read before `stable`, may be out of date by any number of splits.
+        let mut moves = 0;
         let (version, mut word) = match self.version {
             Some(version) => (version, ep.get(opened.slot_at(slot)).await?),
             None if !uses_cache => {
                 // In this order: so the walk is in the tree of that version.
-                let stable = ep.get(opened.stable_at()).await?;
+                let stable = Stable(ep.get(opened.stable_at()).await?).current()?;
                 (stable, ep.get(opened.slot_at(slot)).await?)
             }
             None => {
                 // In one round trip.
                 let (stable, word) = (ep.get(opened.stable_at()), ep.get(opened.slot_at(slot)));
-                (stable.await?, word.await?)
+                (Stable(stable.await?).current()?, word.await?)
             }
         };
         loop {
@@ -399,7 +354,7 @@ impl Search<'_> {
                 (Side::Left, _) => return Ok(None),
                 (Side::Right, Some(right)) => {
                     moves += 1;
-                    if is_led && moves > MOVES_MAX {
+                    if uses_cache && moves > MOVES_MAX {
                         return Ok(None);
                     }
                     if let Some(parent) = parent.take() {

@@ -2,101 +2,150 @@
 //!
 //! *Locks.* A split locks its node alone, and its parent later. A merge locks the parent, the left node and the right one, in this
 //! order: from the root down, and from left to right. So no two wait for each other.
+//!
+//! *Merges.* A leaf is merged with a neighbour when it comes to have a quarter of its pairs, and again when it has none, if both fit three
+//! quarters of a node; a node without pairs fits any. So of two neighbours one has more than a quarter, but for those whose parents differ.
 
 use farfield_core::Endpoint;
 
-use super::change::{BLOCKS, Frame, Locked, SLOTS, Store, lock};
+use super::change::{BLOCKS, Chores, Frame, Locked, SLOTS, Store, lock};
+use super::later::Chore;
 use super::{Partition, ROOT};
 use crate::arena::{Arena, Replaced};
 use crate::field::{Field, TreeKey};
 use crate::page::{Draft, Page, set_version};
 
+/// There is no free memory.
+struct NoMemory;
+
+/// What has become of a node and its parent.
+struct Merged {
+    /// The node has another's pairs, too.
+    has_merged: bool,
+    /// The parent has no other child.
+    is_alone: bool,
+    /// The parent has few children, and is not the root.
+    goes_on: bool,
+}
+
 impl<K: TreeKey, V: Field> Partition<K, V> {
-    /// Tells the levels above of nodes that were split. Without memory it is done later: until then searches move to the right.
-    pub(super) fn link(&mut self, ep: &Endpoint) {
-        let Partition { tree, seat, stash, words, unlinked, .. } = self;
+    /// Does these, and what was left to do. What there is no free memory for is left to later changes: this one has happened, and does not wait.
+    pub(super) fn tidy(&mut self, ep: &Endpoint, new: Chores<K>) {
+        let mut chores = self.tree.later.take();
+        chores.extend(new.into_iter().flatten());
+        while let Some(chore) = chores.pop() {
+            let is_done = match chore {
+                Chore::Link { level, separator, right } => match self.link(ep, level, separator, right) {
+                    Ok(split) => {
+                        chores.extend(split);
+                        true
+                    }
+                    Err(NoMemory) => false,
+                },
+                Chore::Merge { key } => self.merge(ep, &key).is_ok(),
+            };
+            if !is_done {
+                chores.push(chore);
+                return self.tree.later.put(chores);
+            }
+        }
+    }
+
+    /// Tells a level of a node of the one below that was split; the same, if its own node is split.
+    fn link(&mut self, ep: &Endpoint, level: u8, separator: K, right: u32) -> Result<Option<Chore<K>>, NoMemory> {
+        let Partition { tree, seat, stash, words, .. } = self;
         let arena = Self::arena(tree);
-        while let Some((level, separator, right)) = unlinked.last().copied() {
-            if arena.fill(ep, stash, BLOCKS, SLOTS).is_err() {
-                return;
+        if !arena.fill_now(stash, BLOCKS, SLOTS) {
+            return Err(NoMemory);
+        }
+        let locked = lock(arena, seat, ep, &separator, level).expect("a node that was split is not the root");
+        let page: Page<_, K, u64> = locked.page(arena);
+        let mut children = Vec::with_capacity(page.count() + 1);
+        page.pairs(u64::MAX, &mut children);
+        if let Err(at) = children.binary_search_by(|child| child.0.cmp(&separator)) {
+            children.insert(at, (separator, u64::from(right)));
+        }
+        let mut store = Store { ep, pairs: tree.options.pairs, stash, words };
+        let Ok(split) = store.rewrite(arena, locked, &Frame::of(page), &children) else {
+            return Ok(None); // the tree is another node's
+        };
+        Ok(split.map(|(separator, right)| Chore::Link { level: level + 1, separator, right }))
+    }
+
+    /// Merges the leaf with the key with its neighbours, as far as they fit one node, and so on upwards.
+    fn merge(&mut self, ep: &Endpoint, key: &K) -> Result<(), NoMemory> {
+        loop {
+            let (mut level, mut was_alone, mut has_siblings) = (0, false, false);
+            loop {
+                let merged = match level {
+                    0 => self.merge_node::<V>(ep, key, level)?,
+                    _ => self.merge_node::<u64>(ep, key, level)?,
+                };
+                has_siblings |= was_alone && merged.has_merged;
+                was_alone |= merged.is_alone;
+                if !merged.goes_on {
+                    break;
+                }
+                level += 1;
             }
-            let locked = lock(arena, seat, ep, &separator, level).expect("a node that was split is not the root");
-            let page: Page<_, K, u64> = locked.page(arena);
-            let mut children = Vec::with_capacity(page.count() + 1);
-            page.pairs(u64::MAX, &mut children);
-            if let Err(at) = children.binary_search_by(|child| child.0.cmp(&separator)) {
-                children.insert(at, (separator, u64::from(right)));
+            // One that was the only child of its parent may be merged now.
+            if !has_siblings {
+                return Ok(());
             }
-            let mut store = Store { ep, pairs: tree.options.pairs, stash, words };
-            let split = store.rewrite(arena, locked, &Frame::of(page), &children);
-            unlinked.pop();
-            unlinked.extend(split.map(|(separator, right)| (level + 1, separator, right)));
         }
     }
 
-    /// Merges the leaf with the key with a neighbour, if they have few pairs, and so on upwards.
-    pub(super) fn merge(&mut self, ep: &Endpoint, key: &K) {
-        let mut goes_on = self.merge_once::<V>(ep, key, 0);
-        for level in 1.. {
-            if !goes_on {
-                return;
-            }
-            goes_on = self.merge_once::<u64>(ep, key, level);
-        }
-    }
-
-    /// Whether the parent has few children now, and is not the root.
-    fn merge_once<T: Field>(&mut self, ep: &Endpoint, key: &K, level: u8) -> bool {
+    /// Merges a node with its neighbours of the same parent, as far as they fit one node: first with the left ones, which were not merged when
+    /// they had few pairs, because there was no memory.
+    fn merge_node<T: Field>(&mut self, ep: &Endpoint, key: &K, level: u8) -> Result<Merged, NoMemory> {
         let Partition { tree, seat, stash, words, .. } = self;
         let (arena, pairs_max) = (Self::arena(tree), tree.options.pairs);
-        if arena.fill(ep, stash, BLOCKS, 0).is_err() {
-            return false;
-        }
-        let Some(parent) = lock(arena, seat, ep, key, level + 1) else { return false };
-        let page: Page<_, K, u64> = parent.page(arena);
-        let mut children = Vec::with_capacity(page.count());
-        page.pairs(u64::MAX, &mut children);
-        let is_root = parent.slot == ROOT;
-        if children.len() > 1 {
-            let at = page.child_at(key).min(children.len() - 2);
-            let [left, right] = [at, at + 1].map(|at| children[at].1 as u32);
+        let mut merged = Merged { has_merged: false, is_alone: false, goes_on: false };
+        let (is_root, count) = loop {
+            if !arena.fill_now(stash, BLOCKS, 0) {
+                return Err(NoMemory);
+            }
+            let Some(parent) = lock(arena, seat, ep, key, level + 1) else { return Ok(merged) };
+            let page: Page<_, K, u64> = parent.page(arena);
+            let mut children = Vec::with_capacity(page.count());
+            page.pairs(u64::MAX, &mut children);
+            let at = page.child_at(key);
+            let lefts = at.saturating_sub(1)..(at + 1).min(children.len().saturating_sub(1));
+            let mut fits = lefts.filter_map(|at| {
+                let slots = [at, at + 1].map(|at| children[at].1 as u32);
+                Some((at, Pair::<K, T>::lock(arena, ep, slots, pairs_max)?))
+            });
+            let Some((at, pair)) = fits.next() else { break (parent.slot == ROOT, children.len()) };
             children.remove(at + 1);
-            let mut store = Store { ep, pairs: pairs_max, stash, words };
-            if !store.merge::<K, T>(arena, parent, [left, right], &children) {
-                return false;
-            }
-        } else {
-            drop(parent);
+            Store { ep, pairs: pairs_max, stash, words }.merge(arena, parent, pair, &children);
+            merged.has_merged = true;
+        };
+        if is_root && count == 1 {
+            self.shrink::<T>(ep, level + 1)?;
         }
-        match (is_root, children.len()) {
-            (true, 1) => {
-                self.shrink::<T>(ep, level + 1);
-                false
-            }
-            (true, _) => false,
-            (false, count) => count < (pairs_max / 4).max(2),
-        }
+        (merged.is_alone, merged.goes_on) = (count == 1, !is_root && count < (pairs_max / 4).max(2));
+        Ok(merged)
     }
 
     /// Gives the root, if it is on this level, what its only child has.
-    fn shrink<T: Field>(&mut self, ep: &Endpoint, level: u8) {
+    fn shrink<T: Field>(&mut self, ep: &Endpoint, level: u8) -> Result<(), NoMemory> {
         let Partition { tree, stash, words, .. } = self;
         let arena = Self::arena(tree);
-        if arena.fill(ep, stash, BLOCKS, 0).is_err() {
-            return;
+        if !arena.fill_now(stash, BLOCKS, 0) {
+            return Err(NoMemory);
         }
-        let Some(root) = locked(arena, ep, ROOT) else { return };
+        let Some(root) = locked(arena, ep, ROOT) else { return Ok(()) };
         let page: Page<_, K, u64> = root.page(arena);
         if page.level() != level || page.count() != 1 {
-            return;
+            return Ok(());
         }
-        let Some(child) = locked(arena, ep, page.value(0) as u32) else { return };
+        let Some(child) = locked(arena, ep, page.value(0) as u32) else { return Ok(()) };
         let page: Page<_, K, T> = child.page(arena);
         let mut pairs = Vec::new();
         page.pairs(u64::MAX, &mut pairs);
         // With a right sibling that the root does not know yet it is not the only one.
         if page.right().is_some() || pairs.len() > tree.options.pairs {
-            return;
+            return Ok(());
         }
         let mut store = Store { ep, pairs: tree.options.pairs, stash, words };
         let root_new = store.write(arena, &Frame::of(page).draft(root.active, &pairs));
@@ -111,34 +160,52 @@ impl<K: TreeKey, V: Field> Partition<K, V> {
         child.lock.set(version, tombstone);
         let (slot, blocks) = (child.slot, [root.active, child.active].map(|active| Replaced::Block(active.block)));
         drop((root, child));
-        arena.publish(ep, version);
+        if arena.publish(ep, version).is_err() {
+            return Ok(()); // the tree is another node's
+        }
         arena.replaced(version, blocks.into_iter().chain([Replaced::Slot(slot)]));
+        Ok(())
     }
 }
 
-impl Store<'_> {
-    /// Puts the pairs of two neighbours into the left one, unless they are too many. These are the parent's children then.
-    fn merge<K: TreeKey, T: Field>(
-        &mut self,
-        arena: &Arena,
-        parent: Locked<'_>,
-        [left, right]: [u32; 2],
-        children: &[(K, u64)],
-    ) -> bool {
-        let Some(left) = locked(arena, self.ep, left) else { return false };
-        let Some(right) = locked(arena, self.ep, right) else { return false };
+/// Two neighbours that fit one node, locked.
+struct Pair<'a, K, T> {
+    left: Locked<'a>,
+    right: Locked<'a>,
+    /// Of both.
+    pairs: Vec<(K, T)>,
+}
+
+impl<'a, K: TreeKey, T: Field> Pair<'a, K, T> {
+    /// The caller has locked their parent. None if they do not fit, or are no neighbours.
+    fn lock(arena: &'a Arena, ep: &Endpoint, [left, right]: [u32; 2], pairs_max: usize) -> Option<Pair<'a, K, T>> {
+        let (left, right) = (locked(arena, ep, left)?, locked(arena, ep, right)?);
         let (left_page, right_page): (Page<_, K, T>, Page<_, K, T>) = (left.page(arena), right.page(arena));
         // Between the two may be one that was split from the left one, and that the parent does not know yet.
         if left_page.right() != Some(right.slot) {
-            return false;
+            return None;
         }
         let (mut pairs, mut of_right) = (Vec::new(), Vec::new());
         left_page.pairs(u64::MAX, &mut pairs);
         right_page.pairs(u64::MAX, &mut of_right);
+        // Nodes that are filled up would soon be split again. But one without pairs, or with a child alone, goes in any case.
+        let is_next_to_nothing = pairs.len().min(of_right.len()) <= 1;
         pairs.append(&mut of_right);
-        if pairs.len() > self.pairs * 3 / 4 {
-            return false;
-        }
+        let fits = if is_next_to_nothing { pairs_max } else { pairs_max * 3 / 4 };
+        (pairs.len() <= fits).then_some(Pair { left, right, pairs })
+    }
+}
+
+impl Store<'_> {
+    /// Puts the pairs of two neighbours into the left one. These are the parent's children then.
+    fn merge<K: TreeKey, T: Field>(
+        &mut self,
+        arena: &Arena,
+        parent: Locked<'_>,
+        Pair { left, right, pairs }: Pair<'_, K, T>,
+        children: &[(K, u64)],
+    ) {
+        let (left_page, right_page): (Page<_, K, T>, Page<_, K, T>) = (left.page(arena), right.page(arena));
         let merged = Frame { high: right_page.high(), right: right_page.right(), ..Frame::of(left_page) };
         let left_new = self.write(arena, &merged.draft(left.active, &pairs));
         let tombstone = self.write(arena, &tombstone(&right, right_page));
@@ -156,9 +223,11 @@ impl Store<'_> {
         let slot = right.slot;
         let blocks = [left.active, right.active, parent.active].map(|active| Replaced::Block(active.block));
         drop((parent, left, right));
-        arena.publish(self.ep, version);
-        arena.replaced(version, blocks.into_iter().chain([Replaced::Slot(slot)]));
-        true
+        if arena.publish(self.ep, version).is_err() {
+            return; // the tree is another node's
+        }
+        let slot = Replaced::Slot(slot);
+        arena.replaced(version, blocks.into_iter().chain([slot]));
     }
 }
 
@@ -175,4 +244,84 @@ fn locked<'a>(arena: &'a Arena, ep: &Endpoint, slot: u32) -> Option<Locked<'a>> 
     let lock = arena.lock(ep, slot);
     let active = lock.active()?;
     Some(Locked { slot, lock, active })
+}
+
+#[cfg(test)]
+mod tests {
+    use core::time::Duration;
+
+    use farfield_core::{local_session, on_each};
+
+    use super::*;
+    use crate::tree::page_at;
+    use crate::{RomeTree, TreeOptions};
+
+    type Tree = RomeTree<u64, u64>;
+
+    /// The nodes of a level, from left to right, and those that the level above names.
+    fn nodes_of(arena: &Arena, level: u8) -> (Vec<u32>, Vec<u32>) {
+        let at = |slot| page_at::<u64, u64>(arena, slot, arena.stable()).expect("it is a node").inner();
+        let mut first = ROOT;
+        while at(first).level() > level {
+            first = at(first).value(0) as u32;
+        }
+        let row = |first| core::iter::successors(Some(first), |slot| at(*slot).right()).collect::<Vec<u32>>();
+        let mut above = ROOT;
+        while at(above).level() > level + 1 {
+            above = at(above).value(0) as u32;
+        }
+        let children = |slot: u32| (0..at(slot).count()).map(move |child| at(slot).value(child) as u32);
+        (row(first), row(above).into_iter().flat_map(children).collect())
+    }
+
+    /// A reader holds memory, so that splits are not linked. The thread that has made them ends, and another one links them: they were forgotten
+    /// with the first one once. No change waits for memory that it needs for links alone.
+    #[test]
+    fn a_split_that_is_not_linked_is_left_to_any_thread() {
+        let mut left = 0;
+        for blocks in 16..28 {
+            let nodes = local_session(2).expect("a session");
+            let options = TreeOptions { pairs: 4, records: 1, blocks, ..TreeOptions::default() };
+            let owner = nodes[0].id();
+            let trees = on_each(&nodes, |node| Tree::open(node, "tree", owner, options)).expect("all open it");
+            let (ep, other) = (nodes[0].endpoint().expect("one"), nodes[1].endpoint().expect("one"));
+            ep.set_timeout(Duration::from_millis(5));
+            let mut seat = trees[1].opened.seat().expect("a seat");
+            seat.announce(&other, 0);
+            let mut partition = trees[0].partition().expect("a seat");
+            let mut keys = 0;
+            while partition.put(&ep, keys, keys).is_ok() {
+                keys += 1;
+            }
+            drop(partition);
+            let arena = trees[0].opened.arena().expect("it is the owner");
+            let (row, known) = nodes_of(arena, 0);
+            left += row.len() - known.len();
+            seat.clear();
+            let mut partition = trees[0].partition().expect("a seat");
+            for round in 0..4 {
+                partition.put(&ep, 0, round).expect("there is room");
+            }
+            let (row, known) = nodes_of(arena, 0);
+            assert_eq!(row, known, "of {blocks} blocks");
+            assert!((1..keys).all(|key| partition.get(&key) == Some(key)));
+        }
+        assert!(left > 0, "all were linked at once");
+    }
+
+    #[test]
+    fn a_tree_of_one_key_is_a_leaf() {
+        let node = farfield_core::Node::builder().start().expect("a node");
+        let options = TreeOptions { pairs: 8, records: 2, blocks: 1000, ..TreeOptions::default() };
+        let (tree, ep) = (Tree::open(&node, "tree", node.id(), options).expect("one"), node.endpoint().expect("one"));
+        let mut partition = tree.partition().expect("a seat");
+        partition.load(&ep, (0..400).map(|key| (key, key))).expect("it is empty");
+        // From left to right, each second one first.
+        for key in (0..400).step_by(2).chain((1..400).step_by(2)).filter(|key| *key != 200) {
+            partition.delete(&ep, &key).expect("there is room");
+        }
+        let arena = tree.opened.arena().expect("it is the owner");
+        let root = page_at::<u64, u64>(arena, ROOT, arena.stable()).expect("it is a node");
+        assert_eq!((root.level(), partition.range(&ep, .., 9).expect("no stop")), (0, vec![(200, 200)]));
+    }
 }

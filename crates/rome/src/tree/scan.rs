@@ -12,7 +12,7 @@ use farfield_core::{Endpoint, Result};
 
 use super::fetch::{Fetch, Here, Node, Step, corrupt};
 use super::reader::{MOVES_MAX, TreeReader};
-use super::{Partition, ROOT};
+use super::{Partition, ROOT, leaves_of};
 use crate::field::{Field, TreeKey};
 use crate::page::Page;
 
@@ -351,8 +351,7 @@ pub(super) async fn some<K: TreeKey, V: Field, F: Fetch<K, V>>(
     limit: usize,
     pairs_max: usize,
 ) -> Result<Vec<(K, V)>> {
-    let window = limit.div_ceil(pairs_max / 2 + 1);
-    let (mut cursor, mut pairs) = (Cursor::new(range, is_backward, window), Vec::new());
+    let (mut cursor, mut pairs) = (Cursor::new(range, is_backward, leaves_of(limit, pairs_max)), Vec::new());
     while pairs.len() < limit && cursor.next(fetch, &mut pairs).await? {}
     pairs.truncate(limit);
     Ok(pairs)

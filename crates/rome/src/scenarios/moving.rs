@@ -1,0 +1,190 @@
+//! A partition that is moved to another node.
+
+use std::rc::Rc;
+
+use farfield_check::parts::Excuse;
+use farfield_check::{Cluster, Faults, Scenario, crashed};
+use farfield_core::Result;
+
+use super::histories::MapCall::{self, Delete, First, Get, Insert, MultiGet, Put, Range};
+use super::store::{HOLD, Store, before, call, calls, calls_beside_faults, open};
+use crate::{RangeUnavailable, SnapshotExpired};
+
+pub(super) fn scenarios() -> Vec<Scenario> {
+    vec![moved(), read(), unchanged(), scanned(), twice(), late(), taker_dies(), giver_dies()]
+}
+
+/// How often a node takes a partition that is changed or taken by another one meanwhile.
+const ATTEMPTS: usize = 8;
+
+/// A thread that moves a partition to its node, and then makes these calls. With faults it may fail.
+fn takes(
+    cluster: &Cluster,
+    store: &Store,
+    node: usize,
+    partition: usize,
+    may_fail: bool,
+    list: Vec<MapCall>,
+) -> Result<()> {
+    let (mut thread, calls) = (store.stores[node].thread()?, Rc::clone(&store.calls));
+    cluster.thread(node, "takes", move |ep| {
+        for attempt in 0.. {
+            let excuse = Excuse::now();
+            let Err(error) = ep.block_on(thread.take_partition(ep, partition)) else {
+                // Another node may have taken it since.
+                break;
+            };
+            if error.is_timeout() && attempt < ATTEMPTS {
+                continue;
+            }
+            assert!(may_fail && (excuse.is_given() || crashed(0)), "{error}");
+            let lost = error.custom_ref::<RangeUnavailable>().expect("which keys");
+            assert_eq!(lost.partition, partition, "{error}");
+            return Ok(());
+        }
+        for it in &list {
+            if let Err(error) = call(10 + node, &mut thread, &calls, ep, it) {
+                assert!(may_fail, "{error}");
+                return Ok(());
+            }
+        }
+        Ok(())
+    });
+    Ok(())
+}
+
+fn moved() -> Scenario {
+    let about = "a partition is moved while its old owner and a third node change it and read it";
+    Scenario::new("rome/kv-moved", about, 3, |cluster| {
+        let store = open(cluster, 24, HOLD)?;
+        before(cluster, &store, &[Put(1, 1), Put(2, 2)])?;
+        calls(cluster, &store, 0, 1, vec![Put(1, 2), Delete(3), Get(1), Delete(3), Put(1, 4)])?;
+        calls(cluster, &store, 1, 2, vec![Put(1, 3), Get(1), Delete(2), Get(3), MultiGet(vec![1, 2])])?;
+        takes(cluster, &store, 2, 0, false, vec![Put(3, 5), Get(1)])
+    })
+    .kills(&["rome-kv-moved-unseen", "rome-kv-moved-is-done"])
+}
+
+/// It has all that was there, from the first moment on.
+fn read() -> Scenario {
+    let about = "a partition that is moved is whole for its readers at any moment";
+    Scenario::new("rome/kv-moved-read", about, 3, |cluster| {
+        let store = open(cluster, 24, HOLD)?;
+        before(cluster, &store, &[Put(1, 1), Put(2, 2), Put(3, 3)])?;
+        calls(cluster, &store, 1, 1, vec![Get(1), Get(2), Get(3), Get(1)])?;
+        takes(cluster, &store, 2, 0, false, Vec::new())
+    })
+    .kills(&["rome-kv-moved-early"])
+}
+
+/// What the old owner has last seen of a key says nothing any more.
+fn unchanged() -> Scenario {
+    let about = "a change that changes nothing at the old place of a partition is made at the new one";
+    Scenario::new("rome/kv-moved-unchanged", about, 2, |cluster| {
+        let store = open(cluster, 24, HOLD)?;
+        calls(cluster, &store, 0, 1, vec![Delete(3), Delete(3), Delete(3)])?;
+        takes(cluster, &store, 1, 0, false, vec![Put(3, 5), Get(3)])
+    })
+    .kills(&["rome-kv-moved-unchanged"])
+}
+
+fn scanned() -> Scenario {
+    let about = "scans at one instant beside the move of a partition see all of it once";
+    Scenario::new("rome/kv-moved-scanned", about, 3, |cluster| {
+        let store = open(cluster, 24, HOLD)?;
+        before(cluster, &store, &[Put(1, 1), Put(2, 2), Put(6, 6)])?;
+        calls(cluster, &store, 0, 1, vec![Put(1, 2), Put(6, 1), Put(3, 3)])?;
+        calls(
+            cluster,
+            &store,
+            1,
+            2,
+            vec![Range(0, 9, false), First, Range(0, 9, true), Put(1, 7), Range(0, 4, false)],
+        )?;
+        takes(cluster, &store, 2, 0, false, vec![Range(0, 9, false)])
+    })
+}
+
+/// It goes on to a third node, or back.
+fn twice() -> Scenario {
+    let about = "two nodes take the same partition, one after the other";
+    Scenario::new("rome/kv-moved-twice", about, 3, |cluster| {
+        let store = open(cluster, 24, HOLD)?;
+        before(cluster, &store, &[Put(1, 1)])?;
+        calls(cluster, &store, 0, 1, vec![Put(1, 2), Get(1), Put(2, 1)])?;
+        takes(cluster, &store, 1, 0, false, vec![Put(1, 3), Get(2)])?;
+        takes(cluster, &store, 2, 0, false, vec![Get(1), Put(2, 5), Get(1)])
+    })
+}
+
+/// Its freeze may be over.
+fn late() -> Scenario {
+    let about = "a node that stops while it takes a partition takes it with all changes, or not";
+    Scenario::new("rome/kv-moved-late", about, 2, |cluster| {
+        let store = open(cluster, 24, HOLD)?;
+        calls_beside_faults(cluster, &store, 0, 1, (1..8).map(|value| Put(1, value)).collect())?;
+        takes(cluster, &store, 1, 0, true, vec![Get(1)])
+    })
+    .faults(Faults::new().pauses(1).of([1]))
+    .kills(&["rome-kv-late-copy"])
+}
+
+/// Before the move, in the middle, or after it.
+fn taker_dies() -> Scenario {
+    let about = "the death of the node that takes a partition stops changes for a moment, or is that of its owner";
+    Scenario::new("rome/kv-taker-dies", about, 3, |cluster| {
+        let store = open(cluster, 24, HOLD)?;
+        before(cluster, &store, &[Put(1, 1), Put(6, 6)])?;
+        for (node, list) in
+            [(0, vec![Put(1, 2), Get(1), Put(2, 1)]), (1, vec![Insert(3, 1), Get(1), Range(0, 9, false)])]
+        {
+            let (mut thread, calls) = (store.stores[node].thread()?, Rc::clone(&store.calls));
+            cluster.thread(node, "calls", move |ep| {
+                for it in &list {
+                    let excuse = Excuse::now();
+                    if let Err(error) = call(node, &mut thread, &calls, ep, it) {
+                        let is_given = crashed(2) || excuse.is_given();
+                        let is_known = match error.custom_ref::<RangeUnavailable>() {
+                            // It was moved before.
+                            Some(lost) => lost.partition == 0 && lost.owner.0 == 2 && is_given,
+                            None => excuse.is_given() && error.custom_ref::<SnapshotExpired>().is_some(),
+                        };
+                        assert!(is_known, "{error}");
+                        // The other one is there.
+                        return call(node, &mut thread, &calls, ep, &Get(6));
+                    }
+                }
+                Ok(())
+            });
+        }
+        takes(cluster, &store, 2, 0, true, vec![Put(1, 7)])
+    })
+    .faults(Faults::new().crashes(1).of([2]))
+    .kills(&["rome-kv-frozen-for-ever"])
+}
+
+/// Before the move, in the middle, or after it.
+fn giver_dies() -> Scenario {
+    let about = "the death of the old owner of a partition that is moved loses all of it, or nothing";
+    Scenario::new("rome/kv-giver-dies", about, 3, |cluster| {
+        let store = open(cluster, 24, HOLD)?;
+        before(cluster, &store, &[Put(1, 1), Put(6, 6)])?;
+        calls_beside_faults(cluster, &store, 0, 1, vec![Put(1, 2), Put(2, 1)])?;
+        let (mut thread, calls) = (store.stores[1].thread()?, Rc::clone(&store.calls));
+        cluster.thread(1, "calls", move |ep| {
+            for it in [Insert(3, 1), Get(1), Range(0, 9, false), Get(1), Get(3)] {
+                let excuse = Excuse::now();
+                if let Err(error) = call(1, &mut thread, &calls, ep, &it) {
+                    let is_known = match error.custom_ref::<RangeUnavailable>() {
+                        Some(lost) => lost.partition == 0 && crashed(0),
+                        None => excuse.is_given() && error.custom_ref::<SnapshotExpired>().is_some(),
+                    };
+                    assert!(is_known, "{error}");
+                }
+            }
+            call(1, &mut thread, &calls, ep, &Put(6, 7))
+        });
+        takes(cluster, &store, 2, 0, true, vec![Get(1), Put(1, 7), Get(1)])
+    })
+    .faults(Faults::new().crashes(1).of([0]))
+}

@@ -1,0 +1,254 @@
+//! Where the partitions are, as a node and each of its threads know it.
+
+use core::ops::{Deref, DerefMut};
+use core::time::Duration;
+use std::sync::Arc;
+
+use farfield_core::toolkit::ErrorContext;
+use farfield_core::{Endpoint, Error, ErrorKind, Result};
+use farfield_fabric::{Instant, NodeId, RemotePtr, Word};
+use farfield_rpc::{Client, Effect, effect_of};
+
+use super::{Calls, Parts, RomeKv, RomeKvThread, updates_of};
+use crate::errors::Moved;
+use crate::field::{Field, TreeKey};
+use crate::gate::{GATE_BYTES, Gate, PLACE};
+use crate::tree::{Access, RomeTree};
+
+/// The pauses before a thread looks again where a partition is that is being moved.
+const PAUSE: [Duration; 2] = [Duration::from_micros(20), Duration::from_millis(100)];
+
+const NODE_BITS: u32 = 16;
+
+/// The word that says where a partition is: not 0.
+pub(super) fn word_of(epoch: u64, owner: NodeId) -> u64 {
+    epoch << NODE_BITS | u64::from(owner.0)
+}
+
+pub(super) fn place_of(word: u64) -> (u64, NodeId) {
+    (word >> NODE_BITS, NodeId(word as u16))
+}
+
+/// Where a partition is: its tree, and the number of its moves.
+pub(super) struct Place<K, V> {
+    pub(super) epoch: u64,
+    pub(super) tree: RomeTree<K, V>,
+}
+
+/// The gate of a partition.
+pub(super) enum GateAt {
+    Here(Gate),
+    There(RemotePtr<u64>),
+    /// Its owner is dead.
+    Nowhere,
+}
+
+/// A thread's part in a partition, where it knows it to be.
+pub(super) struct At<K: TreeKey, V: Field> {
+    access: Access<K, V>,
+    pub(super) epoch: u64,
+    pub(super) owner: NodeId,
+    pub(super) gate: GateAt,
+    /// Where updates go, if it is another node's. None before the first one: the owner may be dead, and was never needed.
+    client: Option<Arc<Calls<K, V>>>,
+}
+
+impl<K: TreeKey, V: Field> At<K, V> {
+    pub(super) fn is_here(&self) -> bool {
+        matches!(self.access, Access::Here(_))
+    }
+
+    /// Where updates go.
+    ///
+    /// # Errors
+    /// It is another one than those that were needed before, and dead.
+    pub(super) fn client(&mut self, store: &RomeKv<K, V>) -> Result<&Arc<Calls<K, V>>> {
+        let client = match self.client.take() {
+            Some(client) => client,
+            None => store.client_of(self.owner)?,
+        };
+        Ok(self.client.insert(client))
+    }
+
+    /// Its tree.
+    pub(super) fn access(&mut self) -> &mut Access<K, V> {
+        &mut self.access
+    }
+}
+
+impl<K: TreeKey, V: Field> Deref for At<K, V> {
+    type Target = Access<K, V>;
+    #[inline]
+    fn deref(&self) -> &Access<K, V> {
+        &self.access
+    }
+}
+
+impl<K: TreeKey, V: Field> DerefMut for At<K, V> {
+    #[inline]
+    fn deref_mut(&mut self) -> &mut Access<K, V> {
+        &mut self.access
+    }
+}
+
+/// Whether the partition may be elsewhere.
+fn leads_on(error: &Error) -> bool {
+    error.custom_ref::<Moved>().is_some() || error.is_gone() && effect_of(error) == Effect::None
+}
+
+impl<K: TreeKey, V: Field> Parts<K, V> {
+    /// This node's word about a partition: where it is, or has gone to. 0 if it was never here, or always.
+    pub(super) fn place_word(&self, partition: usize) -> &Word {
+        self.gates.word(partition * GATE_BYTES + PLACE)
+    }
+}
+
+/// A thread that changes where this node knows a partition to be. Others wait until it is dropped.
+pub(super) struct Changing<'a>(&'a Word);
+
+impl Drop for Changing<'_> {
+    fn drop(&mut self) {
+        self.0.store(0);
+    }
+}
+
+impl<K: TreeKey, V: Field> RomeKv<K, V> {
+    /// A thread's part in a partition.
+    pub(super) fn at(&self, partition: usize) -> Result<At<K, V>> {
+        let (epoch, tree) = {
+            let place = self.parts.places[partition].lock();
+            (place.epoch, place.tree.clone())
+        };
+        let (owner, me) = (tree.owner(), self.parts.object.node().id());
+        if owner == me {
+            let gate = tree.gate().expect("a store has set it");
+            return Ok(At {
+                access: Access::Here(tree.partition()?),
+                epoch,
+                owner,
+                gate: GateAt::Here(gate),
+                client: None,
+            });
+        }
+        let gate = self.gate_of(owner, partition).map_or(GateAt::Nowhere, GateAt::There);
+        Ok(At { access: Access::There(tree.reader()?), epoch, owner, gate, client: None })
+    }
+
+    /// How often a partition was moved, as this node knows.
+    pub(super) fn epoch(&self, partition: usize) -> u64 {
+        self.parts.places[partition].lock().epoch
+    }
+
+    fn gate_of(&self, owner: NodeId, partition: usize) -> Result<RemotePtr<u64>> {
+        Ok(self.parts.object.remote::<u64>(owner, "gates")?.byte_add((partition * GATE_BYTES) as u64))
+    }
+
+    /// Where the updates of an owner's partitions go. It is opened when it is needed first.
+    pub(super) fn client_of(&self, owner: NodeId) -> Result<Arc<Calls<K, V>>> {
+        let known = self.parts.clients.lock().get(&owner).map(Arc::clone);
+        if let Some(client) = known {
+            return Ok(client);
+        }
+        let path = updates_of(self.path(), owner);
+        // By one thread at a time. It is not locked meanwhile: other threads wait for the word.
+        let ep = self.parts.object.node().endpoint()?;
+        let opening = ep.block_on(self.alone(&ep, &self.parts.opening))?;
+        let known = self.parts.clients.lock().get(&owner).map(Arc::clone);
+        let client = match known {
+            Some(client) => client,
+            None => Arc::new(Client::open(self.parts.object.node(), &path, owner, self.parts.calls)?),
+        };
+        self.parts.clients.lock().insert(owner, Arc::clone(&client));
+        drop(opening);
+        Ok(client)
+    }
+
+    /// The tree of a partition at an epoch, which its owner has opened; or opens, if that is this node.
+    pub(super) fn open_tree(&self, partition: usize, epoch: u64, owner: NodeId) -> Result<RomeTree<K, V>> {
+        let path = format!("{}/{partition}/{epoch}-{}", self.path(), owner.0);
+        RomeTree::open(&self.parts.object.node().for_service(), &path, owner, self.parts.options.tree)
+    }
+
+    /// Waits until no other thread of this node changes where the partition is.
+    pub(super) async fn changing(&self, ep: &Endpoint, partition: usize) -> Result<Changing<'_>> {
+        self.alone(ep, &self.parts.changing[partition]).await
+    }
+
+    async fn alone<'a>(&self, ep: &Endpoint, word: &'a Word) -> Result<Changing<'a>> {
+        let deadline = ep.deadline();
+        while word.compare_exchange(0, 1).is_err() {
+            ep.wait_until(deadline, || (word.load() == 0).then_some(())).await.map_err(Error::from).of(self.path())?;
+        }
+        Ok(Changing(word))
+    }
+
+    /// The latest place of a partition that any member knows of. None if it is no later one than this thread's.
+    async fn look_up(&self, ep: &Endpoint, partition: usize, epoch: u64) -> Option<(u64, NodeId)> {
+        // Not only of the old owner: the one that it names may have closed the tree, since the partition is elsewhere again.
+        let words = self
+            .parts
+            .object
+            .others()
+            .filter_map(|node| Some(self.gate_of(node, partition).ok()?.byte_add(PLACE as u64)));
+        let gets: Vec<_> = words.map(|word| ep.get(word)).collect();
+        let mut latest = self.parts.place_word(partition).load();
+        for get in gets {
+            // The dead know nothing any more.
+            latest = latest.max(get.await.unwrap_or(0));
+        }
+        Some(place_of(latest)).filter(|place| place.0 > epoch)
+    }
+
+    /// Opens a partition at its new place, unless another thread of this node has. The new owner may be dead.
+    async fn adopt(&self, ep: &Endpoint, partition: usize, epoch: u64, owner: NodeId) -> Result<()> {
+        let changing = self.changing(ep, partition).await?;
+        if self.epoch(partition) < epoch {
+            let tree = self.open_tree(partition, epoch, owner)?;
+            let before = core::mem::replace(&mut *self.parts.places[partition].lock(), Place { epoch, tree });
+            // Not in the lock: it may be the last handle of that tree.
+            drop(before);
+        }
+        drop(changing);
+        ep.wake_local();
+        Ok(())
+    }
+}
+
+impl<K: TreeKey, V: Field> RomeKvThread<K, V> {
+    /// Finds out where a partition is now, after this error of a call. Then the call is made again: it may be where it was, and about to be moved,
+    /// or its new owner about to make changes.
+    ///
+    /// # Errors
+    /// The same, of the partition, unless it leads on.
+    pub(super) async fn follow(&mut self, ep: &Endpoint, partition: usize, start: Instant, error: Error) -> Result<()> {
+        let store = self.store.clone();
+        let At { owner, epoch, .. } = self.trees[partition];
+        if !leads_on(&error) {
+            return Err(store.lost(partition, owner, error));
+        }
+        match store.look_up(ep, partition, epoch).await {
+            // This node takes it, and its other threads are about to learn that.
+            Some((_, owner)) if owner == store.parts.object.node().id() => {}
+            Some((epoch, owner)) => {
+                let adopted = store.adopt(ep, partition, epoch, owner).await;
+                adopted.map_err(|error| store.lost(partition, owner, error))?;
+            }
+            None if error.is_gone() => return Err(store.lost(partition, owner, error)),
+            None => {}
+        }
+        if store.epoch(partition) > epoch {
+            let at = store.at(partition);
+            self.trees[partition] = at.map_err(|error| store.lost(partition, store.owner_of(partition), error))?;
+            return Ok(());
+        }
+        let (now, waited) = (ep.now(), ep.now() - start);
+        if waited >= ep.timeout() {
+            let what = format!("partition {partition}, which is being moved");
+            let late = ErrorKind::Timeout { what, waited, missing: vec![owner] };
+            return Err(store.lost(partition, owner, late.into()));
+        }
+        let pause = (waited / 8).clamp(PAUSE[0], PAUSE[1]);
+        let _ = ep.wait_until(now + pause, || None::<()>).await;
+        Ok(())
+    }
+}

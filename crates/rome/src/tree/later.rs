@@ -1,0 +1,48 @@
+//! What is left to do above the leaves when there was no memory for it: any thread does it that rewrites a node later.
+
+use farfield_fabric::{LocalMutex, Word};
+
+/// Something that makes searches shorter, or nodes fewer.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Chore<K> {
+    /// A node was split, and the level above, which is this one, does not know the right part. Until it does, searches move to the right.
+    Link { level: u8, separator: K, right: u32 },
+    /// The leaf with this key has few pairs, and may be merged with a neighbour.
+    Merge { key: K },
+}
+
+/// Merges that are remembered. Beyond that, nodes stay until a neighbour is merged.
+const MERGES_MAX: usize = 1 << 10;
+
+/// The chores of a tree.
+pub(crate) struct Later<K> {
+    /// How many, as of a moment ago: so that those that have nothing to do take no lock.
+    count: Word,
+    chores: LocalMutex<Vec<Chore<K>>>,
+}
+
+impl<K> Later<K> {
+    pub(super) fn new() -> Later<K> {
+        Later { count: Word::new(0), chores: LocalMutex::new(Vec::new()) }
+    }
+
+    pub(super) fn put(&self, chores: Vec<Chore<K>>) {
+        let mut all = self.chores.lock();
+        for chore in chores {
+            if all.len() < MERGES_MAX || matches!(chore, Chore::Link { .. }) {
+                all.push(chore);
+            }
+        }
+        self.count.store(all.len() as u64);
+    }
+
+    /// All of them: the caller does them, or puts them back.
+    pub(super) fn take(&self) -> Vec<Chore<K>> {
+        if self.count.load() == 0 {
+            return Vec::new();
+        }
+        let mut all = self.chores.lock();
+        self.count.store(0);
+        core::mem::take(&mut *all)
+    }
+}
