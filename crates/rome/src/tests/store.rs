@@ -266,6 +266,20 @@ fn a_scan_outlives_the_move_of_its_partition() {
     assert!(error.to_string().contains("no partition 2"), "{error}");
 }
 
+/// A thread of the old owner that has not heard of the move works on the old place first.
+#[test]
+fn a_load_into_a_partition_that_was_moved_is_refused() {
+    let (nodes, eps) = session(2);
+    let stores = open(&nodes, &options([1000], 8, 4, 400));
+    let mut threads: Vec<_> = stores.iter().map(|store| store.thread().expect("a seat")).collect();
+    eps[1].block_on(threads[1].take_partition(&eps[1], 0)).expect("they live");
+    let load = threads[0].load(&eps[0], (0..500).map(|key| (key, key)));
+    let error = eps[0].block_on(load).expect_err("it was moved");
+    assert!(error.to_string().contains("was moved"), "{error}");
+    assert_eq!(eps[0].block_on(threads[0].put(&eps[0], 7, 70)).expect("it follows"), None);
+    assert_eq!(eps[1].block_on(threads[1].get(&eps[1], &7)).expect("it is here"), Some(70));
+}
+
 /// Its old owner is no longer needed.
 #[test]
 fn a_partition_outlives_the_node_from_which_it_came() {

@@ -6,6 +6,7 @@ use farfield_core::{Endpoint, Error, ErrorKind, Result};
 use super::change::{Frame, Store, lock};
 use super::{Partition, ROOT};
 use crate::arena::{Arena, Replaced, Stash};
+use crate::errors::Moved;
 use crate::field::{Field, TreeKey};
 use crate::page::{Draft, Page, set_version};
 use crate::seats::Seat;
@@ -38,7 +39,8 @@ impl<K: TreeKey, V: Field> Partition<K, V> {
         let mut load =
             Load { arena, store, fill: (options.pairs * 3 / 4).max(2), slots: Vec::new(), blocks: Vec::new() };
         let loaded = load.all(seat, pairs);
-        if loaded.is_err() {
+        // The nodes of a tree that was moved meanwhile stay: its root names them.
+        if loaded.as_ref().is_err_and(|error| error.custom_ref::<Moved>().is_none()) {
             load.slots.iter().for_each(|slot| arena.unuse_slot(*slot));
             let (slots, blocks) = (load.slots, load.blocks);
             arena.give_back(&mut Stash { blocks, slots });
