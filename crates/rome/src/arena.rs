@@ -79,7 +79,7 @@ pub(crate) struct Arena {
     /// 1 while a thread collects, with what is remembered of the seats: the own ones, and those of each rank.
     collects: Word,
     watched: LocalMutex<Vec<WatchedNode>>,
-    /// Until then callers who cannot wait collect nothing, since a node has not answered (nanoseconds).
+    /// Until then callers that cannot wait collect nothing, since a node has not answered (nanoseconds).
     no_answer_until: Word,
     /// For nodes that a caller's endpoint does not reach.
     spare: LocalMutex<Option<Endpoint>>,

@@ -51,7 +51,7 @@ impl Gate {
         self.word().store(0);
     }
 
-    /// Since when changes find it closed, without a break of the longest wait: one that nobody has waited at is as good as open.
+    /// Since when changes find it closed, without a break of the longest wait: one at which no change has waited is as good as open.
     fn closed_since(&self, now: Instant) -> Instant {
         let mut closed = self.closed.lock();
         let since = match *closed {

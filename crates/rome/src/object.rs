@@ -17,7 +17,6 @@ use crate::arena::{Arena, Replaced, Stash};
 use crate::layout::Active;
 use crate::open::{Opened, Plan, open};
 use crate::options::ObjectOptions;
-pub(crate) use crate::reading::late_since;
 use crate::reading::{check, read};
 use crate::seats::Seat;
 

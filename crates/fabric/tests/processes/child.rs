@@ -73,6 +73,18 @@ struct Obeying {
     events: Arc<Mutex<Vec<ControlEvent>>>,
 }
 
+/// Waits until something is so.
+fn until(what: &str, ready: &dyn Fn() -> bool) -> Result<(), String> {
+    let start = Instant::now();
+    while !ready() {
+        if start.elapsed() > SOON / 2 {
+            return Err(what.to_owned());
+        }
+        std::thread::yield_now();
+    }
+    Ok(())
+}
+
 impl Obeying {
     fn obey(&mut self, line: &str) -> Result<String, String> {
         let (verb, rest) = line.split_once(' ').unwrap_or((line, ""));
@@ -231,16 +243,6 @@ impl Obeying {
         // An address is allocated 128 times at most: its generations end. Each is used in fewer rounds than that.
         const ROUNDS_OF_ADDRESS: u64 = 64;
         let (beat, told) = (&self.regions[0], self.regions[0].word(8));
-        let until = |what: &str, ready: &dyn Fn() -> bool| {
-            let start = Instant::now();
-            while !ready() {
-                if start.elapsed() > SOON / 2 {
-                    return Err(what.to_owned());
-                }
-                std::thread::yield_now();
-            }
-            Ok(())
-        };
         let turns = |more: u64| {
             let from = beat.word(0).load();
             until("the peer does not run", &|| beat.word(0).load() >= from + more)
@@ -332,16 +334,6 @@ impl Obeying {
     fn revoke_often(&self, peer: NodeId, rounds: u64, timeout: Duration) -> Result<String, String> {
         let (target, beat) = (self.regions[0].word(0), self.regions[1].word(0));
         let lines = self.regions[1].words(4096, 512);
-        let until = |what: &str, ready: &dyn Fn() -> bool| {
-            let start = Instant::now();
-            while !ready() {
-                if start.elapsed() > SOON / 2 {
-                    return Err(what.to_owned());
-                }
-                std::thread::yield_now();
-            }
-            Ok(())
-        };
         let (mut took, mut random) = (Duration::ZERO, 0x9e37_79b9_7f4a_7c15u64);
         for round in 0..rounds {
             self.fabric.permit(peer, GroupKey::DATA).map_err(|error| error.to_string())?;

@@ -72,7 +72,7 @@ impl Arena {
         }
         if !tombstones.is_empty() {
             // Readers that remember such a slot may still come to its tombstone, but not those that have read a `stable` of the next ticket or a later
-            // one: whoever takes that ticket does it when the slots name nothing (`CW → MF → CR`, and `CAS` after that).
+            // one: the thread that takes that ticket does it when the slots name nothing (`CW → MF → CR`, and `CAS` after that).
             memory_fence();
             pool.buried = self.tickets.load() + 1;
             pool.replaced.extend(tombstones.into_iter().map(|tombstone| (pool.buried, tombstone)));

@@ -21,7 +21,7 @@ use super::place::{At, GateAt};
 use super::{RomeKv, RomeKvScan, RomeKvThread};
 use crate::errors::{NotOneInstant, SnapshotExpired};
 use crate::field::{Field, TreeKey};
-use crate::object::late_since;
+use crate::reading::late_since;
 
 /// How often versions are read before the gates are closed.
 const OPEN_LOOKS: usize = 2;

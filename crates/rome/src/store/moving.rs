@@ -4,7 +4,7 @@
 //! it, and one more with each move. Its tree at epoch e > 0 is an object of its own, `{path}/{partition}/{e}-{owner}`, which other nodes open when they learn
 //! of it.
 //!
-//! 1. The taker opens the tree, in its own memory. Nobody knows of it.
+//! 1. The taker opens the tree, in its own memory. No other node knows of it.
 //! 2. *Freeze.* By a call of the owner's service thread, which sets a bit of the old tree's `stable` (`arena/versions.rs`). From then on no change becomes
 //!    visible there, whichever thread makes it: changes wait, or come again. Reads go on.
 //! 3. The taker reads all pairs as of the version F that is frozen, by gets, and loads them into the new tree. It asks for more time meanwhile.

@@ -224,7 +224,7 @@ impl Writer for PlainWriter<'_> {
                 endpoint.block_on(guard.unlock())?;
             }
             None if self.way == Way::Versions => {
-                // In memory in this order (`CW → CW`): who reads a word of this write then reads another version.
+                // In memory in this order (`CW → CW`): a read of a word of this write then finds another version.
                 let version = self.own.word(0).load();
                 self.own.word(0).store(version.wrapping_add(1));
                 self.store(content);
@@ -290,9 +290,6 @@ impl Part for Timed<'_> {
         let start = Instant::now();
         let end = start + self.duration;
         let mut content = 0;
-        if self.writes == Writes::Never {
-            std::thread::sleep(self.duration);
-        }
         while self.writes != Writes::Never && Instant::now() < end {
             let (issued, before) = (Instant::now(), self.endpoint.counts());
             content += 1;

@@ -3,39 +3,21 @@
 
 use std::collections::BTreeMap;
 
-use farfield::history::kv::{KvEvent, KvInput, KvModel, KvOutput};
-use farfield::history::{Event, check};
+use farfield::history::Event;
+use farfield::history::kv::{KvEvent, KvInput, KvOutput};
 
+use super::swarm::{event_of, judge_keys};
 use super::{Findings, Story};
 use crate::chaos::load::rome::{KEYS, first_key};
-use crate::chaos::log::{Answer, Call, KvOp, Op};
-
-fn event_of(call: &Call, op: KvOp) -> Option<KvEvent> {
-    let input = match op {
-        KvOp::Get => KvInput::Get,
-        KvOp::Insert(value) => KvInput::Insert(value),
-        KvOp::Update(value) | KvOp::UpdateIf(value) => KvInput::Update(value),
-        KvOp::Upsert(value) => KvInput::Upsert(value),
-        KvOp::Delete => KvInput::Delete,
-    };
-    let success = call.success().map(|(at_ns, answer)| match answer {
-        Answer::Found(value) => (at_ns, KvOutput::Found(*value)),
-        Answer::Changed(done) => (at_ns, KvOutput::Succeeded(*done)),
-        _ => (at_ns, KvOutput::Stored),
-    });
-    // The error says that it has not happened, and will not.
-    if call.failure().is_some_and(|(_, failure)| failure.has_no_effect) {
-        return None;
-    }
-    let (return_ns, output) = success.unzip();
-    Some(Event { client: u32::from(call.node), call_ns: call.begin_ns, return_ns, input, output })
-}
+use crate::chaos::log::{Answer, Op};
 
 pub(super) fn judge(story: &Story, findings: &mut Findings) {
     let mut keys: BTreeMap<u64, Vec<KvEvent>> = BTreeMap::new();
     for call in &story.calls {
         match (&call.op, call.success()) {
-            (Op::Rome { key, op }, _) => keys.entry(*key).or_default().extend(event_of(call, *op)),
+            // The error says that it has not happened, and will not.
+            (Op::Rome { .. }, _) if call.failure().is_some_and(|(_, failure)| failure.has_no_effect) => {}
+            (Op::Rome { key, op }, _) => keys.entry(*key).or_default().push(event_of(call, *op)),
             (Op::RomeScan { first, end }, Some((at_ns, Answer::Numbers(pairs)))) => {
                 let found: BTreeMap<u64, u64> = pairs.chunks_exact(2).map(|pair| (pair[0], pair[1])).collect();
                 findings.count("scans of the ordered store", 1);
@@ -48,20 +30,14 @@ pub(super) fn judge(story: &Story, findings: &mut Findings) {
             _ => {}
         }
     }
-    for (key, events) in keys {
-        findings.count("operations on ordered keys", events.len() as u64);
-        let verdict = check(&KvModel, &events, Default::default());
-        findings.verify("histories of ordered keys", verdict.is_linearizable(), || {
-            format!("the history of key {key:x} of the ordered store is wrong, or cannot be judged: {verdict}")
-        });
-    }
+    judge_keys("ordered", &keys, findings);
 }
 
 #[cfg(test)]
 mod tests {
     use super::super::tests::{call, counts, death_of, found, judged, story};
     use super::*;
-    use crate::chaos::log::{Failure, Outcome};
+    use crate::chaos::log::{Call, Failure, KvOp, Outcome};
 
     fn on_key(node: u16, begin_ns: u64, op: KvOp, outcome: Outcome) -> Call {
         call(node, begin_ns, Op::Rome { key: 1, op }, Some((begin_ns + 5, outcome)))

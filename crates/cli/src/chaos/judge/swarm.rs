@@ -24,7 +24,8 @@ impl Story {
     }
 }
 
-fn events_of(call: &Call, op: KvOp) -> Vec<KvEvent> {
+/// A call on a key. One that failed may have happened, or may still.
+pub(super) fn event_of(call: &Call, op: KvOp) -> KvEvent {
     let input = match op {
         KvOp::Get => KvInput::Get,
         KvOp::Insert(value) => KvInput::Insert(value),
@@ -37,10 +38,25 @@ fn events_of(call: &Call, op: KvOp) -> Vec<KvEvent> {
         Answer::Changed(done) => (at_ns, KvOutput::Succeeded(*done)),
         _ => (at_ns, KvOutput::Stored),
     });
-    // A call that failed may have happened, or may still: an update that found no majority is ended by the writer's next one.
     let (return_ns, output) = success.unzip();
-    let event = Event { client: u32::from(call.node), call_ns: call.begin_ns, return_ns, input, output };
-    match (op, output) {
+    Event { client: u32::from(call.node), call_ns: call.begin_ns, return_ns, input, output }
+}
+
+/// Whether the history of each key of a store of this kind is linearizable.
+pub(super) fn judge_keys(kind: &str, keys: &BTreeMap<u64, Vec<KvEvent>>, findings: &mut Findings) {
+    for (key, events) in keys {
+        findings.count(&format!("operations on {kind} keys"), events.len() as u64);
+        let verdict = check(&KvModel, events, Default::default());
+        findings.verify(&format!("histories of {kind} keys"), verdict.is_linearizable(), || {
+            format!("the history of key {key:#x} of the {kind} store is wrong, or cannot be judged: {verdict}")
+        });
+    }
+}
+
+/// An update that found no majority is ended by the writer's next one.
+fn events_of(call: &Call, op: KvOp) -> Vec<KvEvent> {
+    let event = event_of(call, op);
+    match (op, event.output) {
         // The old value was there, and the new one after that. (Whether another one was between them is not judged.)
         (KvOp::UpdateIf(_), Some(KvOutput::Found(Some(_)))) => {
             let update = Event { output: Some(KvOutput::Succeeded(true)), ..event };
@@ -59,13 +75,7 @@ pub(super) fn judge(story: &Story, findings: &mut Findings) {
             keys.entry(key).or_default().extend(events_of(call, op));
         }
     }
-    for (key, events) in keys {
-        findings.count("operations on replicated keys", events.len() as u64);
-        let verdict = check(&KvModel, &events, Default::default());
-        findings.verify("histories of replicated keys", verdict.is_linearizable(), || {
-            format!("the history of key {key} of the replicated store is wrong, or cannot be judged: {verdict}")
-        });
-    }
+    judge_keys("replicated", &keys, findings);
 }
 
 #[cfg(test)]
