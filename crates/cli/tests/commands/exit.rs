@@ -1,7 +1,5 @@
 //! The exit status of every command, as `farfield --help` has it.
 
-#![forbid(unsafe_code)]
-
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Command, ExitStatus, Output, Stdio};
 use std::thread;

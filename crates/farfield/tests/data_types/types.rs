@@ -9,7 +9,7 @@ use proptest::prelude::*;
 type MethodOf<T> = <<T as DataType>::Update as Update>::Method;
 
 fn analysed(file: &str) -> Analysis {
-    let path = format!("{}/types/{file}.wrdt", env!("CARGO_MANIFEST_DIR"));
+    let path = format!("{}/types/{file}.wrdt", concat!(env!("CARGO_MANIFEST_DIR"), "/../hamband"));
     let text = std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{path}: {error}"));
     let spec = Specification::parse(file, &text).unwrap_or_else(|error| panic!("{error}"));
     analyse(&spec, &Options::default()).unwrap_or_else(|error| panic!("{file}: {error}"))

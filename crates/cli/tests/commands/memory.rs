@@ -1,7 +1,5 @@
 //! `farfield memory`: processes that lend memory to clients that come and go, and one that dies.
 
-#![forbid(unsafe_code)]
-
 use std::io::{BufRead, BufReader};
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};

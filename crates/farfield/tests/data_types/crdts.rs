@@ -3,7 +3,7 @@
 
 use std::collections::BTreeSet;
 
-use crdts::{CmRDT, GSet as TheirGSet, LWWReg, MVReg, Orswot, PNCounter};
+use ::crdts::{CmRDT, GSet as TheirGSet, LWWReg, MVReg, Orswot, PNCounter};
 use farfield_hamband::types::*;
 use farfield_hamband::{DataType, Update};
 use proptest::prelude::*;
