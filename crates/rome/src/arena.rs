@@ -21,7 +21,7 @@ use farfield_fabric::{Instant, LocalMutex, Region, Word};
 pub(crate) use self::versions::Stable;
 use crate::errors::MemoryFull;
 use crate::gate::Gate;
-use crate::layout::{Active, DELETED, LAST_VERSION, LOCK, SIDE_WORDS, Shape};
+use crate::layout::{Active, LAST_VERSION, LOCK, SIDE_WORDS, Shape};
 use crate::seats::{Announced, Seats};
 
 /// How long a thread without memory waits at first before it looks again.
@@ -156,9 +156,7 @@ impl Arena {
 
     /// Gives a slot to a node that no other node names yet.
     pub(crate) fn use_slot(&self, slot: u32, version: u64, active: Active) {
-        let side = self.side(slot);
-        side[DELETED].store(0);
-        side[LAST_VERSION].store(version);
+        self.side(slot)[LAST_VERSION].store(version);
         self.active_word(slot).store(active.word());
     }
 
@@ -338,11 +336,6 @@ impl SlotLock<'_> {
     pub(crate) fn set(&self, version: u64, active: Active) {
         self.side[LAST_VERSION].store(version);
         self.word.store(active.word());
-    }
-
-    /// Whether the object is deleted.
-    pub(crate) fn set_deleted(&self, is_deleted: bool) {
-        self.side[DELETED].store(u64::from(is_deleted));
     }
 
     /// The version of the last change.

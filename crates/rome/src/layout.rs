@@ -6,10 +6,9 @@ use farfield_core::toolkit::region_bytes;
 /// The line with the word `stable`.
 pub(crate) const CONTROL_BYTES: usize = 64;
 /// The supplemental words of a slot, which only the owner reads.
-pub(crate) const SIDE_WORDS: usize = 4;
+pub(crate) const SIDE_WORDS: usize = 2;
 pub(crate) const LOCK: usize = 0;
 pub(crate) const LAST_VERSION: usize = 1;
-pub(crate) const DELETED: usize = 2;
 
 /// An active word: the block in which an object lies, and how many of its words count.
 ///
@@ -43,7 +42,7 @@ impl Active {
 /// ```text
 /// +0   ┌────────┬─────────┬──────────────────┬──────────────────────┬──────────────────────────────┬───────────────────────────┐
 ///      │ stable │ unused  │ `ranks` pointers │ `slots` active words │ `slots` times lock, version  │ `blocks` of `block_words` │
-///      │        │         │ to seats         │                      │ of the last change, deleted  │                           │
+///      │        │         │ to seats         │                      │ of the last change           │                           │
 ///      └────────┴─────────┴──────────────────┴──────────────────────┴──────────────────────────────┴───────────────────────────┘
 ///               +8        +64
 /// ```
@@ -110,7 +109,7 @@ mod tests {
     #[test]
     fn blocks_follow_the_slots() {
         let shape = Shape { ranks: 2, slots: 3, blocks: 2, block_words: 10 };
-        assert_eq!((shape.slot_at(1), shape.side_at(1), shape.block_at(0), shape.block_at(1)), (136, 224, 320, 400));
-        assert_eq!(shape.bytes("`slots`").expect("it is small"), 480);
+        assert_eq!((shape.slot_at(1), shape.side_at(1), shape.block_at(0), shape.block_at(1)), (136, 208, 256, 336));
+        assert_eq!(shape.bytes("`slots`").expect("it is small"), 416);
     }
 }

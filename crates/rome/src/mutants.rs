@@ -226,4 +226,34 @@ farfield_core::mutants! {
     /// *Scenario:* `rome/kv-taker-dies`.
     ROME_KV_FROZEN_FOR_EVER = "rome-kv-frozen-for-ever" in "ROMe":
         "Changes wait for a node that takes the partition, and is dead.";
+    /// *Missing:* the order of the words that say where a partition is. Needs no reordering.
+    ///
+    /// *Scenario:* `rome/kv-moved-on`.
+    ROME_KV_PLACE_FALLS = "rome-kv-place-falls" in "ROMe":
+        "A node that has taken a partition and given it away says again that it is here.";
+    /// *Missing:* the copy of a partition whose old owner has died before it has answered. Needs no reordering.
+    ///
+    /// *Scenario:* `rome/kv-giver-dies`.
+    ROME_KV_COPY_DISCARDED = "rome-kv-copy-discarded" in "ROMe":
+        "A partition is lost for changes, though it was moved, because its old owner died before it could say so.";
+    /// *Missing:* the epoch that a request carries. Needs no reordering.
+    ///
+    /// *Scenario:* `rome/kv-moved-back`.
+    ROME_KV_ANY_EPOCH = "rome-kv-any-epoch" in "ROMe":
+        "A node takes a request of one that has not heard of earlier moves as a sign that its copy is the partition.";
+    /// *Missing:* the leaves behind the first one. Needs no reordering.
+    ///
+    /// *Scenario:* `rome/kv-moved-leaves`.
+    ROME_KV_COPIES_A_LEAF = "rome-kv-copies-a-leaf" in "ROMe":
+        "A partition that is moved keeps its first leaf only.";
+    /// *Missing:* the look at the gate before a step above the leaves. Needs no reordering.
+    ///
+    /// *Scenario:* `rome/kv-chores`.
+    ROME_KV_CHORES_PASS = "rome-kv-chores-pass" in "ROMe":
+        "The service thread makes several changes at a closed gate, for one update.";
+    /// *Missing:* the wait for readers that remember the slot of a leaf that was merged into another one.
+    ///
+    /// *Scenario:* `rome/buried`.
+    ROME_TOMBSTONE_EARLY = "rome-tombstone-early" in "ROMe":
+        "The block of a tombstone is used again together with its slot.";
 }

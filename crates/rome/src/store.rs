@@ -18,7 +18,7 @@ use farfield_core::{Error, ErrorKind, Node, Result};
 use farfield_fabric::{GroupKey, LocalMutex, NodeId, Region, Word};
 use farfield_rpc::{Client, Effect, RpcOptions, Server, effect_of};
 
-use self::moving::Pending;
+use self::moving::Pendings;
 pub use self::options::RomeKvOptions;
 use self::place::Place;
 pub use self::scan::RomeKvScan;
@@ -82,7 +82,7 @@ struct Parts<K: TreeKey, V: Field> {
     /// By partition: 1 while a thread changes that.
     changing: Vec<Word>,
     /// By partition: a copy of it that this node has, if the old owner has not answered.
-    pending: Vec<LocalMutex<Option<Pending<K, V>>>>,
+    pending: Pendings<K, V>,
     /// One for each other owner.
     clients: LocalMutex<BTreeMap<NodeId, Arc<Calls<K, V>>>>,
     /// 1 while a thread opens one.
@@ -137,9 +137,11 @@ impl<K: TreeKey + fmt::Debug, V: Field> RomeKv<K, V> {
         }
         let calls = RpcOptions { window: options.window, batch_max: options.batch_max, ..RpcOptions::default() };
         let (serving, incoming) = (Shared::<K, V>::new(LocalMutex::new(None)), Incoming::<K, V>::default());
+        let pending = Pendings::<K, V>::new(owners.iter().map(|_| LocalMutex::default()).collect());
         let mut server = None;
         if members.count() > 1 {
-            *serving.lock() = Some(Serving::new(node, served, &incoming, &gates, options.tree.lease).of(path)?);
+            *serving.lock() =
+                Some(Serving::new(node, served, (&incoming, &pending), &gates, options.tree.lease).of(path)?);
             let taken = Arc::clone(&serving);
             let handle = move |client, request: Request<K, V>| {
                 // It is not locked meanwhile: a change may wait for another thread.
@@ -156,7 +158,7 @@ impl<K: TreeKey + fmt::Debug, V: Field> RomeKv<K, V> {
             gates,
             places,
             changing: words(),
-            pending: owners.iter().map(|_| LocalMutex::default()).collect(),
+            pending,
             clients: LocalMutex::default(),
             opening: Word::new(0),
             calls,

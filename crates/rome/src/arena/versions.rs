@@ -112,9 +112,14 @@ impl Arena {
         self.gate.as_ref().is_none_or(|gate| !gate.is_closed())
     }
 
+    /// Whether a change that begins now would become visible without a wait for a gate or for the end of a freeze, as far as is known.
+    pub(crate) fn is_calm(&self) -> bool {
+        self.is_open() && self.stable_now().is_plain()
+    }
+
     /// Waits while the gate is closed, and `stable` is this. It is raised after that: once more at most when the gate is closed in between,
     /// whatever the number of threads is, since each of them passes the gate anew after it has seen what another one has raised. (Once more
-    /// by the service thread, which has looked at the gate before its change, and waits for nothing.)
+    /// by the service thread, which has looked at the gate before its change, and before each step that this one leaves to do, and waits for nothing.)
     ///
     /// Whether this thread has waited as long as a change may have to.
     fn pass_gate(&self, ep: &Endpoint, stable: u64) -> bool {

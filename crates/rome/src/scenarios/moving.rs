@@ -11,7 +11,20 @@ use super::store::{HOLD, Store, before, call, calls, calls_beside_faults, open};
 use crate::{RangeUnavailable, SnapshotExpired};
 
 pub(super) fn scenarios() -> Vec<Scenario> {
-    vec![moved(), read(), unchanged(), scanned(), twice(), late(), taker_dies(), giver_dies()]
+    vec![
+        moved(),
+        read(),
+        unchanged(),
+        scanned(),
+        twice(),
+        on(),
+        back(),
+        leaves(),
+        leaves_late(),
+        late(),
+        taker_dies(),
+        giver_dies(),
+    ]
 }
 
 /// How often a node takes a partition that is changed or taken by another one meanwhile.
@@ -117,6 +130,90 @@ fn twice() -> Scenario {
     })
 }
 
+/// What nodes without any call say of it later.
+fn on() -> Scenario {
+    let about = "the last two owners of a partition say where it is, whatever they do at the same time";
+    Scenario::new("rome/kv-moved-on", about, 3, |cluster| {
+        let store = open(cluster, 24, HOLD)?;
+        takes(cluster, &store, 1, 0, false, Vec::new())?;
+        takes(cluster, &store, 2, 0, false, Vec::new())?;
+        let stores = store.stores.clone();
+        cluster.at_end(move || {
+            let said = stores.iter().map(|store| store.place_said(0));
+            let last = said.clone().max().expect("there are nodes");
+            assert!(last.0 > 0 && stores[last.1.index()].place_said(0) == last, "{last:?}");
+            assert!(said.filter(|said| *said == last).count() >= 2, "its last owner alone says {last:?}");
+            Ok(())
+        });
+        Ok(())
+    })
+    .kills(&["rome-kv-place-falls"])
+}
+
+/// The third node may think that the first one has had it all the time.
+fn back() -> Scenario {
+    let about = "a node takes a partition back, while another one has not heard that it was away";
+    Scenario::new("rome/kv-moved-back", about, 3, |cluster| {
+        let store = open(cluster, 24, HOLD)?;
+        before(cluster, &store, &[Put(1, 1)])?;
+        calls(cluster, &store, 2, 1, vec![Put(1, 2), Put(1, 3), Put(1, 4), Get(1)])?;
+        takes(cluster, &store, 1, 0, false, vec![Put(1, 5), Put(1, 6)])?;
+        let (mut thread, calls) = (store.stores[0].thread()?, Rc::clone(&store.calls));
+        let kept = store.stores[0].clone();
+        cluster.thread(0, "takes back", move |ep| {
+            let _ = ep.block_on(ep.wait_until(ep.deadline(), || (kept.place_said(0).0 > 0).then_some(())));
+            for attempt in 0.. {
+                match ep.block_on(thread.take_partition(ep, 0)) {
+                    Ok(()) => break,
+                    Err(error) => assert!(error.is_timeout() && attempt < ATTEMPTS, "{error}"),
+                }
+            }
+            call(10, &mut thread, &calls, ep, &Get(1))
+        });
+        Ok(())
+    })
+    .kills(&["rome-kv-any-epoch"])
+}
+
+/// Keys of several leaves. Some of the changes below split leaves, and merge them.
+fn many(cluster: &Cluster) -> Result<Store> {
+    let store = open(cluster, 60, HOLD)?;
+    let first: Vec<_> = (6..16).map(|key| Put(key, key)).collect();
+    before(cluster, &store, &first)?;
+    Ok(store)
+}
+
+fn many_of_owner() -> Vec<MapCall> {
+    vec![Delete(6), Delete(7), Put(16, 1), Delete(8), Put(17, 2), Delete(9), Get(10), Delete(13)]
+}
+
+fn many_of_other() -> Vec<MapCall> {
+    vec![Put(11, 5), Delete(12), Put(18, 3), Range(0, 30, false), Insert(19, 4), Delete(14), Get(6)]
+}
+
+fn leaves() -> Scenario {
+    let about = "a partition of several leaves is moved, which are split and merged meanwhile";
+    Scenario::new("rome/kv-moved-leaves", about, 3, |cluster| {
+        let store = many(cluster)?;
+        calls(cluster, &store, 1, 1, many_of_owner())?;
+        calls(cluster, &store, 0, 2, many_of_other())?;
+        takes(cluster, &store, 2, 1, false, vec![Range(0, 30, false), Delete(10), Put(20, 1), Range(5, 30, true)])
+    })
+    .kills(&["rome-kv-copies-a-leaf"])
+}
+
+/// Splits and merges are stored by then, and become visible.
+fn leaves_late() -> Scenario {
+    let about = "a freeze of a partition of several leaves ends, because the node that takes it stops";
+    Scenario::new("rome/kv-moved-leaves-late", about, 3, |cluster| {
+        let store = many(cluster)?;
+        calls_beside_faults(cluster, &store, 1, 1, many_of_owner())?;
+        calls_beside_faults(cluster, &store, 0, 2, many_of_other())?;
+        takes(cluster, &store, 2, 1, true, vec![Range(0, 30, false), Delete(10)])
+    })
+    .faults(Faults::new().pauses(1).of([2]))
+}
+
 /// Its freeze may be over.
 fn late() -> Scenario {
     let about = "a node that stops while it takes a partition takes it with all changes, or not";
@@ -172,11 +269,12 @@ fn giver_dies() -> Scenario {
         calls_beside_faults(cluster, &store, 0, 1, vec![Put(1, 2), Put(2, 1)])?;
         let (mut thread, calls) = (store.stores[1].thread()?, Rc::clone(&store.calls));
         cluster.thread(1, "calls", move |ep| {
-            for it in [Insert(3, 1), Get(1), Range(0, 9, false), Get(1), Get(3)] {
-                let excuse = Excuse::now();
+            for it in [Insert(3, 1), Get(1), Range(0, 9, false), Get(1), Get(3), Put(3, 2), Get(1)] {
+                let (excuse, is_moved) = (Excuse::now(), thread.store().owner_of(0).0 == 2);
                 if let Err(error) = call(1, &mut thread, &calls, ep, &it) {
                     let is_known = match error.custom_ref::<RangeUnavailable>() {
-                        Some(lost) => lost.partition == 0 && crashed(0),
+                        // What was found at its new place stays there, and can be changed there.
+                        Some(lost) => lost.partition == 0 && crashed(0) && !is_moved,
                         None => excuse.is_given() && error.custom_ref::<SnapshotExpired>().is_some(),
                     };
                     assert!(is_known, "{error}");
@@ -187,4 +285,5 @@ fn giver_dies() -> Scenario {
         takes(cluster, &store, 2, 0, true, vec![Get(1), Put(1, 7), Get(1)])
     })
     .faults(Faults::new().crashes(1).of([0]))
+    .kills(&["rome-kv-copy-discarded"])
 }

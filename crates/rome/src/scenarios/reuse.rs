@@ -212,6 +212,7 @@ fn buried() -> Scenario {
         // What is remembered of the root leads to the last leaf, which stays, and to the second one, which does not.
         reads(cluster, &opened, 1, GETS_MAX, vec![Get(8), Get(9), Get(8), Get(9), Get(8)])
     })
+    .kills(&["rome-tombstone-early"])
 }
 
 /// The service thread of an owner says that its node lives. It does not wait for the seats of a reader that may be dead.

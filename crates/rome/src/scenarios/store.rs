@@ -21,6 +21,7 @@ pub(super) fn scenarios() -> Vec<Scenario> {
         instant(),
         own_instant(),
         looks(),
+        chores(),
         ends(),
         service(),
         full(),
@@ -223,6 +224,35 @@ fn looks() -> Scenario {
         Ok(())
     })
     .kills(&["rome-kv-gate-ignored"])
+}
+
+/// Leaves are split and merged, which is more than one change for an update.
+fn chores() -> Scenario {
+    let about = "the service thread passes a gate that is closed once for an update, whatever that leaves to do";
+    Scenario::new("rome/kv-chores", about, 3, |cluster| {
+        let store = open(cluster, 60, Duration::from_millis(100))?;
+        let first: Vec<_> = (6..14).map(|key| Put(key, key)).collect();
+        before(cluster, &store, &first)?;
+        let (grows, shrinks) = ((14..24).map(|key| Put(key, key)), (6..18).map(Delete));
+        calls(cluster, &store, 0, 1, grows.chain(shrinks).collect())?;
+        let (mut thread, seen) = (store.stores[2].thread()?, Rc::clone(&store.calls));
+        cluster.thread(2, "scans", move |ep| {
+            for _ in 0..3 {
+                let (gets, at) = (ep.counts().gets, seen.begin(3, Range(0, 99, false)));
+                let pairs = ep.block_on(async {
+                    let scan = thread.scan_at_one_instant(ep, 0..99).await?;
+                    // The first one, one with open gates, and one that closes them. Then one update may be on its way.
+                    let looks = (ep.counts().gets - gets) / 2;
+                    assert!(looks <= 5, "{looks} looks");
+                    scan.collect(ep, usize::MAX).await
+                })?;
+                seen.end(at, MapAnswer::Pairs(pairs));
+            }
+            Ok(())
+        });
+        Ok(())
+    })
+    .kills(&["rome-kv-chores-pass"])
 }
 
 /// One key goes and another one comes: at no moment is the one that is found without the other the first.

@@ -22,27 +22,38 @@
 //! *A read of the new place* begins when the reader has seen "moved", and so after the whole snapshot was there (it is loaded before the call of step 4).
 //!
 //! *The new place is found* by a reader that sees "moved", or whose update is refused, or whose owner is dead: it gets the words `place` of all members, of
-//! which the old owner's and the new one's say it. The highest epoch counts. No word says so before the move is done.
+//! which the old owner's and the new one's say it, and those of nodes that have found it. The highest epoch counts. No word says so before the move is done.
 //!
 //! *Deaths.* The taker's before step 4: the freeze ends when its time is over ([`freeze_time`]), and the partition is where it was, with all changes.
 //! After it: the partition is lost, as with any owner. The old owner's before step 4: the partition is lost, and the taker discards its snapshot, since
-//! changes may have been made after a freeze that was over. After it: nothing is lost. If the old owner dies in step 4, before its reply is there,
-//! the taker cannot know whether more changes were made, and makes none itself: calls end with an error that names the partition, but for reads of
-//! nodes that have found the new place before, which are right.
-//! A reply that is late leaves the taker's snapshot as it is: the next `take_partition` asks again.
+//! changes may have been made after a freeze that was over. After it: nothing is lost.
+//!
+//! *The old owner's in step 4, before its reply is there.* The taker cannot know whether the tree has become "moved", or changes were made after the
+//! freeze. It keeps its snapshot, and changes nothing, until it learns of the move. That is so if the word `place` of any node says it: the first one
+//! that says so is the old owner's, which is stored behind the compare-and-swap that moves the tree. And each request carries the epoch at which its
+//! node knows the partition. One that comes to the taker with the epoch of the snapshot comes of such a word.
+//!
+//! - A node that goes to the new place puts it into its own word `place` first (`CW → NRR`, before any read there). So as long as one of these nodes lives, all
+//!   find it, the taker included, and what they have read there is the state from which the taker goes on.
+//! - If none has, no call has read the new place, and none will: the partition was lost with its old owner. Calls say so.
+//! - The snapshot becomes the partition once: the service thread and the taker's threads take it out of the same lock, and a word `place` is only raised.
+//!
+//! *A reply that is late* leaves the taker's snapshot as it is, too: the next `take_partition` asks again. The old owner compares the epoch: it may have
+//! given the partition away since, and taken it again, and its new tree may be frozen, at the same number of a version, for another taker.
 
 use core::time::Duration;
 use std::sync::Arc;
 
 use farfield_core::{Endpoint, Error, ErrorKind, Result};
-use farfield_fabric::{Instant, NodeId};
+use farfield_fabric::{Instant, LocalMutex, NodeId};
 use farfield_rpc::{Effect, effect_of};
 
 use super::instant::again;
-use super::place::{Place, word_of};
+use super::place::{Place, raise, word_of};
 use super::thread::ask;
 use super::updates::{Ask, Reply, Request, Served};
 use super::{Calls, RomeKv, RomeKvThread};
+use crate::errors::Moved;
 use crate::field::{Field, TreeKey};
 use crate::gate::Gate;
 use crate::tree::{Cursor, RomeTree, WINDOW_MAX};
@@ -52,14 +63,23 @@ pub(super) fn freeze_time(lease: Duration) -> Duration {
     lease
 }
 
-/// A snapshot that this node has, and that is the partition if the old owner says so.
+/// A snapshot that this node has, and that is the partition if the old owner has made it so.
 pub(super) struct Pending<K, V> {
     /// The place before.
     from: NodeId,
     place: Place<K, V>,
-    served: Served<K, V>,
+    /// For the service thread. None if it has taken it: then this is the partition.
+    served: Option<Served<K, V>>,
     /// The old tree's, as of which it is.
     version: u64,
+}
+
+/// By partition.
+pub(super) type Pendings<K, V> = Arc<Vec<LocalMutex<Option<Pending<K, V>>>>>;
+
+/// The part of the service thread in a snapshot of a partition, which has become the partition at this epoch.
+pub(super) fn served_of<K, V>(pending: &LocalMutex<Option<Pending<K, V>>>, epoch: u64) -> Option<Served<K, V>> {
+    pending.lock().as_mut().filter(|pending| pending.place.epoch == epoch)?.served.take()
 }
 
 impl<K: TreeKey, V: Field> RomeKvThread<K, V> {
@@ -120,37 +140,50 @@ impl<K: TreeKey, V: Field> RomeKvThread<K, V> {
 
     /// Moves it, from where this thread knows it to be.
     async fn take(&mut self, ep: &Endpoint, partition: usize, start: Instant) -> Result<()> {
-        let store = self.store.clone();
-        let waiting = store.parts.pending[partition].lock().take();
-        let pending = match waiting.filter(|pending| pending.place.epoch == self.trees[partition].epoch + 1) {
-            Some(pending) => pending,
-            None => self.copy(ep, partition, start).await?,
-        };
-        let client = Arc::clone(self.trees[partition].client(&store)?);
-        // From here on it may be the partition: it stays until that is known, also if this call is cancelled.
-        let (from, version) = (pending.from, pending.version);
-        *store.parts.pending[partition].lock() = Some(pending);
-        let reply = ask(&store, ep, start, &client, Request { partition, ask: Ask::Publish(version) }).await;
-        let is_known = match &reply {
-            Ok(_) => true,
-            Err(error) => effect_of(error) == Effect::None || error.is_gone(),
-        };
-        if !is_known {
-            return reply.map(|_| ());
-        }
-        let pending = store.parts.pending[partition].lock().take();
-        match (reply, pending) {
-            (Ok(Reply::Done(_)), Some(pending)) => {
-                store.own(partition, pending.place, pending.served);
-                ep.wake_local();
-                Ok(())
+        let (store, known) = (self.store.clone(), self.trees[partition].epoch);
+        let pending = &store.parts.pending[partition];
+        let version_of = |pending: &Pending<K, V>| (pending.place.epoch == known + 1).then_some(pending.version);
+        let waiting = pending.lock().as_ref().and_then(version_of);
+        let version = match waiting {
+            Some(version) => version,
+            None => {
+                let copy = self.copy(ep, partition, start).await?;
+                let version = copy.version;
+                // From here on it may be the partition: it stays until that is known, also if this call is cancelled.
+                let before = pending.lock().replace(copy);
+                drop(before);
+                version
             }
-            (Ok(_), _) => {
-                let what = format!("a copy of partition {partition}, which took longer than it was frozen");
-                Err(ErrorKind::Timeout { what, waited: ep.now() - start, missing: vec![from] }.into())
+        };
+        let request = Request { partition, epoch: known, ask: Ask::Publish(version) };
+        let reply = match self.trees[partition].client(&store).cloned() {
+            Ok(client) => ask(&store, ep, start, &client, request).await,
+            Err(error) => Err(error),
+        };
+        let is_moved = match &reply {
+            Ok(Reply::Done(_)) => true,
+            Ok(_) => false,
+            // Another node has taken it; or the old owner was never asked.
+            Err(error) if error.custom_ref::<Moved>().is_some() => false,
+            Err(error) if waiting.is_none() && effect_of(error) == Effect::None => false,
+            // It is not known, unless another node's request has said so.
+            Err(_) if pending.lock().as_ref().is_none_or(|pending| pending.served.is_some()) => {
+                return reply.map(|_| ());
             }
-            (Err(error), _) => Err(error),
+            Err(_) => true,
+        };
+        if is_moved {
+            store.own(partition);
+            ep.wake_local();
+            return Ok(());
         }
+        let discarded = pending.lock().take();
+        let from = discarded.as_ref().map_or(self.trees[partition].owner, |pending| pending.from);
+        drop(discarded);
+        reply.and_then(|_| {
+            let what = format!("a copy of partition {partition}, which took longer than it was frozen");
+            Err(ErrorKind::Timeout { what, waited: ep.now() - start, missing: vec![from] }.into())
+        })
     }
 
     /// A tree of this node with what the partition has, which is frozen.
@@ -161,8 +194,8 @@ impl<K: TreeKey, V: Field> RomeKvThread<K, V> {
         let mut tree = store.open_tree(partition, epoch, store.me())?;
         let gate = Gate::new(&store.parts.gates, partition, store.parts.options.hold);
         tree.set_gate(gate.clone());
-        let served = Served { number: partition, epoch, partition: tree.partition()?, gate };
-        let request = |ask| Request { partition, ask };
+        let served = Some(Served { number: partition, epoch, partition: tree.partition()?, gate });
+        let request = |ask| Request { partition, epoch: epoch - 1, ask };
         let frozen = ask(&store, ep, start, &client, request(Ask::Freeze)).await?;
         let copied = match frozen {
             Reply::Done(_) => self.copy_frozen(ep, partition, start, &client, &tree).await,
@@ -189,6 +222,8 @@ impl<K: TreeKey, V: Field> RomeKvThread<K, V> {
     ) -> Result<u64> {
         let store = self.store.clone();
         let (mut asked, time) = (ep.now(), freeze_time(store.parts.options.tree.lease));
+        let epoch = self.trees[partition].epoch;
+        let stay = |version| Request { partition, epoch, ask: Ask::Stay(version) };
         let (version, pairs) = loop {
             let version = self.begin_there(ep, partition, start).await?;
             let at = &mut self.trees[partition];
@@ -201,7 +236,7 @@ impl<K: TreeKey, V: Field> RomeKvThread<K, V> {
                 }
                 if ep.now().since(asked) > time / 4 {
                     asked = ep.now();
-                    ask(&store, ep, start, client, Request { partition, ask: Ask::Stay(version) }).await?;
+                    ask(&store, ep, start, client, stay(version)).await?;
                 }
             };
             at.end();
@@ -210,20 +245,53 @@ impl<K: TreeKey, V: Field> RomeKvThread<K, V> {
                 Err(error) => again(ep, start, error)?,
             }
         };
-        ask(&store, ep, start, client, Request { partition, ask: Ask::Stay(version) }).await?;
+        ask(&store, ep, start, client, stay(version)).await?;
         tree.partition()?.load(ep, pairs)?;
         Ok(version)
     }
 }
 
 impl<K: TreeKey, V: Field> RomeKv<K, V> {
-    /// From here on this node has the partition.
-    fn own(&self, partition: usize, place: Place<K, V>, served: Served<K, V>) {
-        self.parts.incoming.lock().push(served);
-        // Behind the snapshot (`CW → CW`).
-        self.parts.place_word(partition).store(word_of(place.epoch, self.me()));
-        let before = core::mem::replace(&mut *self.parts.places[partition].lock(), place);
+    /// From here on this node has the partition of which it has a snapshot. The caller has the word `changing`.
+    fn own(&self, partition: usize) {
+        let Some(pending) = self.parts.pending[partition].lock().take() else { return };
+        let Pending { place, served, .. } = pending;
+        // Behind the snapshot (`CW → CAS`), and before the service thread makes changes or gives the partition to another node: a node that asks again
+        // whether it has it finds so.
+        raise(self.parts.place_word(partition), word_of(place.epoch, self.me()));
+        self.parts.incoming.lock().extend(served);
+        self.know(partition, place);
+    }
+
+    /// This node knows now that the partition is there, unless it knows of a later place.
+    pub(super) fn know(&self, partition: usize, place: Place<K, V>) {
+        let before = {
+            let mut now = self.parts.places[partition].lock();
+            if now.epoch < place.epoch { core::mem::replace(&mut *now, place) } else { place }
+        };
+        // Not in the lock: it may be the last handle of that tree.
         drop(before);
+    }
+
+    /// The partition was moved to this node, at this epoch: some node knows that. If no thread of this node does yet, one learns it here.
+    ///
+    /// # Errors
+    /// Another thread changes meanwhile where the partition is, and is not done by the endpoint's deadline.
+    pub(super) async fn settle(&self, ep: &Endpoint, partition: usize, epoch: u64) -> Result<()> {
+        let changing = self.changing(ep, partition).await?;
+        let is_it = self.parts.pending[partition].lock().as_ref().is_some_and(|pending| pending.place.epoch == epoch);
+        if is_it {
+            self.own(partition);
+        }
+        drop(changing);
+        ep.wake_local();
+        Ok(())
+    }
+
+    /// Discards a snapshot that is of an earlier place of the partition than this one. The caller has the word `changing`.
+    pub(super) fn discard(&self, partition: usize, epoch: u64) {
+        let discarded = self.parts.pending[partition].lock().take_if(|pending| pending.place.epoch <= epoch);
+        drop(discarded);
     }
 
     fn me(&self) -> NodeId {

@@ -5,6 +5,7 @@ use core::time::Duration;
 use farfield_core::toolkit::at_least_one;
 use farfield_core::{Error, ErrorKind, Result};
 
+use super::updates::PARTITIONS_MAX;
 use crate::field::TreeKey;
 use crate::options::TreeOptions;
 
@@ -20,7 +21,7 @@ use crate::options::TreeOptions;
 /// ```
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct RomeKvOptions<K> {
-    /// The first key of each partition but the first one, in ascending order. Partition p is on the p-th node of the session, or on node
+    /// The first key of each partition but the first one, in ascending order: 2^20 partitions at most. Partition p is on the p-th node of the session, or on node
     /// p mod n if there are more.
     pub boundaries: Vec<K>,
     /// The sizes of each partition. Each thread of a node takes a seat in each of them, and the updates of other nodes take one.
@@ -80,6 +81,10 @@ impl<K: TreeKey> RomeKvOptions<K> {
         at_least_one(&[("window", self.window), ("batch_max", self.batch_max)])?;
         if self.hold < HOLD[0] || self.hold > HOLD[1] {
             let why = format!("`hold` is {:?}: it has to be from {:?} to {:?}", self.hold, HOLD[0], HOLD[1]);
+            return Err(Error::from(ErrorKind::Config { why }));
+        }
+        if self.partitions() > PARTITIONS_MAX {
+            let why = format!("there are {} partitions: {PARTITIONS_MAX} are the most", self.partitions());
             return Err(Error::from(ErrorKind::Config { why }));
         }
         let in_order = self.boundaries.windows(2).all(|two| two[0] < two[1]);

@@ -29,6 +29,16 @@ pub(super) fn place_of(word: u64) -> (u64, NodeId) {
     (word >> NODE_BITS, NodeId(word as u16))
 }
 
+/// Makes a node's word about a place say this, unless it says a later one.
+pub(super) fn raise(place: &Word, word: u64) {
+    let mut now = place.load();
+    while now < word
+        && let Err(later) = place.compare_exchange(now, word)
+    {
+        now = later;
+    }
+}
+
 /// Where a partition is: its tree, and the number of its moves.
 pub(super) struct Place<K, V> {
     pub(super) epoch: u64,
@@ -97,7 +107,7 @@ fn leads_on(error: &Error) -> bool {
 }
 
 impl<K: TreeKey, V: Field> Parts<K, V> {
-    /// This node's word about a partition: where it is, or has gone to. 0 if it was never here, or always.
+    /// This node's word about a partition: the last place of which it knows, 0 for the first one.
     pub(super) fn place_word(&self, partition: usize) -> &Word {
         self.gates.word(partition * GATE_BYTES + PLACE)
     }
@@ -132,6 +142,12 @@ impl<K: TreeKey, V: Field> RomeKv<K, V> {
         }
         let gate = self.gate_of(owner, partition).map_or(GateAt::Nowhere, GateAt::There);
         Ok(At { access: Access::There(tree.reader()?), epoch, owner, gate, client: None })
+    }
+
+    /// What this node's word says: how often the partition was moved, and where to.
+    #[cfg(all(feature = "scenarios", not(test)))]
+    pub(crate) fn place_said(&self, partition: usize) -> (u64, NodeId) {
+        place_of(self.parts.place_word(partition).load())
     }
 
     /// How often a partition was moved, as this node knows.
@@ -203,10 +219,12 @@ impl<K: TreeKey, V: Field> RomeKv<K, V> {
     async fn adopt(&self, ep: &Endpoint, partition: usize, epoch: u64, owner: NodeId) -> Result<()> {
         let changing = self.changing(ep, partition).await?;
         if self.epoch(partition) < epoch {
+            // Before this node reads there: others find the place here if the old owner dies, and so does the new one if that has not answered it
+            // (`store/moving.rs`).
+            raise(self.parts.place_word(partition), word_of(epoch, owner));
+            self.discard(partition, epoch);
             let tree = self.open_tree(partition, epoch, owner)?;
-            let before = core::mem::replace(&mut *self.parts.places[partition].lock(), Place { epoch, tree });
-            // Not in the lock: it may be the last handle of that tree.
-            drop(before);
+            self.know(partition, Place { epoch, tree });
         }
         drop(changing);
         ep.wake_local();
@@ -227,8 +245,10 @@ impl<K: TreeKey, V: Field> RomeKvThread<K, V> {
             return Err(store.lost(partition, owner, error));
         }
         match store.look_up(ep, partition, epoch).await {
-            // This node takes it, and its other threads are about to learn that.
-            Some((_, owner)) if owner == store.parts.object.node().id() => {}
+            Some((epoch, place)) if place == store.parts.object.node().id() => {
+                let settled = store.settle(ep, partition, epoch).await;
+                settled.map_err(|error| store.lost(partition, owner, error))?;
+            }
             Some((epoch, owner)) => {
                 let adopted = store.adopt(ep, partition, epoch, owner).await;
                 adopted.map_err(|error| store.lost(partition, owner, error))?;

@@ -228,6 +228,7 @@ impl<K: TreeKey, V: Field> RomeKvThread<K, V> {
     pub async fn apply(&mut self, ep: &Endpoint, updates: &[RomeKvUpdate<K, V>]) -> Vec<Result<Option<V>>> {
         let (start, store) = (ep.now(), &self.store);
         let me = store.parts.object.node().id();
+        let epochs: Vec<u64> = self.trees.iter().map(|tree| tree.epoch).collect();
         let mut clients: Vec<_> = self.trees.iter().map(|tree| (tree.owner, None)).collect();
         for update in updates {
             let partition = store.partition_of(update.key());
@@ -244,13 +245,13 @@ impl<K: TreeKey, V: Field> RomeKvThread<K, V> {
         let trees = RefCell::new(&mut self.trees);
         let groups = sent.chunk_by(|one, next| owner(one) == owner(next)).chain([&own[..]]);
         let sends = groups.map(|group| {
-            let (trees, clients) = (&trees, &clients);
+            let (trees, clients, epochs) = (&trees, &clients, &epochs);
             async move {
                 // Those of this node are made while the others are under way.
                 match group.first() {
                     Some(first) if let Some(client) = &clients[store.partition_of(updates[*first].key())].1 => {
                         match client {
-                            Ok(client) => send(store, ep, start, client, updates, group).await,
+                            Ok(client) => send(store, ep, start, client, (updates, epochs), group).await,
                             Err(error) => group.iter().map(|at| (*at, Err(error.clone()))).collect(),
                         }
                     }
@@ -276,7 +277,8 @@ impl<K: TreeKey, V: Field> RomeKvThread<K, V> {
     }
 
     /// Fills empty partitions with pairs in the order of their keys: this node's own ones at the speed of
-    /// [`Partition::load`](crate::Partition::load), those of others by updates in batches.
+    /// [`Partition::load`](crate::Partition::load), those of others by updates in batches. If another node takes a partition meanwhile, what is not
+    /// loaded yet goes to that one.
     ///
     /// ```
     /// # use farfield_rome::{RomeKv, RomeKvOptions};
@@ -294,7 +296,7 @@ impl<K: TreeKey, V: Field> RomeKvThread<K, V> {
     /// [`RangeUnavailable`](crate::RangeUnavailable). The partitions before that one are loaded.
     pub async fn load(&mut self, ep: &Endpoint, pairs: impl IntoIterator<Item = (K, V)>) -> Result<()> {
         let mut pairs = pairs.into_iter().peekable();
-        let mut last: Option<K> = None;
+        let (mut last, mut moved): (Option<K>, Option<Instant>) = (None, None);
         while let Some((first, _)) = pairs.peek().copied() {
             let partition = self.store.partition_of(&first);
             if last.is_some_and(|last| last >= first) {
@@ -306,15 +308,18 @@ impl<K: TreeKey, V: Field> RomeKvThread<K, V> {
             let is_in = |pair: &(K, V)| pair.0 >= first && end.is_none_or(|end| pair.0 < end);
             if let Access::Here(tree) = &mut *self.trees[partition] {
                 let of_it = core::iter::from_fn(|| pairs.next_if(is_in).inspect(|pair| last = Some(pair.0)));
-                tree.load(ep, of_it).map_err(|error| match error.custom_ref::<Moved>() {
-                    Some(_) => {
-                        let why = format!("partition {partition} was moved to another node while it was loaded");
-                        Error::from(ErrorKind::Config { why }).of(store.path())
+                let mut kept = Vec::new();
+                match tree.load_or_keep(ep, of_it, &mut kept) {
+                    Ok(()) => moved = None,
+                    Err(error) => {
+                        let start = *moved.get_or_insert_with(|| ep.now());
+                        self.follow(ep, partition, start, error).await?;
+                        self.put_all(ep, kept).await?;
                     }
-                    None => error,
-                })?;
+                }
                 continue;
             }
+            moved = None;
             let count_max = store.parts.options.window.saturating_mul(store.parts.options.batch_max);
             let mut puts = Vec::new();
             while puts.len() < count_max
@@ -327,6 +332,19 @@ impl<K: TreeKey, V: Field> RomeKvThread<K, V> {
                 last = Some(key);
                 puts.push(RomeKvUpdate::Put(key, value));
             }
+            for result in self.apply(ep, &puts).await {
+                result?;
+            }
+        }
+        Ok(())
+    }
+
+    /// By updates, wherever their keys are.
+    async fn put_all(&mut self, ep: &Endpoint, pairs: Vec<(K, V)>) -> Result<()> {
+        let options = &self.store.parts.options;
+        let count_max = options.window.saturating_mul(options.batch_max);
+        for some in pairs.chunks(count_max) {
+            let puts: Vec<_> = some.iter().map(|(key, value)| RomeKvUpdate::Put(*key, *value)).collect();
             for result in self.apply(ep, &puts).await {
                 result?;
             }
@@ -360,11 +378,12 @@ impl<K: TreeKey, V: Field> RomeKvThread<K, V> {
                 self.follow(ep, partition, start, error).await?;
             }
             let at = &mut self.trees[partition];
+            let epoch = at.epoch;
             let result = match at.access() {
                 Access::Here(tree) => update.run(tree, ep),
                 Access::There(_) => match at.client(&self.store) {
                     Ok(client) => {
-                        let request = Request { partition, ask: Ask::Update(update) };
+                        let request = Request { partition, epoch, ask: Ask::Update(update) };
                         ask(&self.store, ep, start, client, request).await.map(Reply::before)
                     }
                     Err(error) => Err(error),
@@ -504,18 +523,19 @@ fn run_here<K: TreeKey, V: Field>(
     }
 }
 
-/// Sends updates to one owner; their results, with their places.
+/// Sends some of the updates to one owner, with the epochs of their partitions; their results, with their places.
 async fn send<K: TreeKey, V: Field>(
     store: &RomeKv<K, V>,
     ep: &Endpoint,
     start: Instant,
     client: &Calls<K, V>,
-    updates: &[RomeKvUpdate<K, V>],
+    (updates, epochs): (&[RomeKvUpdate<K, V>], &[u64]),
     group: &[usize],
 ) -> Vec<(usize, Result<Option<V>>)> {
     let request = |at: &usize| {
         let update = updates[*at];
-        Request { partition: store.partition_of(update.key()), ask: Ask::Update(update) }
+        let partition = store.partition_of(update.key());
+        Request { partition, epoch: epochs[partition], ask: Ask::Update(update) }
     };
     let requests: Vec<Request<K, V>> = group.iter().map(request).collect();
     let replies = client.call_many(ep, &requests).await;

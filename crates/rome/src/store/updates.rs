@@ -6,8 +6,8 @@ use std::sync::Arc;
 use farfield_core::{Endpoint, Node, Result, Value};
 use farfield_fabric::{LocalMutex, NodeId, Region};
 
-use super::moving::freeze_time;
-use super::place::{place_of, word_of};
+use super::moving::{Pendings, freeze_time, served_of};
+use super::place::{place_of, raise, word_of};
 use crate::errors::MemoryFull;
 use crate::field::{Field, TreeKey};
 use crate::gate::{GATE_BYTES, Gate, PLACE};
@@ -68,6 +68,8 @@ impl<K: TreeKey, V: Field> RomeKvUpdate<K, V> {
 #[derive(Clone)]
 pub(super) struct Request<K, V> {
     pub(super) partition: usize,
+    /// How often it was moved, as the asking node knows.
+    pub(super) epoch: u64,
     pub(super) ask: Ask<K, V>,
 }
 
@@ -84,8 +86,12 @@ pub(super) enum Ask<K, V> {
     Thaw,
 }
 
-/// Bits of the first word that say which update it is. The number of the partition is above them.
-const KIND_BITS: u32 = 8;
+/// Bits of the first word that say which message it is.
+const KIND_BITS: u32 = 4;
+/// And those above them that say which partition is meant. The epoch is above these.
+const PARTITION_BITS: u32 = 20;
+/// How many partitions there are at most.
+pub(super) const PARTITIONS_MAX: usize = 1 << PARTITION_BITS;
 
 impl<K: TreeKey, V: Field> Value for Request<K, V> {
     const FIXED: bool = true;
@@ -135,7 +141,7 @@ impl<K: TreeKey, V: Field> Value for Request<K, V> {
                 7
             }
         };
-        into[0] = (self.partition as u64) << KIND_BITS | kind;
+        into[0] = (self.epoch << PARTITION_BITS | self.partition as u64) << KIND_BITS | kind;
         words
     }
 
@@ -155,7 +161,8 @@ impl<K: TreeKey, V: Field> Value for Request<K, V> {
             7 => Ask::Publish(words[0]),
             _ => return None,
         };
-        Some((Request { partition: (head >> KIND_BITS) as usize, ask }, used))
+        let place = head >> KIND_BITS;
+        Some((Request { partition: place as usize % PARTITIONS_MAX, epoch: place >> PARTITION_BITS, ask }, used))
     }
 }
 
@@ -249,6 +256,8 @@ pub(super) struct Serving<K, V> {
     served: Vec<Served<K, V>>,
     /// Partitions that this node has taken since.
     incoming: Incoming<K, V>,
+    /// Those that it may have.
+    pending: Pendings<K, V>,
     /// With the words that say where partitions are.
     gates: Region,
     lease: Duration,
@@ -264,19 +273,19 @@ impl<K: TreeKey, V: Field> Serving<K, V> {
     pub(super) fn new(
         node: &Node,
         served: Vec<Served<K, V>>,
-        incoming: &Incoming<K, V>,
+        (incoming, pending): (&Incoming<K, V>, &Pendings<K, V>),
         gates: &Region,
         lease: Duration,
     ) -> Result<Serving<K, V>> {
         let ep = node.background_endpoint()?;
         // The service thread waits for no memory, and at no gate. It looks for it once, and the caller asks again.
         ep.set_timeout(Duration::ZERO);
-        let (incoming, gates) = (Arc::clone(incoming), gates.clone());
-        Ok(Serving { ep, me: node.id(), served, incoming, gates, lease })
+        let (incoming, pending, gates) = (Arc::clone(incoming), Arc::clone(pending), gates.clone());
+        Ok(Serving { ep, me: node.id(), served, incoming, pending, gates, lease })
     }
 
     pub(super) fn handle(&mut self, client: NodeId, request: &Request<K, V>) -> Reply<V> {
-        let Serving { ep, me, served, incoming, gates, lease } = self;
+        let Serving { ep, me, served, incoming, pending, gates, lease } = self;
         let find =
             |served: &[Served<K, V>]| served.binary_search_by_key(&request.partition, |served| served.number).ok();
         let mut found = find(served);
@@ -286,9 +295,20 @@ impl<K: TreeKey, V: Field> Serving<K, V> {
             found = find(served);
         }
         let place = gates.word(request.partition * GATE_BYTES + PLACE);
-        let Some(at) = found else {
+        if found.is_none() && place_of(place.load()).0 < request.epoch {
+            // The asking node knows a place of which this one has not heard. It has asked here, so it is this node, of which the old owner has not answered.
+            if let Some(known) = served_of(&pending[request.partition], request.epoch) {
+                raise(place, word_of(request.epoch, *me));
+                served.push(known);
+                served.sort_unstable_by_key(|served| served.number);
+                found = find(served);
+            }
+        }
+        let is_update = matches!(request.ask, Ask::Update(_));
+        let Some(at) = found.filter(|at| is_update || served[*at].epoch == request.epoch) else {
             // Asked again, after the first reply was late.
-            let is_published = matches!(request.ask, Ask::Publish(_)) && place_of(place.load()).1 == client;
+            let is_published = matches!(request.ask, Ask::Publish(_));
+            let is_published = is_published && place.load() == word_of(request.epoch + 1, client);
             return if is_published { Reply::Done(None) } else { Reply::Elsewhere };
         };
         let Served { partition, gate, .. } = &mut served[at];
@@ -334,7 +354,7 @@ impl<K: TreeKey, V: Field> Serving<K, V> {
                     return Reply::Late;
                 }
                 // Readers that see "moved" look for this word, again if it is not there yet.
-                place.store(word_of(served[at].epoch + 1, client));
+                raise(place, word_of(served[at].epoch + 1, client));
                 drop(served.remove(at));
                 Reply::Done(None)
             }
@@ -360,9 +380,10 @@ mod tests {
         let moves = [Ask::Freeze, Ask::Thaw, Ask::Stay(1 << 60), Ask::Publish(7)];
         for ask in updates.map(Ask::Update).into_iter().chain(moves) {
             let mut words = vec![9; Asked::words(0) + 1];
-            let used = Request { partition: 77, ask }.encode(&mut words);
+            let used = Request { partition: 77, epoch: 1 << 33, ask }.encode(&mut words);
             let (request, read) = Asked::decode(&words[..used]).expect("a request");
-            assert_eq!((request.partition, request.ask, read, words[used]), (77, ask, used, 9));
+            assert_eq!((request.partition, request.epoch, request.ask), (77, 1 << 33, ask));
+            assert_eq!((read, words[used]), (used, 9));
             assert!(Asked::decode(&words[..used - 1]).is_none());
         }
         let done = [Reply::Done(None), Reply::Done(Some([7, 8]))];

@@ -268,16 +268,40 @@ fn a_scan_outlives_the_move_of_its_partition() {
 
 /// A thread of the old owner that has not heard of the move works on the old place first.
 #[test]
-fn a_load_into_a_partition_that_was_moved_is_refused() {
+fn a_load_into_a_partition_that_was_moved_goes_to_its_new_place() {
     let (nodes, eps) = session(2);
     let stores = open(&nodes, &options([1000], 8, 4, 400));
     let mut threads: Vec<_> = stores.iter().map(|store| store.thread().expect("a seat")).collect();
     eps[1].block_on(threads[1].take_partition(&eps[1], 0)).expect("they live");
-    let load = threads[0].load(&eps[0], (0..500).map(|key| (key, key)));
-    let error = eps[0].block_on(load).expect_err("it was moved");
-    assert!(error.to_string().contains("was moved"), "{error}");
-    assert_eq!(eps[0].block_on(threads[0].put(&eps[0], 7, 70)).expect("it follows"), None);
-    assert_eq!(eps[1].block_on(threads[1].get(&eps[1], &7)).expect("it is here"), Some(70));
+    let all: Vec<_> = (0..500).map(|key| (key, key)).collect();
+    eps[0].block_on(threads[0].load(&eps[0], all.clone())).expect("it follows");
+    assert_eq!(stores[0].owner_of(0), nodes[1].id());
+    assert_eq!(eps[1].block_on(threads[1].range(&eps[1], .., 1000)).expect("it is here"), all);
+}
+
+#[test]
+fn a_load_goes_on_where_its_partition_is_moved_to_meanwhile() {
+    let (nodes, eps) = session(2);
+    let stores = open(&nodes, &options([1000], 8, 4, 400));
+    let [mut loads, mut takes] = [0, 1].map(|node| stores[node].thread().expect("a seat"));
+    let all: Vec<_> = (0..500).chain(1000..1100).map(|key| (key, key)).collect();
+    let (asked, asks) = std::sync::mpsc::channel();
+    let (taken, takes_it) = std::sync::mpsc::channel();
+    let taker = nodes[1].spawn("takes", move |ep| {
+        asks.recv().expect("the load goes on");
+        ep.block_on(takes.take_partition(&ep, 0)).expect("they live");
+        taken.send(()).expect("the load waits");
+    });
+    let pairs = all.iter().copied().inspect(|pair| {
+        if pair.0 == 300 {
+            asked.send(()).expect("the taker waits");
+            takes_it.recv().expect("it takes it");
+        }
+    });
+    eps[0].block_on(loads.load(&eps[0], pairs)).expect("it follows");
+    taker.expect("a thread").join().expect("no panic");
+    assert_eq!(stores[0].owner_of(0), nodes[1].id());
+    assert_eq!(eps[0].block_on(loads.range(&eps[0], .., 1000)).expect("they live"), all);
 }
 
 /// Its old owner is no longer needed.

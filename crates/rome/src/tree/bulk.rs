@@ -4,7 +4,7 @@ use farfield_core::toolkit::ErrorContext;
 use farfield_core::{Endpoint, Error, ErrorKind, Result};
 
 use super::change::{Frame, Store, lock};
-use super::{Partition, ROOT};
+use super::{Partition, ROOT, leaf_at, page_at};
 use crate::arena::{Arena, Replaced, Stash};
 use crate::errors::Moved;
 use crate::field::{Field, TreeKey};
@@ -31,16 +31,39 @@ impl<K: TreeKey, V: Field> Partition<K, V> {
     /// [`ErrorKind::Config`]: the tree is not empty, or was not all the time, or keys are not in order. [`MemoryFull`](crate::MemoryFull).
     /// Then the tree is as it was.
     pub fn load(&mut self, ep: &Endpoint, pairs: impl IntoIterator<Item = (K, V)>) -> Result<()> {
+        self.load_or_keep(ep, pairs, &mut Vec::new())
+    }
+
+    /// The same. Where the tree is moved meanwhile, `kept` has the pairs that were taken and are not loaded.
+    ///
+    /// # Errors
+    /// The same. [`Moved`].
+    pub(crate) fn load_or_keep(
+        &mut self,
+        ep: &Endpoint,
+        pairs: impl IntoIterator<Item = (K, V)>,
+        kept: &mut Vec<(K, V)>,
+    ) -> Result<()> {
         let Partition { tree, seat, words, .. } = self;
         let (arena, options) = (Self::arena(tree), &tree.options);
         tree.opened.object.check_current()?;
+        // So that a tree that was moved before takes none of them.
+        arena.stable_now().current()?;
         let mut stash = Stash::default();
         let store = Store { ep, pairs: options.pairs, stash: &mut stash, words };
-        let mut load =
-            Load { arena, store, fill: (options.pairs * 3 / 4).max(2), slots: Vec::new(), blocks: Vec::new() };
+        let mut load = Load {
+            arena,
+            store,
+            fill: (options.pairs * 3 / 4).max(2),
+            slots: Vec::new(),
+            blocks: Vec::new(),
+            version: 0,
+        };
         let loaded = load.all(seat, pairs);
-        // The nodes of a tree that was moved meanwhile stay: its root names them.
-        if loaded.as_ref().is_err_and(|error| error.custom_ref::<Moved>().is_none()) {
+        if loaded.as_ref().is_err_and(|error| error.custom_ref::<Moved>().is_some()) {
+            // Its nodes stay: the root names them, at a version that will not be stable. So no block of them is used again.
+            pairs_at(arena, load.version, kept);
+        } else if loaded.is_err() {
             load.slots.iter().for_each(|slot| arena.unuse_slot(*slot));
             let (slots, blocks) = (load.slots, load.blocks);
             arena.give_back(&mut Stash { blocks, slots });
@@ -58,6 +81,19 @@ struct Load<'a> {
     fill: usize,
     slots: Vec<u32>,
     blocks: Vec<u32>,
+    /// Of the root that names them, when it is stored.
+    version: u64,
+}
+
+/// All pairs of a version whose blocks stay.
+fn pairs_at<K: TreeKey, V: Field>(arena: &Arena, version: u64, into: &mut Vec<(K, V)>) {
+    let (mut page, mut of_leaf) = (leaf_at::<K, V>(arena, &K::FIRST, version), Vec::new());
+    loop {
+        page.pairs(version, &mut of_leaf);
+        into.append(&mut of_leaf);
+        let Some(right) = page.right() else { return };
+        page = page_at(arena, right, version).expect("the tree of a version is whole");
+    }
 }
 
 /// A level that is being filled: the last node, and all before it.
@@ -150,6 +186,7 @@ impl Load<'_> {
         let frame = Frame { level, right: None, low: K::FIRST, high: None };
         let new = self.store.write(arena, &frame.draft(root.active, pairs));
         let version = arena.ticket();
+        self.version = version;
         set_version(arena.block_words(new.block), version);
         root.lock.set(version, new);
         let replaced = Replaced::Block(root.active.block);

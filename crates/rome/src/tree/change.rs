@@ -195,7 +195,7 @@ impl<K: TreeKey, V: Field> Partition<K, V> {
 
     /// The value before. If a node was rewritten, or has few pairs now, also what is to be done: it makes searches shorter, or nodes fewer.
     #[inline]
-    fn change_leaf(
+    pub(super) fn change_leaf(
         &mut self,
         ep: &Endpoint,
         key: &K,

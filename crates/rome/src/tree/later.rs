@@ -1,4 +1,5 @@
-//! What is left to do above the leaves when there was no memory for it: any thread does it that rewrites a node later.
+//! What is left to do above the leaves, because there was no memory for it, the tree was frozen, or its gate was closed: any thread does some of
+//! it that rewrites a node later.
 
 use farfield_fabric::{LocalMutex, Word};
 
@@ -36,13 +37,15 @@ impl<K> Later<K> {
         self.count.store(all.len() as u64);
     }
 
-    /// All of them: the caller does them, or puts them back.
-    pub(super) fn take(&self) -> Vec<Chore<K>> {
+    /// The oldest ones, so many at most: the caller does them, or puts them back.
+    pub(super) fn take(&self, max: usize) -> Vec<Chore<K>> {
         if self.count.load() == 0 {
             return Vec::new();
         }
         let mut all = self.chores.lock();
-        self.count.store(0);
-        core::mem::take(&mut *all)
+        let end = max.min(all.len());
+        let taken = all.drain(..end).collect();
+        self.count.store(all.len() as u64);
+        taken
     }
 }

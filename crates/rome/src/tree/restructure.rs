@@ -5,6 +5,11 @@
 //!
 //! *Merges.* A leaf is merged with a neighbour when it comes to have a quarter of its pairs, and again when it has none, if both fit three
 //! quarters of a node; a node without pairs fits any. So of two neighbours one has more than a quarter, but for those whose parents differ.
+//!
+//! *No change waits for these.* The change of a leaf that has led to them is visible before they begin. Each step is another change of the tree, for which
+//! `stable` has to be raised. So none begins without free memory, while `stable` is frozen, or at a closed gate: it is left to later changes. A change
+//! waits only if a freeze or a closed gate comes within a step. A thread that does not wait at gates, the service thread, passes a gate that is
+//! closed while it makes an update with the step that has begun, and with no other one.
 
 use farfield_core::Endpoint;
 
@@ -15,8 +20,12 @@ use crate::arena::{Arena, Replaced};
 use crate::field::{Field, TreeKey};
 use crate::page::{Draft, Page, set_version};
 
-/// There is no free memory.
-struct NoMemory;
+/// What one change does at most of what earlier ones have left: more than it leaves itself, and few, since its caller waits for them.
+const OLD_MAX: usize = 8;
+
+/// A step that has to wait: there is no free memory, or `stable` is not to change now.
+#[derive(Debug)]
+struct NotNow;
 
 /// What has become of a node and its parent.
 struct Merged {
@@ -29,9 +38,9 @@ struct Merged {
 }
 
 impl<K: TreeKey, V: Field> Partition<K, V> {
-    /// Does these, and what was left to do. What there is no free memory for is left to later changes: this one has happened, and does not wait.
+    /// Does these, and some of what was left to do. What has to wait is left to later changes: this one has happened, and does not wait.
     pub(super) fn tidy(&mut self, ep: &Endpoint, new: Chores<K>) {
-        let mut chores = self.tree.later.take();
+        let mut chores = self.tree.later.take(OLD_MAX);
         chores.extend(new.into_iter().flatten());
         while let Some(chore) = chores.pop() {
             let is_done = match chore {
@@ -40,23 +49,27 @@ impl<K: TreeKey, V: Field> Partition<K, V> {
                         chores.extend(split);
                         true
                     }
-                    Err(NoMemory) => false,
+                    Err(NotNow) => false,
                 },
                 Chore::Merge { key } => self.merge(ep, &key).is_ok(),
             };
             if !is_done {
-                chores.push(chore);
-                return self.tree.later.put(chores);
+                // The nodes of a tree that was moved stay as they are.
+                if !Self::arena(&self.tree).stable_now().is_moved() {
+                    chores.push(chore);
+                    self.tree.later.put(chores);
+                }
+                return;
             }
         }
     }
 
     /// Tells a level of a node of the one below that was split; the same, if its own node is split.
-    fn link(&mut self, ep: &Endpoint, level: u8, separator: K, right: u32) -> Result<Option<Chore<K>>, NoMemory> {
+    fn link(&mut self, ep: &Endpoint, level: u8, separator: K, right: u32) -> Result<Option<Chore<K>>, NotNow> {
         let Partition { tree, seat, stash, words, .. } = self;
         let arena = Self::arena(tree);
-        if !arena.fill_now(stash, BLOCKS, SLOTS) {
-            return Err(NoMemory);
+        if !arena.is_calm() || !arena.fill_now(stash, BLOCKS, SLOTS) {
+            return Err(NotNow);
         }
         let locked = lock(arena, seat, ep, &separator, level).expect("a node that was split is not the root");
         let page: Page<_, K, u64> = locked.page(arena);
@@ -73,7 +86,7 @@ impl<K: TreeKey, V: Field> Partition<K, V> {
     }
 
     /// Merges the leaf with the key with its neighbours, as far as they fit one node, and so on upwards.
-    fn merge(&mut self, ep: &Endpoint, key: &K) -> Result<(), NoMemory> {
+    fn merge(&mut self, ep: &Endpoint, key: &K) -> Result<(), NotNow> {
         loop {
             let (mut level, mut was_alone, mut has_siblings) = (0, false, false);
             loop {
@@ -97,13 +110,13 @@ impl<K: TreeKey, V: Field> Partition<K, V> {
 
     /// Merges a node with its neighbours of the same parent, as far as they fit one node: first with the left ones, which were not merged when
     /// they had few pairs, because there was no memory.
-    fn merge_node<T: Field>(&mut self, ep: &Endpoint, key: &K, level: u8) -> Result<Merged, NoMemory> {
+    fn merge_node<T: Field>(&mut self, ep: &Endpoint, key: &K, level: u8) -> Result<Merged, NotNow> {
         let Partition { tree, seat, stash, words, .. } = self;
         let (arena, pairs_max) = (Self::arena(tree), tree.options.pairs);
         let mut merged = Merged { has_merged: false, is_alone: false, goes_on: false };
         let (is_root, count) = loop {
-            if !arena.fill_now(stash, BLOCKS, 0) {
-                return Err(NoMemory);
+            if !arena.is_calm() || !arena.fill_now(stash, BLOCKS, 0) {
+                return Err(NotNow);
             }
             let Some(parent) = lock(arena, seat, ep, key, level + 1) else { return Ok(merged) };
             let page: Page<_, K, u64> = parent.page(arena);
@@ -128,11 +141,11 @@ impl<K: TreeKey, V: Field> Partition<K, V> {
     }
 
     /// Gives the root, if it is on this level, what its only child has.
-    fn shrink<T: Field>(&mut self, ep: &Endpoint, level: u8) -> Result<(), NoMemory> {
+    fn shrink<T: Field>(&mut self, ep: &Endpoint, level: u8) -> Result<(), NotNow> {
         let Partition { tree, stash, words, .. } = self;
         let arena = Self::arena(tree);
-        if !arena.fill_now(stash, BLOCKS, 0) {
-            return Err(NoMemory);
+        if !arena.is_calm() || !arena.fill_now(stash, BLOCKS, 0) {
+            return Err(NotNow);
         }
         let Some(root) = locked(arena, ep, ROOT) else { return Ok(()) };
         let page: Page<_, K, u64> = root.page(arena);
@@ -156,7 +169,6 @@ impl<K: TreeKey, V: Field> Partition<K, V> {
         }
         // In this order: so a thread that looks for a leaf to lock waits for a lock, and does not come to the tombstone again and again.
         root.lock.set(version, root_new);
-        child.lock.set_deleted(true);
         child.lock.set(version, tombstone);
         let (slot, blocks) = (child.slot, [root.active, child.active].map(|active| Replaced::Block(active.block)));
         drop((root, child));
@@ -218,7 +230,6 @@ impl Store<'_> {
         // The order as in `shrink`.
         parent.lock.set(version, parent_new);
         left.lock.set(version, left_new);
-        right.lock.set_deleted(true);
         right.lock.set(version, tombstone);
         let slot = right.slot;
         let blocks = [left.active, right.active, parent.active].map(|active| Replaced::Block(active.block));
@@ -251,9 +262,11 @@ mod tests {
     use core::time::Duration;
 
     use farfield_core::{local_session, on_each};
+    use farfield_fabric::GroupKey;
 
     use super::*;
-    use crate::tree::page_at;
+    use crate::gate::{GATE_BYTES, Gate};
+    use crate::tree::{Change, page_at};
     use crate::{RomeTree, TreeOptions};
 
     type Tree = RomeTree<u64, u64>;
@@ -307,6 +320,62 @@ mod tests {
             assert!((1..keys).all(|key| partition.get(&key) == Some(key)));
         }
         assert!(left > 0, "all were linked at once");
+    }
+
+    const LONG: Duration = Duration::from_secs(60);
+
+    /// Splits a leaf below the root, and does not tell the level above.
+    fn split(partition: &mut Partition<u64, u64>, ep: &Endpoint, keys: &mut impl Iterator<Item = u64>) -> Chores<u64> {
+        loop {
+            let key = keys.next().expect("there are enough");
+            let (_, chores) = partition.change_leaf(ep, &key, |_| Change::Put(key)).expect("there is room");
+            if let Some(chores @ [_, Some(Chore::Link { .. })]) = chores {
+                return chores;
+            }
+        }
+    }
+
+    #[test]
+    fn what_a_change_leaves_to_do_waits_and_the_change_does_not() {
+        let node = farfield_core::Node::builder().start().expect("a node");
+        let options = TreeOptions { pairs: 4, records: 1, blocks: 1000, ..TreeOptions::default() };
+        let mut tree = Tree::open(&node, "tree", node.id(), options).expect("one");
+        let gate = Gate::new(&node.alloc(GroupKey::SIGNAL, GATE_BYTES).expect("memory"), 0, LONG);
+        tree.set_gate(gate.clone());
+        let (ep, mut partition, mut keys) = (node.endpoint().expect("one"), tree.partition().expect("a seat"), 0..100);
+        let arena = tree.opened.arena().expect("it is the owner");
+        let is_linked = || {
+            let (row, known) = nodes_of(arena, 0);
+            row == known
+        };
+        let chores = split(&mut partition, &ep, &mut keys);
+        let stable = arena.stable();
+        gate.close();
+        partition.tidy(&ep, chores);
+        assert!(gate.is_closed() && arena.stable() == stable && !is_linked(), "a gate is closed");
+        gate.open();
+        let frozen = arena.freeze(ep.now() + LONG).expect("it is not frozen");
+        partition.tidy(&ep, [None, None]);
+        assert!(arena.stable_now().is_frozen() && arena.stable() == stable && !is_linked(), "it is frozen");
+        arena.thaw(&ep, frozen);
+        partition.tidy(&ep, [None, None]);
+        assert!(is_linked(), "nothing hinders it");
+        let chores = split(&mut partition, &ep, &mut keys);
+        let frozen = arena.freeze(ep.now() + LONG).expect("it is not frozen");
+        assert!(arena.move_away(&ep, frozen));
+        partition.tidy(&ep, chores);
+        assert_eq!(tree.later.take(usize::MAX), [], "it is another node's");
+    }
+
+    #[test]
+    fn a_change_does_some_of_what_was_left() {
+        let node = farfield_core::Node::builder().start().expect("a node");
+        let tree = Tree::open(&node, "tree", node.id(), TreeOptions::default()).expect("one");
+        let (ep, mut partition) = (node.endpoint().expect("one"), tree.partition().expect("a seat"));
+        tree.later.put((0..20).map(|key| Chore::Merge { key }).collect());
+        partition.tidy(&ep, [None, None]);
+        let left = tree.later.take(usize::MAX);
+        assert_eq!(left, (OLD_MAX as u64..20).map(|key| Chore::Merge { key }).collect::<Vec<_>>(), "the oldest first");
     }
 
     #[test]
