@@ -233,7 +233,7 @@ farfield_core::mutants! {
         "A node that has taken a partition and given it away says again that it is here.";
     /// *Missing:* the copy of a partition whose old owner has died before it has answered. Needs no reordering.
     ///
-    /// *Scenario:* `rome/kv-giver-dies`.
+    /// *Scenario:* `rome/kv-publish-dies`.
     ROME_KV_COPY_DISCARDED = "rome-kv-copy-discarded" in "ROMe":
         "A partition is lost for changes, though it was moved, because its old owner died before it could say so.";
     /// *Missing:* the epoch that a request carries. Needs no reordering.
@@ -251,9 +251,9 @@ farfield_core::mutants! {
     /// *Scenario:* `rome/kv-chores`.
     ROME_KV_CHORES_PASS = "rome-kv-chores-pass" in "ROMe":
         "The service thread makes several changes at a closed gate, for one update.";
-    /// *Missing:* the wait for readers that remember the slot of a leaf that was merged into another one.
+    /// *Missing:* the slot's `CW`, by which it names nothing, before the block of its tombstone is used again. Needs no reordering.
     ///
     /// *Scenario:* `rome/buried`.
     ROME_TOMBSTONE_EARLY = "rome-tombstone-early" in "ROMe":
-        "The block of a tombstone is used again together with its slot.";
+        "The block of a tombstone is used again while readers that remember its slot find it there.";
 }

@@ -64,7 +64,7 @@ impl RomeObject {
     /// The owner is missing, dead or departed, or opens it differently; no memory; invalid options.
     pub fn open(node: &Node, path: &str, owner: NodeId, options: ObjectOptions) -> Result<RomeObject> {
         let shape = options.shape(node).of(path)?;
-        let plan = Plan { owner, shape, seats: options.seats, lease: options.lease };
+        let plan = Plan { owner, shape, seats: options.seats, lease: options.lease, patience: None };
         let base_end = BASE + options.bytes.div_ceil(8);
         // The memory is zero, and so is the value.
         let first = |_: &_| base_end;

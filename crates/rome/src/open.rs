@@ -34,6 +34,8 @@ pub(crate) struct Plan {
     /// Readers and writers of each node.
     pub(crate) seats: usize,
     pub(crate) lease: Duration,
+    /// How long a node waits until the owner has opened it. None for the node's timeout.
+    pub(crate) patience: Option<Duration>,
 }
 
 /// Opens an object of the owner, which lies on that one; others open it whenever they like. `first` writes the state of its first slot into a block, and returns its words.
@@ -45,7 +47,7 @@ pub(crate) fn open(
     layout: &str,
     first: impl FnOnce(&[Word]) -> usize,
 ) -> Result<Opened> {
-    let Plan { owner, shape, seats, lease } = plan;
+    let Plan { owner, shape, seats, lease, patience } = plan;
     let memory_bytes = shape.bytes("`blocks`").of(path)?;
     let mut regions = Regions::new(node);
     let own = Seats::alloc(&mut regions, seats, lease).of(path)?;
@@ -60,12 +62,19 @@ pub(crate) fn open(
         let memory = (peer == owner).then(|| ("memory".to_string(), memory_bytes as u64));
         memory.into_iter().collect()
     };
-    let object = ObjectBuilder::new(node, path, kind)
+    let builder = ObjectBuilder::new(node, path, kind)
         .layout(&format!("owner={owner}, {layout}"))
         .homes(&[owner])
         .regions(regions)
-        .require_regions(needs)
-        .open()?;
+        .require_regions(needs);
+    let object = match patience {
+        None => builder.open()?,
+        Some(patience) => {
+            let object = builder.announce()?;
+            object.wait(patience)?;
+            object
+        }
+    };
     let arena = memory.map(|memory| Arena::new(node, memory, shape, &own));
     let memory: RemotePtr<u64> = object.remote(owner, "memory")?;
     if arena.is_none() {

@@ -81,6 +81,8 @@ struct Parts<K: TreeKey, V: Field> {
     places: Vec<LocalMutex<Place<K, V>>>,
     /// By partition: 1 while a thread changes that.
     changing: Vec<Word>,
+    /// By partition: until then no other node is asked for the place of one whose owner is dead (nanoseconds).
+    lost: Vec<Word>,
     /// By partition: a copy of it that this node has, if the old owner has not answered.
     pending: Pendings<K, V>,
     /// One for each other owner.
@@ -158,6 +160,7 @@ impl<K: TreeKey + fmt::Debug, V: Field> RomeKv<K, V> {
             gates,
             places,
             changing: words(),
+            lost: words(),
             pending,
             clients: LocalMutex::default(),
             opening: Word::new(0),

@@ -10,6 +10,7 @@ mod restructure;
 mod scan;
 
 use core::marker::PhantomData;
+use core::time::Duration;
 use std::sync::Arc;
 
 use farfield_core::toolkit::ErrorContext;
@@ -79,6 +80,17 @@ impl<K: TreeKey, V: Field> RomeTree<K, V> {
     /// # Errors
     /// The owner is missing, dead or departed, or opens it differently; no memory; invalid options.
     pub fn open(node: &Node, path: &str, owner: NodeId, options: TreeOptions) -> Result<RomeTree<K, V>> {
+        RomeTree::open_within(node, path, owner, options, None)
+    }
+
+    /// The same, of a node that waits so long at most for the owner.
+    pub(crate) fn open_within(
+        node: &Node,
+        path: &str,
+        owner: NodeId,
+        options: TreeOptions,
+        patience: Option<Duration>,
+    ) -> Result<RomeTree<K, V>> {
         let shape = options.shape::<K, V>(node).of(path)?;
         let layout = format!("{} and {} words, {options:?}", K::WORDS, V::WORDS);
         let first = |block: &[Word]| {
@@ -86,7 +98,7 @@ impl<K: TreeKey, V: Field> RomeTree<K, V> {
             Draft { level: 0, is_tombstone: false, previous: 0, right: None, low, high: None, pairs: &pairs }
                 .write(block, &mut Vec::new())
         };
-        let plan = Plan { owner, shape, seats: options.seats, lease: options.lease };
+        let plan = Plan { owner, shape, seats: options.seats, lease: options.lease, patience };
         let opened = Arc::new(open(node, path, "RomeTree", plan, &layout, first)?);
         Ok(RomeTree { opened, options, later: Arc::new(Later::new()), kind: PhantomData })
     }

@@ -122,10 +122,12 @@ impl<K: TreeKey, V: Field> RomeKvThread<K, V> {
             if store.epoch(partition) > self.trees[partition].epoch {
                 self.trees[partition] = store.at(partition)?;
             }
-            if self.trees[partition].is_here() {
-                return Ok(());
-            }
-            let taken = self.take(ep, partition, start).await;
+            let taken = match self.trees[partition].is_current() {
+                Some(Ok(())) => return Ok(()),
+                // It was here, and another node has taken it.
+                Some(Err(error)) => Err(error),
+                None => self.take(ep, partition, start).await,
+            };
             drop(changing);
             match taken {
                 Ok(()) => {
@@ -191,7 +193,7 @@ impl<K: TreeKey, V: Field> RomeKvThread<K, V> {
         let store = self.store.clone();
         let (from, epoch) = (self.trees[partition].owner, self.trees[partition].epoch + 1);
         let client = Arc::clone(self.trees[partition].client(&store)?);
-        let mut tree = store.open_tree(partition, epoch, store.me())?;
+        let mut tree = store.open_tree(partition, (epoch, store.me()), None)?;
         let gate = Gate::new(&store.parts.gates, partition, store.parts.options.hold);
         tree.set_gate(gate.clone());
         let served = Some(Served { number: partition, epoch, partition: tree.partition()?, gate });

@@ -15,6 +15,9 @@ use crate::field::{Field, TreeKey};
 use crate::gate::{GATE_BYTES, Gate, PLACE};
 use crate::tree::{Access, RomeTree};
 
+/// How long a node waits at first until it has opened a tree at its new place.
+const PATIENCE: Duration = Duration::from_millis(100);
+
 /// The pauses before a thread looks again where a partition is that is being moved.
 const PAUSE: [Duration; 2] = [Duration::from_micros(20), Duration::from_millis(100)];
 
@@ -179,10 +182,15 @@ impl<K: TreeKey, V: Field> RomeKv<K, V> {
         Ok(client)
     }
 
-    /// The tree of a partition at an epoch, which its owner has opened; or opens, if that is this node.
-    pub(super) fn open_tree(&self, partition: usize, epoch: u64, owner: NodeId) -> Result<RomeTree<K, V>> {
-        let path = format!("{}/{partition}/{epoch}-{}", self.path(), owner.0);
-        RomeTree::open(&self.parts.object.node().for_service(), &path, owner, self.parts.options.tree)
+    /// The tree of a partition at an epoch. Its owner opens it; other nodes wait so long until it has.
+    pub(super) fn open_tree(
+        &self,
+        partition: usize,
+        (epoch, owner): (u64, NodeId),
+        patience: Option<Duration>,
+    ) -> Result<RomeTree<K, V>> {
+        let (node, path) = (self.parts.object.node(), format!("{}/{partition}/{epoch}-{}", self.path(), owner.0));
+        RomeTree::open_within(&node.for_service(), &path, owner, self.parts.options.tree, patience)
     }
 
     /// Waits until no other thread of this node changes where the partition is.
@@ -215,16 +223,32 @@ impl<K: TreeKey, V: Field> RomeKv<K, V> {
         Some(place_of(latest)).filter(|place| place.0 > epoch)
     }
 
-    /// Opens a partition at its new place, unless another thread of this node has. The new owner may be dead.
-    async fn adopt(&self, ep: &Endpoint, partition: usize, epoch: u64, owner: NodeId) -> Result<()> {
+    /// Whether all members were asked for the place of a partition with a dead owner just now, and this node has heard of none since: nodes that
+    /// call it again and again do not ask each time.
+    fn is_lost(&self, ep: &Endpoint, partition: usize, epoch: u64) -> bool {
+        ep.now().ns < self.parts.lost[partition].load() && place_of(self.parts.place_word(partition).load()).0 <= epoch
+    }
+
+    /// Opens a partition at its new place, unless another thread of this node has. The new owner may be dead. It may also have given the
+    /// partition away by now, and closed the tree: if it is not there soon, this call ends without it, and the caller looks again.
+    async fn adopt(
+        &self,
+        ep: &Endpoint,
+        partition: usize,
+        (epoch, owner): (u64, NodeId),
+        patience: Duration,
+    ) -> Result<()> {
         let changing = self.changing(ep, partition).await?;
         if self.epoch(partition) < epoch {
             // Before this node reads there: others find the place here if the old owner dies, and so does the new one if that has not answered it
             // (`store/moving.rs`).
             raise(self.parts.place_word(partition), word_of(epoch, owner));
             self.discard(partition, epoch);
-            let tree = self.open_tree(partition, epoch, owner)?;
-            self.know(partition, Place { epoch, tree });
+            match self.open_tree(partition, (epoch, owner), Some(patience)) {
+                Ok(tree) => self.know(partition, Place { epoch, tree }),
+                Err(error) if error.is_timeout() => {}
+                Err(error) => return Err(error),
+            }
         }
         drop(changing);
         ep.wake_local();
@@ -244,17 +268,28 @@ impl<K: TreeKey, V: Field> RomeKvThread<K, V> {
         if !leads_on(&error) {
             return Err(store.lost(partition, owner, error));
         }
-        match store.look_up(ep, partition, epoch).await {
-            Some((epoch, place)) if place == store.parts.object.node().id() => {
-                let settled = store.settle(ep, partition, epoch).await;
-                settled.map_err(|error| store.lost(partition, owner, error))?;
+        // Another thread of this node may have found it.
+        if store.epoch(partition) <= epoch {
+            if error.is_gone() && store.is_lost(ep, partition, epoch) {
+                return Err(store.lost(partition, owner, error));
             }
-            Some((epoch, owner)) => {
-                let adopted = store.adopt(ep, partition, epoch, owner).await;
-                adopted.map_err(|error| store.lost(partition, owner, error))?;
+            match store.look_up(ep, partition, epoch).await {
+                Some((epoch, place)) if place == store.parts.object.node().id() => {
+                    let settled = store.settle(ep, partition, epoch).await;
+                    settled.map_err(|error| store.lost(partition, owner, error))?;
+                }
+                Some(place) => {
+                    // Longer each time.
+                    let patience = PATIENCE.max((ep.now() - start) / 2);
+                    let adopted = store.adopt(ep, partition, place, patience).await;
+                    adopted.map_err(|error| store.lost(partition, owner, error))?;
+                }
+                None if error.is_gone() => {
+                    store.parts.lost[partition].store((ep.now() + store.parts.options.tree.lease).ns);
+                    return Err(store.lost(partition, owner, error));
+                }
+                None => {}
             }
-            None if error.is_gone() => return Err(store.lost(partition, owner, error)),
-            None => {}
         }
         if store.epoch(partition) > epoch {
             let at = store.at(partition);

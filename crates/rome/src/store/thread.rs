@@ -564,6 +564,9 @@ pub(super) async fn ask<K: TreeKey, V: Field>(
     request: Request<K, V>,
 ) -> Result<Reply<V>> {
     let (deadline, mut pause) = (start + ep.timeout(), PAUSE[0]);
+    // It is not asked again later than this. The last answer says that nothing has happened. If the next one does not come by the deadline, because the owner
+    // waits for a core, nothing is known any more.
+    let last = start + ep.timeout() / 4 * 3;
     loop {
         let reply = client.call_deadline(ep, &request, deadline).await;
         let reply = reply?;
@@ -581,7 +584,8 @@ pub(super) async fn ask<K: TreeKey, V: Field>(
                 return Err(Error::from(ErrorKind::Config { why }).about(client.server()).of(store.path()));
             }
         };
-        if now + pause >= deadline {
+        if now + pause >= last {
+            let _ = ep.wait_until(deadline, || None::<()>).await;
             return Err(error).of(store.path());
         }
         // It did not happen: asking again is another call.

@@ -266,6 +266,19 @@ fn a_scan_outlives_the_move_of_its_partition() {
     assert!(error.to_string().contains("no partition 2"), "{error}");
 }
 
+/// Its node has not heard that another one has taken it meanwhile.
+#[test]
+fn a_partition_is_taken_back_by_a_thread_that_thinks_that_it_is_here() {
+    let (nodes, eps) = session(2);
+    let stores = open(&nodes, &options([100], 4, 2, 50));
+    let mut threads: Vec<_> = stores.iter().map(|store| store.thread().expect("a seat")).collect();
+    eps[1].block_on(threads[1].take_partition(&eps[1], 0)).expect("they live");
+    eps[0].block_on(threads[0].take_partition(&eps[0], 0)).expect("they live");
+    assert_eq!(eps[1].block_on(threads[1].put(&eps[1], 7, 70)).expect("it follows"), None);
+    assert_eq!((stores[0].owner_of(0), stores[1].owner_of(0)), (nodes[0].id(), nodes[0].id()));
+    assert_eq!(eps[0].block_on(threads[0].get(&eps[0], &7)).expect("it is here"), Some(70));
+}
+
 /// A thread of the old owner that has not heard of the move works on the old place first.
 #[test]
 fn a_load_into_a_partition_that_was_moved_goes_to_its_new_place() {
@@ -402,7 +415,8 @@ fn a_full_partition_says_so_and_the_rest_goes_on() {
     let (nodes, eps) = session(2);
     let stores = open(&nodes, &options([1 << 32], 4, 2, 12));
     let (mut thread, ep) = (stores[1].thread().expect("a seat"), &eps[1]);
-    ep.set_timeout(std::time::Duration::from_millis(100));
+    // A quarter of it is for the last answer, also where other processes have the cores.
+    ep.set_timeout(std::time::Duration::from_millis(1000));
     ep.block_on(async {
         let mut count = 0;
         let error = loop {
@@ -452,6 +466,13 @@ fn an_owner_that_has_left_takes_its_keys_along() {
         assert!(results[0].is_ok() && results[2].is_ok());
         let error = results[1].clone().expect_err("its owner has left");
         assert_eq!(error.custom_ref::<RangeUnavailable>().expect("which keys").partition, 1);
+        // Others were asked whether it was moved. They are not asked each time.
+        let (again, counts) = ep.counted(thread.put(ep, 105, 5)).await;
+        assert_eq!(
+            again.expect_err("its owner has left").custom_ref::<RangeUnavailable>().expect("which keys").partition,
+            1
+        );
+        assert_eq!(counts.gets, 0);
         let mut pairs = Vec::new();
         let mut scan = thread.scan(90..);
         let error = loop {

@@ -46,6 +46,12 @@ impl<K: TreeKey, V: Field> Access<K, V> {
         }
     }
 
+    /// Whether changes are made here: in this node's memory, and not elsewhere by now. None if it is another node's.
+    pub(crate) fn is_current(&self) -> Option<Result<()>> {
+        let Access::Here(partition) = self else { return None };
+        Some(Partition::arena(&partition.tree).stable_now().current().map(drop))
+    }
+
     fn path(&self) -> &str {
         match self {
             Access::Here(partition) => partition.tree.opened.object.path(),
