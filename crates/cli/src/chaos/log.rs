@@ -89,6 +89,10 @@ pub(super) enum Op {
         first: usize,
         end: usize,
     },
+    /// Moves a partition of the ordered store to the calling node.
+    RomeTake {
+        partition: usize,
+    },
     Enqueue {
         queue: u16,
         values: Vec<u64>,

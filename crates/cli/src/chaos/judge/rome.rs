@@ -27,6 +27,7 @@ pub(super) fn judge(story: &Story, findings: &mut Findings) {
                     keys.entry(key).or_default().push(event);
                 }
             }
+            (Op::RomeTake { .. }, Some(_)) => findings.count("partitions of the ordered store taken", 1),
             _ => {}
         }
     }
@@ -62,6 +63,17 @@ mod tests {
         assert_eq!(found(judge, vec![put.clone(), scanned(20, &[])]).len(), 1, "it was there");
         assert_eq!(found(judge, vec![put.clone(), scanned(20, &[1, 8])]).len(), 1, "it was never there");
         assert_eq!(found(judge, vec![put, scanned(20, &[1, 7, 2, 9])]).len(), 1, "the second was never there");
+    }
+
+    /// No change of the keys comes of it.
+    #[test]
+    fn a_partition_that_is_taken_is_counted() {
+        let take = |outcome| call(0, 20, Op::RomeTake { partition: 0 }, Some((25, outcome)));
+        let put = on_key(1, 10, KvOp::Upsert(7), Ok(Answer::Done));
+        let calls = vec![put, take(Ok(Answer::Done)), take(Err(death_of(2))), scanned(30, &[1, 7])];
+        let findings = judged(judge, &story(calls));
+        assert_eq!(findings.violations, [""; 0]);
+        assert!(counts(&findings).contains(&("partitions of the ordered store taken", 1)));
     }
 
     #[test]

@@ -1,8 +1,10 @@
 //! An ordered store with partitions on several nodes: calls on keys that all share, scans, and pairs of keys on two nodes that a scan
-//! at one instant must find as they were at one moment.
+//! at one instant must find as they were at one moment. Partitions are moved meanwhile.
+
+use std::ops::Range;
 
 use farfield::rome::{RomeKvThread, RomeKvUpdate};
-use farfield::{Endpoint, Error, NodeId, RomeKv, RomeKvOptions};
+use farfield::{Endpoint, Error, RomeKv, RomeKvOptions};
 use rand::RngExt;
 use rand::rngs::SmallRng;
 
@@ -27,8 +29,7 @@ pub(super) struct RomeLoad {
     thread: RomeKvThread<u64, u64>,
     endpoint: Endpoint,
     rng: SmallRng,
-    owners: Vec<NodeId>,
-    /// By partition: its owner lives, as far as is known.
+    /// By partition: it is on a node that lives, as far as is known.
     lives: Vec<bool>,
     client: u64,
     written: u64,
@@ -46,10 +47,9 @@ impl RomeLoad {
         options.tree.lease = std::time::Duration::from_secs(1);
         let store = place.open("rome", |node, path| RomeKv::<u64, u64>::open(node, path, options))?;
         let thread = place.open("a thread of rome", |_, _| store.thread())?;
-        let owners: Vec<NodeId> = (0..partitions).map(|partition| store.owner_of(partition)).collect();
         let (endpoint, rng, client) = (place.endpoint()?, place.rng("rome"), u64::from(place.node.id().0));
         let lives = vec![true; partitions];
-        Ok(RomeLoad { thread, endpoint, rng, owners, lives, client, written: 0, pair: 0, number: 0 })
+        Ok(RomeLoad { thread, endpoint, rng, lives, client, written: 0, pair: 0, number: 0 })
     }
 
     /// A value that no other thread writes.
@@ -65,7 +65,7 @@ impl RomeLoad {
     }
 
     /// Partitions beside each other with owners that live.
-    fn partitions(&mut self) -> Option<std::ops::Range<usize>> {
+    fn partitions(&mut self) -> Option<Range<usize>> {
         let at = self.partition()?;
         let (mut first, mut end) = (at, at + 1);
         while first > 0 && self.lives[first - 1] && self.rng.random_bool(0.7) {
@@ -77,17 +77,22 @@ impl RomeLoad {
         Some(first..end)
     }
 
-    /// A death is why an owner is not called any more.
-    fn heed(&mut self, failure: &Failure) {
+    /// A death is why partitions of these are not called any more. Others may have been moved before that.
+    fn heed(&mut self, failure: &Failure, partitions: Range<usize>) {
         if failure.is_death() {
-            for (lives, owner) in self.lives.iter_mut().zip(&self.owners) {
-                *lives &= !failure.nodes.contains(&owner.0);
+            for partition in partitions {
+                self.lives[partition] &= !failure.nodes.contains(&self.thread.store().owner_of(partition).0);
             }
         }
     }
 
-    fn end<T>(&mut self, ended: Result<T, Failure>) -> Option<T> {
-        ended.map_err(|failure| self.heed(&failure)).ok()
+    fn end<T>(&mut self, ended: Result<T, Failure>, partitions: Range<usize>) -> Option<T> {
+        ended.map_err(|failure| self.heed(&failure, partitions)).ok()
+    }
+
+    fn end_of_key<T>(&mut self, ended: Result<T, Failure>, key: u64) -> Option<T> {
+        let partition = self.thread.store().partition_of(&key);
+        self.end(ended, partition..partition + 1)
     }
 
     fn one(&mut self, log: &Recorder, key: u64, op: KvOp) {
@@ -103,7 +108,16 @@ impl RomeLoad {
             })
         };
         let done = log.call(Op::Rome { key, op }, endpoint, call, Answer::clone);
-        self.end(done);
+        self.end_of_key(done, key);
+    }
+
+    /// Moves a partition to this node.
+    fn take(&mut self, log: &Recorder) {
+        let Some(partition) = self.partition() else { return };
+        let (thread, endpoint) = (&mut self.thread, &self.endpoint);
+        let take = thread.take_partition(endpoint, partition);
+        let done = log.call(Op::RomeTake { partition }, endpoint, take, |()| Answer::Done);
+        self.end(done, partition..partition + 1);
     }
 
     fn choose(&mut self) -> Option<(u64, KvOp)> {
@@ -138,16 +152,17 @@ impl RomeLoad {
             (*op, log.begin(Op::Rome { key: *update.key(), op: *op }, limit))
         };
         let begun: Vec<_> = updates.iter().map(begin).collect();
+        let keys: Vec<u64> = updates.iter().map(|(_, update)| *update.key()).collect();
         let updates: Vec<_> = updates.into_iter().map(|(_, update)| update).collect();
         let results = self.endpoint.block_on(self.thread.apply(&self.endpoint, &updates));
-        for ((op, begun), result) in begun.into_iter().zip(results) {
+        for (((op, begun), result), key) in begun.into_iter().zip(results).zip(keys) {
             let answer = |before: &Option<u64>| match op {
                 KvOp::Insert(_) => Answer::Changed(before.is_none()),
                 KvOp::Update(_) | KvOp::Delete => Answer::Changed(before.is_some()),
                 _ => Answer::Done,
             };
             let ended = log.end(begun, result, answer);
-            self.end(ended);
+            self.end_of_key(ended, key);
         }
     }
 
@@ -179,7 +194,7 @@ impl RomeLoad {
             Answer::Numbers(shared.flat_map(|(key, value)| [*key, *value]).collect())
         };
         let done = log.call(op, endpoint, call, flat);
-        let Some(pairs) = self.end(done) else { return };
+        let Some(pairs) = self.end(done, partitions.clone()) else { return };
         if !pairs.is_sorted_by(|one, next| one.0 < next.0) {
             violation(format!("the keys of a scan of the ordered store are in no order: {pairs:?}"));
         }
@@ -199,7 +214,7 @@ impl RomeLoad {
     }
 
     /// The first of a pair is as the second one, or just ahead.
-    fn check_pairs(&self, pairs: &[(u64, u64)], partitions: std::ops::Range<usize>) {
+    fn check_pairs(&self, pairs: &[(u64, u64)], partitions: Range<usize>) {
         let value = |key: u64| pairs.binary_search_by_key(&key, |pair| pair.0).map_or(0, |at| pairs[at].1);
         for (key, _) in pairs.iter().filter(|(key, _)| key & 0xffff_ffff >= PAIRS) {
             let of = ((key & 0xffff_ffff) - PAIRS) / 2;
@@ -231,7 +246,7 @@ impl RomeLoad {
             let (thread, endpoint) = (&mut self.thread, &self.endpoint);
             let put = async { thread.put(endpoint, key, self.number).await.map(drop) };
             let done = log.call(Op::Rome { key, op }, endpoint, put, |()| Answer::Done);
-            if self.end(done).is_none() {
+            if self.end_of_key(done, key).is_none() {
                 // It may happen later.
                 (self.pair, self.number) = (self.pair + 1, 0);
                 return;
@@ -250,8 +265,9 @@ impl Load for RomeLoad {
             }
             60..72 => self.several(log),
             72..88 => self.count(log),
-            88..95 => self.scan(log, true),
-            _ => self.scan(log, false),
+            88..94 => self.scan(log, true),
+            94..99 => self.scan(log, false),
+            _ => self.take(log),
         }
     }
 
