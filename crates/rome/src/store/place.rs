@@ -278,10 +278,10 @@ impl<K: TreeKey, V: Field> RomeKvThread<K, V> {
                     let settled = store.settle(ep, partition, epoch).await;
                     settled.map_err(|error| store.lost(partition, owner, error))?;
                 }
-                Some(place) => {
+                Some((epoch, owner)) => {
                     // Longer each time.
                     let patience = PATIENCE.max((ep.now() - start) / 2);
-                    let adopted = store.adopt(ep, partition, place, patience).await;
+                    let adopted = store.adopt(ep, partition, (epoch, owner), patience).await;
                     adopted.map_err(|error| store.lost(partition, owner, error))?;
                 }
                 None if error.is_gone() => {
