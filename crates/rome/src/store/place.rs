@@ -104,6 +104,11 @@ impl<K: TreeKey, V: Field> DerefMut for At<K, V> {
     }
 }
 
+/// This error of opening what an owner has; or that the owner is dead or has left, if it is.
+fn or_gone(ep: &Endpoint, owner: NodeId, error: Error) -> Error {
+    ep.check_alive(owner).err().map_or(error, Error::from)
+}
+
 /// Whether the partition may be elsewhere.
 fn leads_on(error: &Error) -> bool {
     error.custom_ref::<Moved>().is_some() || error.is_gone() && effect_of(error) == Effect::None
@@ -175,7 +180,10 @@ impl<K: TreeKey, V: Field> RomeKv<K, V> {
         let known = self.parts.clients.lock().get(&owner).map(Arc::clone);
         let client = match known {
             Some(client) => client,
-            None => Arc::new(Client::open(self.parts.object.node(), &path, owner, self.parts.calls)?),
+            None => {
+                let client = Client::open(self.parts.object.node(), &path, owner, self.parts.calls);
+                Arc::new(client.map_err(|error| or_gone(&ep, owner, error))?)
+            }
         };
         self.parts.clients.lock().insert(owner, Arc::clone(&client));
         drop(opening);
@@ -247,7 +255,7 @@ impl<K: TreeKey, V: Field> RomeKv<K, V> {
             match self.open_tree(partition, (epoch, owner), Some(patience)) {
                 Ok(tree) => self.know(partition, Place { epoch, tree }),
                 Err(error) if error.is_timeout() => {}
-                Err(error) => return Err(error),
+                Err(error) => return Err(or_gone(ep, owner, error)),
             }
         }
         drop(changing);

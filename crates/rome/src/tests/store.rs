@@ -266,6 +266,29 @@ fn a_scan_outlives_the_move_of_its_partition() {
     assert!(error.to_string().contains("no partition 2"), "{error}");
 }
 
+/// A thread that has not heard of the move finds the new place, and no owner there.
+#[test]
+fn a_partition_is_lost_with_the_node_that_has_taken_it() {
+    let (mut nodes, eps) = session(3);
+    let mut stores = open(&nodes, &options([100], 4, 2, 50));
+    let mut threads: Vec<_> = stores.iter().map(|store| store.thread().expect("a seat")).collect();
+    eps[2].block_on(threads[2].take_partition(&eps[2], 0)).expect("they live");
+    let gone = nodes[2].id();
+    threads.truncate(2);
+    drop((stores.remove(2), nodes.remove(2)));
+    for (thread, ep) in threads.iter_mut().zip(&eps) {
+        for error in [
+            ep.block_on(thread.get(ep, &7)).expect_err("it was lost"),
+            ep.block_on(thread.put(ep, 7, 1)).expect_err("it was lost"),
+        ] {
+            let lost = error.custom_ref::<RangeUnavailable>().expect("which keys");
+            assert_eq!((lost.partition, lost.owner, lost.may_have_happened), (0, gone, false), "{error}");
+            assert!(error.is_gone(), "{error}");
+        }
+        ep.block_on(thread.put(ep, 107, 1)).expect("its owner lives");
+    }
+}
+
 /// Its node has not heard that another one has taken it meanwhile.
 #[test]
 fn a_partition_is_taken_back_by_a_thread_that_thinks_that_it_is_here() {
