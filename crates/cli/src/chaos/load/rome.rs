@@ -11,7 +11,8 @@ use rand::rngs::SmallRng;
 use super::{Load, Place, violation};
 use crate::chaos::log::{Answer, Failure, KvOp, Op, Recorder};
 
-/// Partitions, where there are so many nodes.
+/// Partitions, where there are more nodes. There are fewer than nodes, so that some node can take one: each has one at most, so that a death takes no more
+/// along, and others go on.
 const PARTITIONS_MAX: usize = 4;
 /// Keys of a partition that all threads use.
 pub(in crate::chaos) const KEYS: u64 = 6;
@@ -40,7 +41,7 @@ pub(super) struct RomeLoad {
 
 impl RomeLoad {
     pub(super) fn open(place: &mut Place<'_>) -> Result<RomeLoad, Failure> {
-        let partitions = place.members.len().min(PARTITIONS_MAX);
+        let partitions = (place.members.len() - 1).clamp(1, PARTITIONS_MAX);
         let mut options = RomeKvOptions::new((1..partitions).map(first_key).collect::<Vec<_>>());
         // Small: memory is used again all the time.
         (options.tree.blocks, options.tree.pairs, options.tree.records) = (96, 16, 8);
@@ -111,9 +112,11 @@ impl RomeLoad {
         self.end_of_key(done, key);
     }
 
-    /// Moves a partition to this node.
+    /// Moves a partition to this node, unless it has one.
     fn take(&mut self, log: &Recorder) {
-        let Some(partition) = self.partition() else { return };
+        let store = self.thread.store();
+        let has_one = (0..self.lives.len()).any(|partition| u64::from(store.owner_of(partition).0) == self.client);
+        let Some(partition) = self.partition().filter(|_| !has_one) else { return };
         let (thread, endpoint) = (&mut self.thread, &self.endpoint);
         let take = thread.take_partition(endpoint, partition);
         let done = log.call(Op::RomeTake { partition }, endpoint, take, |()| Answer::Done);
@@ -266,7 +269,7 @@ impl Load for RomeLoad {
             60..72 => self.several(log),
             72..88 => self.count(log),
             88..94 => self.scan(log, true),
-            94..99 => self.scan(log, false),
+            94..98 => self.scan(log, false),
             _ => self.take(log),
         }
     }
