@@ -273,6 +273,8 @@ impl<K: TreeKey, V: Field> RomeKv<K, V> {
         };
         // Not in the lock: it may be the last handle of that tree.
         drop(before);
+        // If this owner dies, too, others are asked.
+        self.parts.lost[partition].store(0);
     }
 
     /// The partition was moved to this node, at this epoch: some node knows that. If no thread of this node does yet, one learns it here.
