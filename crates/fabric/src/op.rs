@@ -287,6 +287,23 @@ impl<'e, T: Plain> Op<'e, T> {
         }
     }
 
+    /// The caller has seen what the operation has done otherwise: a get's bytes, say, where they have landed. So it counts as a round trip
+    /// ([`Counts::round_trips`](crate::Counts)), and need not be polled for that.
+    ///
+    /// ```
+    /// # use farfield_fabric::*;
+    /// # fn f(ep: &Endpoint, word: RemotePtr<u64>, into: &Region) -> Result<()> {
+    /// let get = ep.get_span(word, into.span(0, 8));
+    /// if into.word(0).load() != 0 {
+    ///     get.was_seen(); // its value is here
+    /// }
+    /// # get.detach() }
+    /// ```
+    #[inline]
+    pub fn was_seen(&self) {
+        self.endpoint.saw_completion(self.depth);
+    }
+
     /// Lets the operation run on by itself. It may not have started yet, since too many are in flight, or since it
     /// reads behind a put on a software RDMA device. Then it starts when the endpoint is next used: see
     /// [`Endpoint::progress`].

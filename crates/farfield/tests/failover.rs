@@ -49,6 +49,21 @@ fn a_replicated_lock_outlives_its_holder_and_leader() {
     without_leaders("mutex", 3, 1);
 }
 
+/// A holder is killed, which leads an election, too. It is started again, and comes back to both. Then another node is killed, and the lock and the
+/// election go on with the one that has come back.
+#[test]
+fn a_node_comes_back_to_a_lock_and_an_election() {
+    let mut session = Session::start("back", 3);
+    session.all_begun();
+    session.hear(NodeId(0), "leads");
+    session.kill(NodeId(0));
+    session.begin(0);
+    session.hear(NodeId(0), "is back");
+    session.hear(NodeId(1), "is alone with others");
+    session.kill(NodeId(1));
+    session.end([0, 2]);
+}
+
 #[test]
 fn an_election_outlives_its_leader() {
     without_leaders("election", 3, 1);
@@ -81,6 +96,7 @@ fn node_process() {
         "log" => log(node, endpoint),
         "stopped" => stopped(node, endpoint),
         "mutex" => mutex(node, endpoint),
+        "back" => back(node, endpoint),
         "election" => election(node, endpoint),
         role => panic!("no role {role}"),
     });
@@ -415,6 +431,76 @@ fn mutex(node: &Node, endpoint: &Endpoint) -> Result<()> {
     let (count, turns) = (endpoint.block_on(counter.load(endpoint))?, endpoint.block_on(in_all.load(endpoint))?);
     assert_eq!(count, turns + 50);
     meet(node, endpoint, "end", &[NodeId(1), NodeId(2)])
+}
+
+/// Node 0 dies, node 3 comes in its place, and then node 1 dies.
+fn back(node: &Node, endpoint: &Endpoint) -> Result<()> {
+    const STAYS: NodeId = NodeId(2);
+    let lock = ReplicatedMutex::open(node, "lock")?;
+    let election = Election::open(node, "leader", Duration::from_millis(500))?;
+    let open = |name: &str| AtomicVar::open(node, name, STAYS);
+    let (token, counter, counted, came) = (open("token")?, open("counter")?, open("counted")?, open("came")?);
+    let turn = || -> Result<()> {
+        let guard = endpoint.block_on(lock.lock(endpoint))?;
+        let before = endpoint.block_on(token.load(endpoint))?;
+        assert!(before < guard.token(), "the token {} comes after {before}", guard.token());
+        endpoint.block_on(token.store(endpoint, guard.token()))?;
+        let count = endpoint.block_on(counter.load(endpoint))?;
+        endpoint.block_on(counter.store(endpoint, count + 1))?;
+        endpoint.block_on(counted.fetch_add(endpoint, 1))?;
+        endpoint.block_on(guard.unlock(endpoint))?;
+        rest(endpoint);
+        Ok(())
+    };
+    // So many that the log has used its slots again.
+    let turns = || (0..60).try_for_each(|_| turn());
+    let lead = |term: u64| -> Result<()> {
+        let leadership = endpoint.block_on(election.campaign(endpoint))?;
+        assert_eq!(leadership.term(), term);
+        endpoint.block_on(leadership.resign(endpoint))
+    };
+    let until = |is_over: &dyn Fn() -> Result<bool>| -> Result<()> {
+        while !is_over()? {
+            turn()?;
+        }
+        Ok(())
+    };
+    let has_come = || Ok(endpoint.block_on(came.load(endpoint))? != 0);
+    match node.id().0 {
+        0 => {
+            let leadership = endpoint.block_on(election.campaign(endpoint))?;
+            assert_eq!(leadership.term(), 1);
+            begun();
+            turns()?;
+            let _guard = endpoint.block_on(lock.lock(endpoint))?;
+            println!("leads");
+            std::thread::park();
+        }
+        1 => {
+            begun();
+            until(&has_come)?;
+            println!("is alone with others");
+            until(&|| Ok(false))?;
+        }
+        2 => begun(),
+        _ => {
+            println!("is back");
+            turns()?;
+            lead(2)?;
+            endpoint.block_on(came.store(endpoint, 1))?;
+        }
+    }
+    until(&|| Ok(is_dead(node, NodeId(1))))?;
+    turns()?;
+    if node.id() != STAYS {
+        lead(3)?;
+    }
+    let last = [STAYS, NodeId(3)];
+    meet(node, endpoint, "counted by all", &last)?;
+    let counts = [endpoint.block_on(counter.load(endpoint))?, endpoint.block_on(counted.load(endpoint))?];
+    // A node that was killed may have been in the middle of a turn.
+    assert!(counts[0] - counts[1] <= 2 && counts[0] >= 100, "{counts:?}");
+    meet(node, endpoint, "end", &last)
 }
 
 /// The elected leader dies, which leads the log of the election, too.

@@ -99,7 +99,12 @@ impl<T: DataType> Poller for Chores<T> {
             local.incoming[process].as_ref().map(|incoming| (incoming.position(), incoming.entries()))
         };
         match self.repair.step(endpoint, applied) {
-            Ok(Repaired::Nothing(settled)) => self.shared.settled.store(settled),
+            Ok(Repaired::Nothing(settled)) if settled != self.shared.settled.load() => {
+                self.shared.settled.store(settled);
+                // A thread may wait for `is_settled`.
+                some = true;
+            }
+            Ok(Repaired::Nothing(_)) => {}
             Ok(Repaired::Some) => some = true,
             // The members decide about a replica that does not answer.
             Ok(Repaired::Waits) | Err(_) => retry = true,

@@ -209,7 +209,11 @@ impl<T: DataType> Shared<T> {
         group: usize,
         command: &Command,
     ) -> Result<Ordered<Option<Vec<u8>>>> {
-        let Command { origin, number, is_repeated, ref bytes } = *command;
+        let Command { number, is_repeated, ref bytes, .. } = *command;
+        let node = self.orders[group].commands.node_at(command.origin);
+        let Some((origin, ..)) = self.counts.iter().copied().find(|(_, of, _)| Some(*of) == node) else {
+            return Ok(Ordered::Done(None)); // of no process of this object
+        };
         let call = decode::<T::Update, T::Refusal>(bytes);
         let (call, _) = call.map_err(|wrong| self.local.lock().error(origin, wrong))?;
         if self.local.lock().replica.tables.group_of[call.method().number()] != Some(group) {

@@ -149,7 +149,9 @@ impl<T: DataType> Writer<T> {
                 let is_asked_again = forward.is_repeated(view.term);
                 let asked = Asked { group, origin: me, number, call, is_asked_again };
                 if let Some(mut proposer) = commands.proposer() {
-                    match shared.lead(&mut proposer, &asked, deadline.since(endpoint.now()))? {
+                    let led = shared.lead(&mut proposer, &asked, deadline.since(endpoint.now()));
+                    endpoint.waited_for(proposer.round_trips());
+                    match led? {
                         Ordered::Done(Some(refusal)) => return Ok(Err(refusal)),
                         // A later leader may find it.
                         Ordered::Unknown if endpoint.now() < deadline => forward.was_proposed(view.term),
@@ -197,7 +199,8 @@ impl<T: DataType> Writer<T> {
                 // A request is put again: the first may not have been accepted.
                 Err(error) if error.is_timeout() && endpoint.now() < deadline => {}
                 waited => {
-                    let missing: Vec<NodeId> = view.leader.map(|leader| self.0.nodes()[leader]).into_iter().collect();
+                    let missing: Vec<NodeId> =
+                        view.leader.and_then(|leader| commands.node_at(leader)).into_iter().collect();
                     waited.waiting_for_nodes("a call to be ordered; it may be yet", &missing)??;
                 }
             }

@@ -15,14 +15,14 @@ use core::fmt;
 use core::time::Duration;
 use std::sync::Arc;
 
-use farfield_core::toolkit::ErrorContext;
 use farfield_core::{Node, Result};
 use farfield_fabric::{Endpoint, GroupKey, Instant, LocalMutex, NodeId, Word};
 
 pub use self::forward::{Forward, View};
 use self::slots::{Slip, Slots, slot_bytes};
 use crate::errors::{NotLeader, NotNext, OutcomeUnknown};
-use crate::{LogOptions, Proposer, ReplicatedLog};
+use crate::replica::ranks_of;
+use crate::{Beside, LogOptions, Proposer, ReplicatedLog, last_of_each_place};
 
 /// The sizes of [`Commands`]. They must be the same on all nodes.
 ///
@@ -48,7 +48,7 @@ pub struct CommandOptions {
 /// ```
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Command {
-    /// The rank of the node that has made it.
+    /// The rank of the node that has made it ([`Commands::node_at`]).
     pub origin: usize,
     /// Among the commands of that node: each is one higher than the last.
     pub number: u64,
@@ -301,11 +301,17 @@ impl AnnouncedCommands {
     /// # Errors
     /// A node that is missing, dead or departed, or that opens it differently.
     pub fn wait(self) -> Result<Commands> {
+        let commands = self.begin()?;
+        commands.0.log.wait()?;
+        Ok(commands)
+    }
+
+    /// As `wait`, but a node that has come back takes part without a vote. It has one when [`ReplicatedLog::wait`] returns.
+    pub(crate) fn begin(self) -> Result<Commands> {
         let AnnouncedCommands { log, regions, options } = self;
-        log.wait()?;
+        log.wait_for_all()?;
         let core = &log.0.core;
-        let me = log.0.participants.require(core.node.id()).of(log.0.object.path())?;
-        let slots = Slots::new(&log.0.object, regions, me, &options)?;
+        let slots = Slots::new(core, regions, &options);
         let proposer = LocalMutex::new(Some((log.proposer()?, core.node.background_endpoint()?)));
         Ok(Commands(Arc::new(Parts { log, slots, is_busy: Word::new(0), proposer })))
     }
@@ -346,13 +352,25 @@ impl Commands {
         participants: &[NodeId],
         options: CommandOptions,
     ) -> Result<AnnouncedCommands> {
-        let replicas = participants.len();
+        Commands::announce_with(node, path, participants, options, false)
+    }
+
+    /// With a state that a node which comes back takes from the others, if the object on top sees to that.
+    pub(crate) fn announce_with(
+        node: &Node,
+        path: &str,
+        participants: &[NodeId],
+        options: CommandOptions,
+        keeps_state: bool,
+    ) -> Result<AnnouncedCommands> {
+        let ranks = ranks_of(node, &last_of_each_place(node, participants));
         // A request wakes the service thread, which serves it; an answer, threads.
-        let bytes = |bytes_max| replicas * slot_bytes(bytes_max);
+        let bytes = |bytes_max| ranks * slot_bytes(bytes_max);
         let mut beside = vec![("requests", GroupKey::SERVICE, bytes(options.command_bytes_max))];
         if options.answer_bytes_max > 0 {
             beside.push(("answers", GroupKey::SIGNAL, bytes(options.answer_bytes_max)));
         }
+        let beside = Beside { regions: &beside, keeps_state };
         let (log, regions) = ReplicatedLog::announce_with(node, path, participants, options.log, &beside)?;
         Ok(AnnouncedCommands { log, regions, options })
     }
@@ -371,6 +389,21 @@ impl Commands {
         &self.0.log
     }
 
+    /// The node of a rank, as it is in [`Command::origin`] and [`View::leader`], if there is one.
+    ///
+    /// ```
+    /// # use farfield_mu::{CommandOptions, Commands, LogOptions};
+    /// # let node = farfield::Node::builder().start()?;
+    /// # let options = CommandOptions { log: LogOptions::default(), command_bytes_max: 8, answer_bytes_max: 0 };
+    /// # let commands = Commands::open(&node, "sum", options)?;
+    /// assert_eq!(commands.node_at(0), Some(node.id()));
+    /// # Ok::<(), farfield::Error>(())
+    /// ```
+    pub fn node_at(&self, rank: usize) -> Option<NodeId> {
+        let core = &self.0.log.0.core;
+        (rank < core.ranks()).then(|| core.node_at(rank)).flatten()
+    }
+
     /// The right to order commands, for one thread of this node at a time. None while another thread has it.
     ///
     /// ```
@@ -385,7 +418,7 @@ impl Commands {
     pub fn proposer(&self) -> Option<CommandProposer<'_>> {
         self.0.is_busy.compare_exchange(0, 1).ok()?;
         // It was given back before the word was set to 0.
-        Some(CommandProposer { commands: self, parts: self.0.proposer.lock().take() })
+        Some(CommandProposer { commands: self, parts: self.0.proposer.lock().take(), round_trips: 0 })
     }
 
     /// Orders the requests of other nodes, if this one leads: for the service thread. `order` decides about one, as a rule by
@@ -416,7 +449,7 @@ impl Commands {
         if !log.is_leader() {
             return progress;
         }
-        served.0.resize(slots.nodes(), (0, 0));
+        served.0.resize(slots.ranks(), (0, 0));
         for (origin, last) in served.0.iter_mut().enumerate() {
             // Only in the term in which it was asked for: another leader may have ordered it since.
             let Some(slip) = slots.requested(origin, *last).filter(|slip| log.is_leader() && slip.term == log.term())
@@ -461,6 +494,7 @@ impl Commands {
 pub struct CommandProposer<'c> {
     commands: &'c Commands,
     parts: Option<(Proposer, Endpoint)>,
+    round_trips: u64,
 }
 
 impl Drop for CommandProposer<'_> {
@@ -500,7 +534,25 @@ impl CommandProposer<'_> {
     ) -> Result<Ordered<T>> {
         let Some((proposer, endpoint)) = &mut self.parts else { return Ok(Ordered::NotLeader) };
         endpoint.set_timeout(timeout);
-        endpoint.block_on(order(proposer, endpoint, decide))
+        let before = endpoint.counts().round_trips;
+        let ordered = endpoint.block_on(order(proposer, endpoint, decide));
+        self.round_trips += endpoint.counts().round_trips - before;
+        ordered
+    }
+
+    /// The round trips for which this thread has waited so far, on an endpoint of the proposer's own. Pass them to
+    /// [`Endpoint::waited_for`], so that the thread's endpoint counts them.
+    ///
+    /// ```
+    /// # use farfield_mu::{CommandOptions, Commands, LogOptions};
+    /// # let node = farfield::Node::builder().start()?;
+    /// # let options = CommandOptions { log: LogOptions::default(), command_bytes_max: 8, answer_bytes_max: 0 };
+    /// # let commands = Commands::open(&node, "sum", options)?;
+    /// assert_eq!(commands.proposer().map(|proposer| proposer.round_trips()), Some(0)); // it has ordered nothing
+    /// # Ok::<(), farfield::Error>(())
+    /// ```
+    pub fn round_trips(&self) -> u64 {
+        self.round_trips
     }
 }
 

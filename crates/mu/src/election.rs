@@ -20,6 +20,8 @@ use crate::turns::{Held, Turns};
 /// Where the system reports deaths ([`DeathRule::System`](farfield_fabric::DeathRule)), the death of the leader's
 /// process ends the lease at once.
 ///
+/// *A node that comes back* opens the election again, by `open`, as a [`ReplicatedMutex`](crate::ReplicatedMutex).
+///
 /// ```
 /// use farfield_mu::Election;
 /// use std::time::Duration;

@@ -99,13 +99,12 @@
 //! *A node that closes the log* counts as one that has left.
 //!
 //! *A node that comes back* at the place of one that is gone opens the log again, takes its seat, and has a vote when a leader has brought it
-//! all entries. [`EntriesMissing`] says which are recycled. `docs/mu.md` has the argument why no decided entry is lost.
+//! all entries, and the lock or election on the log its state. [`EntriesMissing`] says which are recycled. `docs/mu.md` has the argument why no decided entry is lost.
 //!
 //! # Limits
 //!
-//! One proposal at a time is under way. Each opening takes a permission group of each node, of which it has some 250, and the
-//! fabric does not give them back. Messages about a false suspicion may be late: then the old leader waits until it learns
-//! from a refused put.
+//! One proposal at a time is under way. An open log has a permission group of each node, of which it has some 250. Messages about
+//! a false suspicion may be late: then the old leader waits until it learns from a refused put.
 //!
 //! Source: Mu (Aguilera et al., OSDI 2020), as Hamband (§4) uses it. The grant that is the promise, the get behind the put,
 //! `raised`, and the count of slots are ours.
@@ -160,6 +159,20 @@ use self::poller::{Arrivals, LogPoller};
 pub use self::proposer::Proposer;
 pub use self::reader::LogReader;
 use self::replica::{Core, Handle, Peer, rank_in, ranks_of};
+
+/// What an object on a log adds to it.
+pub(crate) struct Beside<'a> {
+    /// Regions of each node: their names, groups and bytes.
+    pub(crate) regions: &'a [(&'static str, GroupKey, usize)],
+    /// The object brings its state to a node that comes back.
+    pub(crate) keeps_state: bool,
+}
+
+/// Of several nodes of one place all but the last have gone, though this node may not know it yet.
+pub(crate) fn last_of_each_place(node: &Node, nodes: &[NodeId]) -> Participants {
+    let is_last = |of: &&NodeId| !nodes.iter().any(|it| it > *of && node.rank_of(*it) == node.rank_of(**of));
+    Participants::new(&nodes.iter().filter(is_last).copied().collect::<Vec<_>>())
+}
 
 /// A node's part in a replicated log.
 ///
@@ -233,21 +246,20 @@ impl ReplicatedLog {
     /// # Errors
     /// Memory or permission groups are exhausted, or the options are invalid.
     pub fn announce(node: &Node, path: &str, participants: &[NodeId], options: LogOptions) -> Result<ReplicatedLog> {
-        ReplicatedLog::announce_with(node, path, participants, options, &[]).map(|(log, _)| log)
+        let beside = Beside { regions: &[], keeps_state: false };
+        ReplicatedLog::announce_with(node, path, participants, options, &beside).map(|(log, _)| log)
     }
 
-    /// With these regions of each node beside: their names, groups and bytes.
+    /// With what an object on the log adds.
     pub(crate) fn announce_with(
         node: &Node,
         path: &str,
         participants: &[NodeId],
         options: LogOptions,
-        beside: &[(&'static str, GroupKey, usize)],
+        beside: &Beside<'_>,
     ) -> Result<(ReplicatedLog, Vec<Region>)> {
         options.check(node).of(path)?;
-        // Of several nodes of one place all but the last have gone, though this one may not know it yet.
-        let is_last = |of: &&NodeId| !participants.iter().any(|it| it > *of && node.rank_of(*it) == node.rank_of(**of));
-        let participants = Participants::new(&participants.iter().filter(is_last).copied().collect::<Vec<_>>());
+        let participants = last_of_each_place(node, participants);
         participants.require(node.id()).of(path)?;
         let (ranks, replicas) = (ranks_of(node, &participants), participants.count());
         if replicas > layout::REPLICAS_MAX {
@@ -255,26 +267,28 @@ impl ReplicatedLog {
             return Err(Error::from(ErrorKind::Config { why }).of(path));
         }
         // A put to the log wakes the service thread, and with it the readers that are polled there.
-        let group = node.fabric().create_group(Bell::Service).map_err(Error::from).of(path)?;
         let mut regions = Regions::new(node);
+        // It may be that of a log that was closed: each grant revokes it from all others first (`LogPoller::may_write`).
+        let group = regions.group(Bell::Service).of(path)?;
         let log_bytes = options.log_bytes().of(path)?;
         let control_bytes = layout::control_bytes(ranks);
         let log = regions.alloc("log", group, log_bytes).of(path)?;
         let control = regions.alloc("control", GroupKey::SERVICE, control_bytes).of(path)?;
         let echoes = regions.alloc_own(GroupKey::DATA, layout::echo_bytes(ranks)).of(path)?;
         let alloc = |&(name, group, bytes): &(_, _, usize)| regions.alloc(name, group, bytes);
-        let others = beside.iter().map(alloc).collect::<Result<Vec<_>>>().of(path)?;
-        let sizes = beside.iter().map(|(name, _, bytes)| (*name, *bytes));
+        let others = beside.regions.iter().map(alloc).collect::<Result<Vec<_>>>().of(path)?;
+        let sizes = beside.regions.iter().map(|(name, _, bytes)| (*name, *bytes));
         let sizes: Vec<(&str, usize)> =
             [("log", log_bytes), ("control", control_bytes)].into_iter().chain(sizes).collect();
         let layout = format!("{options:?}, {sizes:?}");
         // A node that comes back needs no part of one that goes meanwhile. The others are founders, and check its own.
-        let comes_back = beside.is_empty() && node.id().index() >= node.nodes();
+        let takes_in = beside.regions.is_empty() || beside.keeps_state;
+        let comes_back = takes_in && node.id().index() >= node.nodes();
         let expect = move |_| {
             let needs = sizes.iter().filter(|_| !comes_back);
             needs.map(|(name, bytes)| (name.to_string(), *bytes as u64)).collect()
         };
-        let core = Core::new(node, path, &participants, options, group, log, control, echoes);
+        let core = Core::new(node, path, &participants, options, beside.keeps_state, group, log, control, echoes);
         let arrivals = Arc::new(Arrivals::new(&participants));
         let connects = Arc::clone(&arrivals);
         let object = ObjectBuilder::new(node, path, "ReplicatedLog")
@@ -283,8 +297,8 @@ impl ReplicatedLog {
             .regions(regions)
             .require_regions(expect)
             .on_connect(move |node, theirs| connects.push(node, theirs));
-        // What lies beside the log knows nothing of nodes that come back.
-        let object = if beside.is_empty() { object.takes_in_returned() } else { object }.announce()?;
+        // Others that lay memory beside the log know nothing of nodes that come back.
+        let object = if takes_in { object.takes_in_returned() } else { object }.announce()?;
         Ok((ReplicatedLog(Arc::new(Handle::new(object, Arc::new(core), participants, arrivals))), others))
     }
 
@@ -303,7 +317,16 @@ impl ReplicatedLog {
     /// # Errors
     /// A node that is missing, dead or departed, or that opens it differently.
     pub fn wait(&self) -> Result<()> {
-        let Handle { object, core, begun, participants, arrivals, .. } = &*self.0;
+        let endpoint = self.wait_for_all()?;
+        let Handle { object, core, .. } = &*self.0;
+        let is_up_to_date = || (core.votes.load() != 0).then_some(());
+        let waited = endpoint.block_on(endpoint.wait_until(endpoint.deadline(), is_up_to_date));
+        waited.waiting_for("a leader of the log to bring this node up to date").of(object.path())
+    }
+
+    /// Waits until all replicas have opened the log, and takes part. A node that has come back has no vote yet.
+    pub(crate) fn wait_for_all(&self) -> Result<Endpoint> {
+        let Handle { object, begun, participants, arrivals, .. } = &*self.0;
         let (node, endpoint) = (object.node(), object.node().endpoint()?);
         object.wait_with(&endpoint, node.timeout())?;
         let are_all = || arrivals.are_all(node).then_some(());
@@ -312,9 +335,7 @@ impl ReplicatedLog {
         if begun.compare_exchange(0, 1).is_ok() {
             self.begin(&endpoint, participants, arrivals).of(object.path())?;
         }
-        let is_up_to_date = || (core.votes.load() != 0).then_some(());
-        let waited = endpoint.block_on(endpoint.wait_until(endpoint.deadline(), is_up_to_date));
-        waited.waiting_for("a leader of the log to bring this node up to date").of(object.path())
+        Ok(endpoint)
     }
 
     /// Begins to take part.
@@ -336,7 +357,7 @@ impl ReplicatedLog {
                 state.peers[rank] = poller::peer_of(theirs).unwrap_or(Peer::NONE);
             }
         }
-        state.peers[core.me] = Peer { log: core.log.remote(0), control: core.control.remote(0) };
+        state.peers[core.me] = Peer { log: core.log.remote(0), control: core.control.remote(0), ..Peer::NONE };
         drop(state);
         let own = || (0..core.ranks()).map(|rank| core.node_at(rank)).collect();
         poller::write_founders(core, &founders.unwrap_or_else(own));

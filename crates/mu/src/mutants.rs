@@ -62,6 +62,22 @@ farfield_core::mutants! {
     /// *Scenario:* `mu/returns-recycled`.
     MU_NOT_REBASED = "mu-not-rebased" in "Mu":
         "A leader brings a replica that comes back entries that are recycled.";
+    /// *Missing:* the wait for the leader that brings a replica its entries: with it another majority decides without an entry that was decided. Needs
+    /// no reordering.
+    ///
+    /// *Scenario:* `mu/returns-empty`.
+    MU_VOTES_EMPTY = "mu-votes-empty" in "Mu":
+        "A replica that comes back has a vote before it has the entries.";
+    /// *Missing:* the wait for the state of the lock. Needs no reordering.
+    ///
+    /// *Scenario:* `mu/mutex-returns`.
+    MU_VOTES_STATELESS = "mu-votes-stateless" in "Mu":
+        "A node that comes back to a lock has a vote before it has the lock's state.";
+    /// *Missing:* that commands of the node before it have other numbers. Needs no reordering.
+    ///
+    /// *Scenario:* `mu/mutex-returns`.
+    MU_NUMBERS_AGAIN = "mu-numbers-again" in "Mu":
+        "A node that comes back to a lock counts its commands from the beginning.";
     /// *Missing:* the release of a dead node's locks. Needs no reordering.
     ///
     /// *Scenario:* `mu/mutex-holder-dies`.

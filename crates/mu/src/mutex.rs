@@ -16,6 +16,9 @@ use crate::turns::{Held, Turns};
 /// *The holder's death.* Once none of the holder's operations can land any more, the leader proposes the release of all that it holds or
 /// waits for. The data under the lock may be in the middle of a change: a holder whose token is not the last one + 1 checks it.
 ///
+/// *A node that comes back* at the place of one that has gone opens the lock again, by `open`, while the others go on. It gets the state of the lock from the
+/// log, and counts for majorities from then on.
+///
 /// *Costs.* Uncontended, `lock` takes one round trip of the log's leader, and a put to it elsewhere. `unlock` the same.
 ///
 /// ```

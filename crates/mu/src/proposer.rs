@@ -18,6 +18,8 @@ use crate::replica::{FEW, Follower, Handle, Leading, State};
 /// A leader that needs a free slot asks the replicas again after such a pause, which doubles.
 const PAUSE_MIN: Duration = Duration::from_micros(20);
 const PAUSE_MAX: Duration = Duration::from_millis(100);
+/// How long it waits for a reader of this node that does not get on: as a rule the thread that proposes reads, too.
+const OWN_READER_MAX: Duration = Duration::from_millis(20);
 
 /// Proposes entries, one after the other: see [`ReplicatedLog::proposer`](crate::ReplicatedLog::proposer).
 ///
@@ -83,8 +85,8 @@ impl Proposer {
     /// ```
     ///
     /// # Errors
-    /// Nothing was proposed: [`NotLeader`]; [`LogFull`] or [`NoMajority`] after the endpoint's timeout;
-    /// [`ErrorKind::TooLarge`](farfield_core::ErrorKind::TooLarge). Otherwise [`OutcomeUnknown`].
+    /// Nothing was proposed: [`NotLeader`]; [`LogFull`] or [`NoMajority`] after the endpoint's timeout, or [`LogFull`] soon, if this node
+    /// itself has not read; [`ErrorKind::TooLarge`](farfield_core::ErrorKind::TooLarge). Otherwise [`OutcomeUnknown`].
     pub async fn propose(&mut self, endpoint: &Endpoint, entry: &[u8]) -> Result<u64> {
         self.propose_if(endpoint, entry, None).await
     }
@@ -107,7 +109,7 @@ impl Proposer {
     /// ```
     ///
     /// # Errors
-    /// [`NotLeader`]; [`LogFull`] or [`NoMajority`] after the endpoint's timeout.
+    /// [`NotLeader`]; [`LogFull`] and [`NoMajority`], as `propose`.
     pub async fn ready(&mut self, endpoint: &Endpoint) -> Result<u64> {
         let path = self.handle.object.path();
         self.handle.object.check_current()?;
@@ -251,6 +253,8 @@ impl Proposer {
     async fn make_room(&self, endpoint: &Endpoint, deadline: Instant, ballot: u64, tail: u64) -> Result<()> {
         let core = &*self.handle.core;
         let (mut pause, mut last) = (PAUSE_MIN, None);
+        // What this node's reader has acknowledged, and until when it is waited for.
+        let mut own = (core.applied().load(), endpoint.now() + OWN_READER_MAX);
         loop {
             let mut least = (core.applied().load(), core.me);
             let mut heard: SmallVec<[(usize, u64); FEW]> = SmallVec::new();
@@ -312,14 +316,21 @@ impl Proposer {
                 return Ok(());
             }
             drop(state);
-            if endpoint.now() >= deadline {
+            let now = endpoint.now();
+            if core.applied().load() != own.0 {
+                own = (core.applied().load(), now + OWN_READER_MAX);
+            }
+            // All others may have got on, and the thread of this call may be the one that has to read.
+            let is_own = least.1 == core.me;
+            if now >= deadline || is_own && now >= own.1 {
                 let (acknowledged, rank) = least;
                 let behind = core.node_at(rank).unwrap_or_else(|| core.node.id());
                 return Err(Error::custom(LogFull { behind, acknowledged }).about(behind));
             }
             last = Some(least);
             // The words may be those of any replica.
-            endpoint.wait_for_change(deadline.min(endpoint.now() + pause)).await;
+            let until = if is_own { deadline.min(own.1) } else { deadline };
+            endpoint.wait_for_change(until.min(now + pause)).await;
             pause = PAUSE_MAX.min(2 * pause);
         }
     }
@@ -385,6 +396,11 @@ impl Proposer {
                     core.log.word(COMMIT).store(index + 1);
                     drop(state);
                     core.node.fabric().wake_local();
+                    // The headers were seen where they have landed, before the operations were polled.
+                    sent.iter()
+                        .filter_map(|of| of.echo.as_ref())
+                        .filter(|_| core.replicas() > 1)
+                        .for_each(Op::was_seen);
                     return Ok(());
                 }
                 let is_awaited = |(_, it): &(usize, &Follower)| it.is_confirmed && it.has <= index;

@@ -17,11 +17,17 @@ use crate::poller::Arrivals;
 pub(crate) struct Peer {
     pub(crate) log: RemotePtr<u64>,
     pub(crate) control: RemotePtr<u64>,
+    /// For commands (`commands/slots.rs`), if the log has any.
+    pub(crate) requests: RemotePtr<u64>,
+    pub(crate) answers: RemotePtr<u64>,
 }
 
 impl Peer {
     /// In place of the replica of a rank that has none, or that is not connected.
-    pub(crate) const NONE: Peer = Peer { log: RemotePtr::from_packed(0), control: RemotePtr::from_packed(0) };
+    pub(crate) const NONE: Peer = {
+        let none = RemotePtr::from_packed(0);
+        Peer { log: none, control: none, requests: none, answers: none }
+    };
 
     pub(crate) fn is_some(&self) -> bool {
         self.control.packed() != 0
@@ -60,6 +66,10 @@ pub(crate) struct Core {
     pub(crate) returned: Word,
     /// Whether this replica has a vote: it has all that was decided with the help of the one before it.
     pub(crate) votes: Word,
+    /// An object on the log keeps a state of its own, which a node that comes back takes from the others before it has a vote.
+    pub(crate) keeps_state: bool,
+    /// It is here.
+    pub(crate) has_state: Word,
     pub(crate) slots: Slots,
     /// Slots that are copied at a time.
     pub(crate) chunk: u64,
@@ -129,6 +139,7 @@ impl Core {
         path: &str,
         participants: &Participants,
         options: LogOptions,
+        keeps_state: bool,
         group: GroupKey,
         log: Region,
         control: Region,
@@ -149,6 +160,8 @@ impl Core {
             count: Word::new(participants.count() as u64),
             returned: Word::new(0),
             votes: Word::new(1),
+            keeps_state,
+            has_state: Word::new(1),
             chunk: (CHUNK_BYTES.min(buf_bytes_max(node)) / (8 * options.slot_words())).max(1) as u64,
             slots: Slots { count: options.entries as u64, words: options.slot_words() },
             group,
@@ -199,6 +212,7 @@ impl Core {
             }
         }
         self.votes.store(0);
+        self.has_state.store(u64::from(!self.keeps_state));
         self.returned.store(u64::MAX >> 1);
     }
 
@@ -262,9 +276,13 @@ impl Core {
     }
 
     pub(crate) fn leader(&self) -> Option<NodeId> {
+        self.node_at(self.leader_rank()?)
+    }
+
+    pub(crate) fn leader_rank(&self) -> Option<usize> {
         let rank = self.promised_to.load().checked_sub(1)? as usize;
         let leads = if rank == self.me { self.leading.load() != 0 } else { self.is_trusted(rank) };
-        if leads { self.node_at(rank) } else { None }
+        leads.then_some(rank)
     }
 
     /// The service thread asks the others to let this node lead.

@@ -1,5 +1,6 @@
 //! Scenarios for the model checker.
 
+mod back;
 mod commands;
 mod heartbeats;
 mod histories;
@@ -47,8 +48,14 @@ pub fn all() -> Vec<Scenario> {
         two_of_five(),
         asks_and_dies(),
     ];
-    let parts =
-        [returns::scenarios(), relay::scenarios(), heartbeats::scenarios(), commands::scenarios(), turns::scenarios()];
+    let parts = [
+        returns::scenarios(),
+        relay::scenarios(),
+        heartbeats::scenarios(),
+        commands::scenarios(),
+        turns::scenarios(),
+        back::scenarios(),
+    ];
     with_slow(of_log.into_iter().chain(parts.concat()))
 }
 

@@ -193,3 +193,69 @@ fn a_node_that_counts_no_more_is_suspected() {
     ep.block_on(ep.wait_until(ep.deadline(), counts)).expect("it counts, if it was stopped for a moment or not");
     assert!(!beats[0].is_suspected(nodes[0].id()));
 }
+
+/// A log gives its permission group back when all nodes have closed it, and a node has no more than 253 of them.
+#[test]
+fn more_logs_are_opened_one_after_the_other_than_there_are_groups() {
+    let nodes = local_session(2).expect("a session");
+    let eps: Vec<Endpoint> = nodes.iter().map(|node| node.endpoint().expect("an endpoint")).collect();
+    for opening in 0..280u64 {
+        let logs = open(&nodes, 8);
+        if opening % 40 == 0 {
+            // In a group whose rights an earlier leader had, and others lost.
+            logs[1].ask_to_lead();
+            wait_to_lead(&eps[1], &logs[1]);
+            let mut proposer = logs[1].proposer().expect("the first");
+            eps[1].block_on(proposer.propose(&eps[1], &opening.to_le_bytes())).expect("decided");
+            let read = read_all(&eps[0], &mut logs[0].reader().expect("the first"), 1);
+            assert_eq!(read, [opening.to_le_bytes().to_vec()]);
+        }
+    }
+}
+
+/// The new leader's own reader has still to read what fills the log: its call says so, and does not wait for all of its time.
+#[test]
+fn a_new_leader_that_has_not_read_is_told_soon() {
+    let nodes = local_session(3).expect("a session");
+    let logs = open(&nodes, 2);
+    let eps: Vec<Endpoint> = nodes.iter().map(|node| node.endpoint().expect("an endpoint")).collect();
+    let mut readers: Vec<LogReader> = logs.iter().map(|log| log.reader().expect("the first")).collect();
+    wait_to_lead(&eps[0], &logs[0]);
+    let mut first = logs[0].proposer().expect("the first");
+    for entry in 0..2u8 {
+        eps[0].block_on(first.propose(&eps[0], &[entry])).expect("decided");
+    }
+    for reader in [0, 2] {
+        read_all(&eps[reader], &mut readers[reader], 2);
+    }
+    logs[1].ask_to_lead();
+    wait_to_lead(&eps[1], &logs[1]);
+    let mut next = logs[1].proposer().expect("the first");
+    eps[1].set_timeout(Duration::from_secs(60));
+    let start = Instant::now();
+    let error = eps[1].block_on(next.propose(&eps[1], &[2])).expect_err("node 1 has not read");
+    let full = error.custom_ref::<LogFull>().expect("it is full");
+    assert_eq!(*full, LogFull { behind: nodes[1].id(), acknowledged: 0 });
+    assert!(start.elapsed() < Duration::from_secs(30), "it has waited for the timeout");
+    read_all(&eps[1], &mut readers[1], 2);
+    assert_eq!(eps[1].block_on(next.propose(&eps[1], &[2])).expect("there is room"), 2);
+}
+
+#[test]
+fn an_entry_costs_one_round_trip() {
+    let nodes = local_session(3).expect("a session");
+    let logs = open(&nodes, 64);
+    let ep = nodes[0].endpoint().expect("an endpoint");
+    wait_to_lead(&ep, &logs[0]);
+    let follow = || (logs[0].0.core.confirmed.load() == 0b110).then_some(());
+    ep.block_on(ep.wait_until(ep.deadline(), follow)).expect("both follow");
+    let mut proposer = logs[0].proposer().expect("the first");
+    // It asks for room first.
+    ep.block_on(proposer.propose(&ep, b"first")).expect("decided");
+    for _ in 0..20 {
+        let before = ep.counts();
+        ep.block_on(proposer.propose(&ep, b"entry")).expect("decided");
+        let counts = ep.counts() - before;
+        assert_eq!((counts.round_trips, counts.gets), (1, 2), "{counts:?}");
+    }
+}

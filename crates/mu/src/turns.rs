@@ -18,115 +18,50 @@
 //!
 //! The leader reads all decided entries before it chooses the next one, and proposes that for this index only. So an entry
 //! about a state, such as the end of a lease, is in the log next to the state that it is about.
+//!
+//! # A node that comes back
+//!
+//! It takes the state from the log. The leader orders the state in pieces (`STATE`), one after the other, and then that the node is back (`BACK`). Nothing
+//! else is ordered in between, or the pieces do not count and the leader begins again; a later leader goes on where the one before has ended. So they are
+//! the state at one index of the log. The others count the pieces, and take from `BACK` that claims of that rank are those of another node now. The
+//! leader does this once it has the new node as a follower, which has no vote yet, and again if the node still has none later: it may have missed
+//! pieces. The node has a vote when it has the state. So no node leads the log that cannot order anything.
+//!
+//! The claims of the node before it end first, as for any node that has gone: by `GONE`, and not before the lease of a holder has ended.
+//! Commands of different nodes at one rank have different numbers: those of the later node are higher.
+
+mod queue;
 
 use core::time::Duration;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use farfield_core::toolkit::{ErrorContext, Hold, Object, ObjectBuilder, Participants, Poller, Progress};
+use farfield_core::toolkit::{ErrorContext, Hold, Object, ObjectBuilder, Poller, Progress};
 use farfield_core::{Error, ErrorKind, MemberStatus, Node, Result};
 use farfield_fabric::{self as fabric, DeathRule, Endpoint, Instant, LocalMutex, NodeId, Word};
 
+use self::queue::{BACK, CLAIM, Command, ENTRY_WORDS, EXPIRE, GONE, Queue, RELEASE, RENEW, STATE, numbers_of};
 use crate::commands::{CommandNumbers, CommandOptions, CommandProposer, Commands, Decision, Forward, Ordered, Served};
-use crate::{LogOptions, LogReader};
+use crate::replica::{Core, rank_in};
+use crate::{EntriesMissing, LogOptions, LogReader, last_of_each_place};
 
 /// Entries that the log has room for.
 const ENTRIES: usize = 256;
-const ENTRY_WORDS: usize = 4;
 
 /// How long the service thread waits for one entry. It has other work, too.
 const PROPOSE_AT_MOST: Duration = Duration::from_millis(1);
 
-const CLAIM: u64 = 1;
-const RELEASE: u64 = 2;
-const RENEW: u64 = 3;
-const GONE: u64 = 4;
-const EXPIRE: u64 = 5;
-
-/// A command of a node, or of the leader about a node.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-struct Command {
-    kind: u64,
-    rank: usize,
-    number: u64,
-    args: [u64; 2],
-}
-
-impl Command {
-    fn bytes(self) -> [u8; 8 * ENTRY_WORDS] {
-        let mut bytes = [0; 8 * ENTRY_WORDS];
-        let words = [self.kind << 32 | self.rank as u64, self.number, self.args[0], self.args[1]];
-        bytes.chunks_exact_mut(8).zip(words).for_each(|(to, word)| to.copy_from_slice(&word.to_le_bytes()));
-        bytes
-    }
-
-    /// Of one of so many nodes.
-    fn from_bytes(bytes: &[u8], nodes: usize) -> Option<Command> {
-        let words: &[u8; 8 * ENTRY_WORDS] = bytes.try_into().ok()?;
-        let word = |at: usize| u64::from_le_bytes(core::array::from_fn(|byte| words[8 * at + byte]));
-        let (kind, rank) = (word(0) >> 32, word(0) as u32 as usize);
-        (rank < nodes).then_some(Command { kind, rank, number: word(1), args: [word(2), word(3)] })
-    }
-}
-
-/// The queue of claims. It is the same on all replicas after the same entries.
-struct Queue {
-    /// Rank and ticket of each claim. The first one holds.
-    claims: VecDeque<(usize, u64)>,
-    /// Counts the holders: the fencing token of the present one.
-    token: u64,
-    /// How often the present holder has renewed its lease.
-    renewals: u64,
-    /// By rank: it is dead, and claims no more.
-    gone: Vec<bool>,
-    numbers: CommandNumbers,
-}
-
-impl Queue {
-    fn holder(&self) -> Option<(usize, u64)> {
-        self.claims.front().copied()
-    }
-
-    /// Whether a command is still to be done.
-    fn wants(&self, command: &Command) -> bool {
-        let Command { kind, rank, number, args } = *command;
-        match kind {
-            GONE => !self.gone[rank],
-            EXPIRE => self.holder().is_some_and(|(holder, _)| holder == rank) && args == [self.token, self.renewals],
-            _ => !self.numbers.has(rank, number) && !self.gone[rank],
-        }
-    }
-
-    fn apply(&mut self, command: &Command) {
-        if !self.wants(command) {
-            return;
-        }
-        let Command { kind, rank, number, args } = *command;
-        let before = self.holder();
-        match kind {
-            CLAIM => self.claims.push_back((rank, number)),
-            RELEASE => self.claims.retain(|claim| *claim != (rank, args[0])),
-            RENEW if args[0] == self.token && before.is_some_and(|(holder, _)| holder == rank) => self.renewals += 1,
-            GONE => {
-                self.gone[rank] = true;
-                self.claims.retain(|(of, _)| *of != rank);
-            }
-            EXPIRE => drop(self.claims.pop_front()),
-            _ => {}
-        }
-        if number > 0 {
-            self.numbers.applied(rank, number);
-        }
-        if self.holder() != before && self.holder().is_some() {
-            (self.token, self.renewals) = (self.token + 1, 0);
-        }
-    }
-}
+/// The leader orders the state for a node again if that has no vote so long after the last piece.
+const STATE_AGAIN: Duration = Duration::from_millis(100);
 
 /// The part of a node.
 struct Local {
     reader: LogReader,
     queue: Queue,
+    /// On a node that has come back: the pieces of the state so far, until it has all.
+    coming: Option<Vec<[u64; 2]>>,
+    /// As the leader: the node + 1 that has got the state last, and when.
+    brought: Option<(u64, Instant)>,
     /// Commands of this node that are not in the log yet.
     waiting: VecDeque<Command>,
     /// The number of the last command that was queued here.
@@ -141,8 +76,8 @@ struct Local {
 
 pub(crate) struct Shared {
     node: Node,
+    /// Ranks are those of the log.
     me: usize,
-    pub(crate) participants: Participants,
     commands: Commands,
     local: LocalMutex<Local>,
     /// Of an election.
@@ -180,25 +115,41 @@ impl Turns {
         kind: &'static str,
         lease: Option<Duration>,
     ) -> Result<Turns> {
-        let participants = Participants::new(participants);
-        let me = participants.require(node.id()).of(path)?;
+        let participants = last_of_each_place(node, participants);
+        participants.require(node.id()).of(path)?;
         let nodes: Vec<NodeId> = participants.iter().collect();
         let service = node.for_service();
         let log = LogOptions { entry_bytes_max: 8 * ENTRY_WORDS, entries: ENTRIES };
         let options = CommandOptions { log, command_bytes_max: 8 * ENTRY_WORDS, answer_bytes_max: 0 };
-        let commands = Commands::announce(&service, &format!("{path}/log"), &nodes, options)?;
+        let commands = Commands::announce_with(&service, &format!("{path}/log"), &nodes, options, true)?;
         let object = ObjectBuilder::new(node, path, kind)
             .layout(&format!("lease={lease:?}"))
             .participants(nodes.iter().copied())
+            .takes_in_returned()
             .open()?;
-        let commands = commands.wait()?;
-        let (gone, numbers) = (vec![false; nodes.len()], CommandNumbers::new(nodes.len()));
-        let queue = Queue { claims: VecDeque::new(), token: 0, renewals: 0, gone, numbers };
+        let commands = commands.begin()?;
+        let core = &commands.log().0.core;
+        let (ranks, places, me) = (core.ranks(), node.nodes() as u64, core.me);
+        let mut seated = vec![0; ranks];
+        nodes.iter().for_each(|of| seated[rank_in(node, &participants, *of)] = u64::from(of.0) + 1);
+        let numbered = numbers_of(seated[me], places);
+        let queue = Queue {
+            claims: VecDeque::new(),
+            token: 0,
+            renewals: 0,
+            gone: vec![false; ranks],
+            nodes: seated,
+            numbers: CommandNumbers::new(ranks),
+            pieces: 0,
+            places,
+        };
         let local = Local {
             reader: commands.log().reader()?,
             queue,
+            coming: (core.has_state.load() == 0).then(Vec::new),
+            brought: None,
             waiting: VecDeque::new(),
-            numbered: 0,
+            numbered,
             seen: node.now(),
             renewing: None,
             renewed: None,
@@ -206,7 +157,6 @@ impl Turns {
         let shared = Arc::new(Shared {
             node: service,
             me,
-            participants,
             commands,
             local: LocalMutex::new(local),
             lease,
@@ -220,7 +170,10 @@ impl Turns {
         let chores =
             Chores { shared: Arc::clone(&shared), served: Served::default(), forward: None, open: Some(object.hold()) };
         node.add_poller(Box::new(chores));
-        Ok(Turns { object, shared })
+        let turns = Turns { object, shared };
+        // On a node that has come back: for the state.
+        turns.shared.commands.log().wait()?;
+        Ok(turns)
     }
 
     /// Queues a claim, and waits until it holds. The result is its token. If the call is dropped or fails, the claim is
@@ -237,7 +190,7 @@ impl Turns {
             Ok(ended) => ended.of(path)?,
             Err(error) => {
                 let holder = (shared.holder.load() as usize).checked_sub(1);
-                let missing: Vec<NodeId> = holder.map(|rank| shared.participants.at(rank)).into_iter().collect();
+                let missing: Vec<NodeId> = holder.and_then(|rank| shared.core().node_at(rank)).into_iter().collect();
                 Err(error).waiting_for_nodes(what, &missing).of(path)?;
             }
         }
@@ -259,7 +212,7 @@ impl Turns {
     pub(crate) fn holder(&self) -> Option<(NodeId, u64)> {
         let local = self.shared.local.lock();
         let (rank, _) = local.queue.holder()?;
-        Some((self.shared.participants.at(rank), local.queue.token))
+        Some((NodeId((local.queue.nodes[rank] - 1) as u16), local.queue.token))
     }
 
     /// A word that has another value with another holder.
@@ -314,6 +267,10 @@ impl Drop for Held {
 }
 
 impl Shared {
+    fn core(&self) -> &Core {
+        &self.commands.log().0.core
+    }
+
     /// Queues a command of this node for the service thread. The result is its number.
     fn queue(&self, kind: u64, argument: u64) -> u64 {
         let mut local = self.local.lock();
@@ -333,14 +290,27 @@ impl Shared {
     fn drain(&self, endpoint: &Endpoint) -> Result<bool> {
         let (mut local, mut entry, mut some) = (self.local.lock(), Vec::new(), false);
         let local = &mut *local;
-        while local.reader.try_next(&mut entry)?.is_some() {
-            some = true;
-            let Some(command) = Command::from_bytes(&entry, self.participants.count()) else {
+        loop {
+            match local.reader.try_next(&mut entry) {
+                Ok(None) => break,
+                Ok(Some(_)) => some = true,
+                // The state has what they have done.
+                Err(error) if error.custom_ref::<EntriesMissing>().is_some() && local.coming.is_some() => {
+                    some = true;
+                    local.coming = Some(Vec::new());
+                    continue;
+                }
+                Err(error) => return Err(error),
+            }
+            let Some(command) = Command::from_bytes(&entry, self.core().ranks()) else {
                 return Err(ErrorKind::Corrupt { what: "an entry of the log that is no command".into() }.into());
             };
+            let now = endpoint.now();
+            if local.coming.is_some() && !local.comes(&command, self.me, now) {
+                continue;
+            }
             let before = (local.queue.token, local.queue.renewals, local.queue.holder());
             local.queue.apply(&command);
-            let now = endpoint.now();
             let after = (local.queue.token, local.queue.renewals, local.queue.holder());
             if before != after {
                 local.seen = now;
@@ -364,6 +334,10 @@ impl Shared {
         }
         if some {
             local.reader.acknowledge();
+            if local.coming.is_none() && self.core().has_state.load() == 0 {
+                self.core().has_state.store(1);
+                self.node.fabric().wake_service();
+            }
             let holder = local.queue.holder();
             self.holder.store(holder.map_or(0, |(rank, _)| rank as u64 + 1));
             self.applied.store(local.queue.numbers.last(self.me));
@@ -380,8 +354,10 @@ impl Shared {
         let of_leader = |kind, rank, args| Command { kind, rank, number: 0, args };
         let holder = queue.holder().map(|(rank, _)| rank);
         let mut again = None;
-        for rank in (0..self.participants.count()).filter(|rank| *rank != self.me && !queue.gone[*rank]) {
-            if self.is_released(endpoint, rank, holder == Some(rank)) {
+        for rank in
+            (0..queue.gone.len()).filter(|rank| *rank != self.me && queue.nodes[*rank] != 0 && !queue.gone[*rank])
+        {
+            if self.is_released(endpoint, queue.nodes[rank], rank, holder == Some(rank)) {
                 return (Some(of_leader(GONE, rank, [0; 2])), None);
             }
         }
@@ -392,6 +368,14 @@ impl Shared {
             }
             again = Some(ends);
         }
+        if let Some((rank, node)) = self.lacks_state(queue) {
+            match local.brought {
+                Some((of, at)) if of == node && endpoint.now() < at + STATE_AGAIN => {
+                    again = again.into_iter().chain([at + STATE_AGAIN]).min();
+                }
+                _ => return (Some(queue.next_piece(rank, node)), again),
+            }
+        }
         (local.waiting.front().copied().filter(|command| queue.wants(command)), again)
     }
 
@@ -399,12 +383,21 @@ impl Shared {
     fn propose(&self, proposer: &mut CommandProposer<'_>, command: &Command) -> Result<Ordered<Option<Vec<u8>>>> {
         let ordered = proposer.order(PROPOSE_AT_MOST, async |next| {
             self.drain(next.endpoint)?;
-            let local = self.local.lock();
+            let mut local = self.local.lock();
             if local.reader.position() != next.index {
                 return Ok(Decision::End(Ordered::NotLeader));
             }
+            // Of the state at this index.
+            let command = match (command.kind, self.lacks_state(&local.queue)) {
+                (STATE | BACK, None) => return Ok(Decision::End(Ordered::Done(None))),
+                (STATE | BACK, Some((rank, node))) => local.queue.next_piece(rank, node),
+                _ => *command,
+            };
+            if command.kind == BACK {
+                local.brought = Some((command.args[0], next.endpoint.now()));
+            }
             let entry = || Decision::Propose(command.bytes().to_vec(), Ordered::Done(None));
-            Ok(if local.queue.wants(command) { entry() } else { Decision::End(Ordered::Done(None)) })
+            Ok(if local.queue.wants(&command) { entry() } else { Decision::End(Ordered::Done(None)) })
         })?;
         Ok(match ordered {
             Ordered::Done(done) => done,
@@ -413,15 +406,31 @@ impl Shared {
         })
     }
 
+    /// A node that has come back, is a follower of this leader, and has no vote, since it lacks the state: its rank, and the node + 1.
+    fn lacks_state(&self, queue: &Queue) -> Option<(usize, u64)> {
+        let core = self.core();
+        let (confirmed, returned) = (core.confirmed.load(), core.returned.load());
+        let lacks = |rank: &usize| {
+            let is_follower = *rank != self.me && confirmed >> rank & returned >> rank & 1 != 0;
+            is_follower && !core.is_gone(*rank) && !core.has_vote(*rank)
+        };
+        let seated = |rank: usize| Some((rank, u64::from(core.node_at(rank)?.0) + 1));
+        let mut lacking = (0..core.ranks()).filter(lacks).filter_map(seated);
+        // The claims of the node before it end first.
+        lacking.find(|(rank, node)| queue.nodes[*rank] == *node || queue.gone[*rank] || queue.nodes[*rank] == 0)
+    }
+
     fn check_majority(&self) -> Result<()> {
         self.commands.log().0.core.check_majority().map_err(Error::custom)
     }
 
     /// Whether a node's claims end: none of its operations can land any more. A lease ends by itself, unless the node's process
     /// is known to run no more.
-    fn is_released(&self, endpoint: &Endpoint, rank: usize, holds: bool) -> bool {
-        let node = self.participants.at(rank);
-        let is_over = self.node.fenced_error(endpoint, node).is_some();
+    fn is_released(&self, endpoint: &Endpoint, node: u64, rank: usize, holds: bool) -> bool {
+        let node = NodeId((node - 1) as u16);
+        // Another one is at its rank only when nothing of it can land any more.
+        let is_taken_over = self.core().node_at(rank).is_some_and(|seated| seated > node);
+        let is_over = is_taken_over || self.node.fenced_error(endpoint, node).is_some();
         let is_certain =
             self.node.fabric().death_rule() == DeathRule::System && self.node.status_of(node) == MemberStatus::Evicted;
         is_over && (self.lease.is_none() || !holds || is_certain)
@@ -432,6 +441,25 @@ impl Shared {
 const MARGIN: u32 = 8;
 
 impl Local {
+    /// On a node that has come back: takes a piece of the state. Whether it has all now, and this entry is the one behind them.
+    fn comes(&mut self, command: &Command, me: usize, now: Instant) -> bool {
+        let Some(pieces) = &mut self.coming else { return true };
+        match command.kind {
+            STATE if command.number == pieces.len() as u64 => pieces.push(command.args),
+            STATE if command.number == 0 => *pieces = vec![command.args],
+            BACK if command.number == pieces.len() as u64
+                && (command.rank, command.args[0]) == (me, self.queue.nodes[me]) =>
+            {
+                if let Some(queue) = Queue::of_pieces(pieces, self.queue.gone.len(), self.queue.places) {
+                    (self.queue, self.coming, self.seen) = (queue, None, now);
+                    return true;
+                }
+            }
+            _ => pieces.clear(),
+        }
+        false
+    }
+
     /// Whether the release of this node's claim is under way.
     fn resigns(&self, ticket: u64) -> bool {
         self.waiting.iter().any(|command| command.kind == RELEASE && command.args[0] == ticket)
@@ -482,7 +510,7 @@ impl Chores {
             let is_done = matches!(shared.propose(&mut proposer, &command), Ok(Ordered::Done(_)));
             return (if is_done { Progress::Busy } else { Progress::Retry }, again);
         }
-        let nodes = shared.participants.count();
+        let nodes = shared.core().ranks();
         let served = shared.commands.serve(endpoint, &mut self.served, |proposer, asked| {
             let command = Command::from_bytes(&asked.bytes, nodes);
             // No other node has such a command.

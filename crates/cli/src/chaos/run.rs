@@ -160,7 +160,7 @@ impl Director<'_> {
             pace: PACE_PER_NODE * members.len() as u32,
             is_placed_by_hash,
             locks,
-            has_logs: self.processes.have_logs && (number as u64) < load::LOGS_GENERATIONS,
+            has_logs: self.processes.have_logs,
         };
         self.order(&Order::Open(opening.clone()), Step::Opened)?;
         self.order(&Order::Run, Step::Running)?;

@@ -16,8 +16,8 @@ use std::time::Duration;
 
 use farfield_fabric::shm::ShmFabric;
 use farfield_fabric::{
-    Counts, CountsReader, Endpoint, EndpointOptions, Fabric, Instant, LocalMutex, NodeId, PeerState, Rng, Thread,
-    Transport, Word,
+    Bell, Counts, CountsReader, Endpoint, EndpointOptions, Fabric, GroupKey, Instant, LocalMutex, NodeId, PeerState,
+    Rng, Thread, Transport, Word,
 };
 
 use rand::SeedableRng;
@@ -70,6 +70,8 @@ pub(crate) struct Shared {
     endpoints: LocalMutex<Endpoints>,
     /// Bytes that are allocated and not freed.
     memory_bytes: Word,
+    /// Permission groups that closed objects have given back.
+    spare_groups: LocalMutex<Vec<(Bell, GroupKey)>>,
     /// The calls that are measured.
     numbers: SharedNumbers,
     #[cfg(feature = "prometheus")]
@@ -145,6 +147,7 @@ impl Node {
             service,
             endpoints,
             memory_bytes,
+            spare_groups: LocalMutex::default(),
             numbers,
             #[cfg(feature = "prometheus")]
             servers: metrics::Servers::default(),

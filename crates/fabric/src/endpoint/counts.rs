@@ -162,6 +162,21 @@ impl Endpoint {
         self.depth.get() + u64::from(is_remote)
     }
 
+    /// This thread has waited for so many round trips of another endpoint, on which its own operations depend: they count here, too.
+    ///
+    /// ```
+    /// # use farfield_fabric::*;
+    /// # fn f(ep: &Endpoint, helper: &Endpoint, word: RemotePtr<u64>) -> Result<()> {
+    /// let (before, helped) = (ep.counts(), helper.counts());
+    /// helper.get(word).wait()?; // of another node
+    /// ep.waited_for((helper.counts() - helped).round_trips);
+    /// assert_eq!((ep.counts() - before).round_trips, 1);
+    /// # Ok(()) }
+    /// ```
+    pub fn waited_for(&self, round_trips: u64) {
+        self.depth.set(self.depth.get() + round_trips);
+    }
+
     #[inline(always)]
     pub(crate) fn saw_completion(&self, depth: u64) {
         self.depth.set(self.depth.get().max(depth));

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use farfield::{Barrier, Node, Result};
 use farfield_hamband::types::{
-    Account, Auction, AuctionUpdate, BankMap, BankMapUpdate, Cart, Counter, CounterUpdate, Courseware,
+    Account, AccountMethod, Auction, AuctionUpdate, BankMap, BankMapUpdate, Cart, Counter, CounterUpdate, Courseware,
     CoursewareUpdate, GSet, GSetByElement, GSetByElementUpdate, GSetUpdate, LwwRegister, MovieRental, MovieUpdate,
     MvRegister, OrSet, PnCounter, PnCounterUpdate, ProjectManagement, ProjectUpdate,
 };
@@ -141,4 +141,42 @@ fn an_auction_ends_with_its_highest_bid() {
         }
     });
     assert!(auction.is_open() || auction.winner().is_some());
+}
+
+/// A conflicting call at the leader of its group is one round trip, which the endpoint of the call counts.
+#[test]
+fn a_conflicting_call_at_its_leader_is_one_round_trip() {
+    let nodes = farfield::local_session(3).unwrap();
+    let open = |node: &Node| Replicated::open(node, "account", Account::default(), ReplicatedOptions::default());
+    let accounts = farfield::on_each(&nodes, open).unwrap();
+    let ep = nodes[0].endpoint().unwrap();
+    let leads = || (accounts[0].leader_of(AccountMethod::Withdraw) == Some(nodes[0].id())).then_some(());
+    ep.block_on(ep.wait_until(ep.deadline(), leads)).unwrap();
+    let mut writer = accounts[0].writer().unwrap();
+    ep.block_on(writer.update(&ep, &Account::deposit_of(100))).unwrap().unwrap();
+    // The first ones ask for room in the log, and whether a majority has what they depend on.
+    let mut last = u64::MAX;
+    for _ in 0..20 {
+        let before = ep.counts();
+        ep.block_on(writer.update(&ep, &Account::withdrawal_of(1))).unwrap().unwrap();
+        last = (ep.counts() - before).round_trips;
+        assert!(last >= 1, "it was ordered without a round trip");
+    }
+    assert_eq!(last, 1);
+}
+
+/// A thread that waits for the calls of a node that has left is woken when they are here.
+#[test]
+fn a_thread_waits_until_a_node_is_settled() {
+    let mut nodes = farfield::local_session(3).unwrap();
+    let open = |node: &Node| Replicated::open(node, "counter", Counter::default(), ReplicatedOptions::default());
+    let mut counters = farfield::on_each(&nodes, open).unwrap();
+    let gone = nodes[2].id();
+    drop(counters.pop());
+    nodes.pop().unwrap().leave();
+    let ep = nodes[0].endpoint().unwrap();
+    ep.set_timeout(std::time::Duration::from_secs(60));
+    let start = ep.now();
+    ep.block_on(ep.wait_until(ep.deadline(), || counters[0].is_settled(gone).then_some(()))).unwrap();
+    assert!(ep.now().since(start) < std::time::Duration::from_secs(30), "it has slept until its timeout");
 }

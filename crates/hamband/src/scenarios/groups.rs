@@ -6,6 +6,7 @@ use std::rc::Rc;
 use farfield_check::parts::{Excuse, goes_on, patiently};
 use farfield_check::{Faults, Scenario};
 use farfield_core::Result;
+use farfield_fabric::DeathRule;
 
 use super::OPTIONS;
 use super::till::{Ledgers, LedgersUpdate};
@@ -19,6 +20,9 @@ pub(super) fn scenarios() -> Vec<Scenario> {
         two_groups("hamband/two-groups", &[]),
         dies("hamband/first-leader-dies", &[0]),
         dies("hamband/second-leader-dies", &[1]),
+        two_groups("hamband/second-leader-decided", &[1])
+            .rule(DeathRule::Majority)
+            .faults(Faults::new().crashes(1).cuts(1).of([1]).side([1])),
     ]
 }
 
@@ -74,7 +78,11 @@ fn two_groups(name: &str, victims: &'static [usize]) -> Scenario {
                     for of_left in [me == 1, me != 1] {
                         match call(of_left, value) {
                             // One that is cut off finds out that it counts as dead.
-                            Err(_) if victims.contains(&me) || !goes_on(&node) => return Ok(()),
+                            Err(_) if victims.contains(&me) || !goes_on(&node) => {
+                                // A cut may cost another node its place, and the rest does not wait for its calls.
+                                *gives_up.borrow_mut() |= !victims.contains(&me);
+                                return Ok(());
+                            }
                             Err(error) if error.is_timeout() && excuse.is_given() => {
                                 *gives_up.borrow_mut() = true;
                                 return Ok(());

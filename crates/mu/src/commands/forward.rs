@@ -54,8 +54,7 @@ impl Commands {
     pub fn view(&self) -> View {
         let core = &self.0.log.0.core;
         let is_busy = self.0.is_busy.load() != 0;
-        let leader = core.leader().and_then(|node| self.0.log.0.participants.rank_of(node));
-        View { term: core.term.load(), leader, leads: core.leading.load() != 0, is_busy }
+        View { term: core.term.load(), leader: core.leader_rank(), leads: core.leading.load() != 0, is_busy }
     }
 
     /// The answer of a node, which leads in this term, to this node's command of this number.

@@ -1,7 +1,7 @@
 //! The memory for requests and answers.
 //!
 //! ```text
-//! region `requests`, for each node a slot: a command that it wants this one to order
+//! region `requests`, for each rank a slot: a command that it wants this one to order
 //!   +0  ┌───┬─────────────────────────────────┐
 //!       │ R │ bytes (63)                      │   R: it was asked for in an earlier term, too
 //!   +8  ├───┴─────────────────────────────────┤
@@ -13,15 +13,16 @@
 //!   +32 ├─────────────────────────────────────┤
 //!       │ command                             │
 //!       └─────────────────────────────────────┘
-//! region `answers`, for each node a slot of the same form: its answer as the leader
+//! region `answers`, for each rank a slot of the same form: its answer as the leader
 //! ```
 
-use farfield_core::Result;
-use farfield_core::toolkit::Object;
+use std::sync::Arc;
+
 use farfield_fabric::{self as fabric, Endpoint, Region, RemotePtr, read_words};
 use xxhash_rust::xxh3::Xxh3;
 
 use super::CommandOptions;
+use crate::replica::{Core, Peer};
 
 /// Words of a slot before the command.
 const HEADER: usize = 4;
@@ -49,39 +50,39 @@ pub(crate) struct Slip {
     pub(crate) bytes: Vec<u8>,
 }
 
-/// One of the two regions: here, and by rank at the other nodes.
+/// One of the two regions: here, and at the other nodes.
 struct Side {
+    core: Arc<Core>,
     own: Region,
-    others: Vec<RemotePtr<u64>>,
+    /// A node that comes back has another one.
+    at: fn(&Peer) -> RemotePtr<u64>,
     slot_bytes: usize,
 }
 
 pub(crate) struct Slots {
-    /// Nodes have ranks among the participants.
+    /// Ranks are those of the log.
     pub(super) me: usize,
     requests: Side,
     answers: Option<Side>,
 }
 
 impl Slots {
-    pub(crate) fn new(object: &Object, regions: OwnRegions, me: usize, options: &CommandOptions) -> Result<Slots> {
-        let side = |own: Region, name: &'static str, bytes_max: usize| {
-            let others = object.participants().iter().map(|node| object.remote(*node, name));
-            Ok::<_, farfield_core::Error>(Side {
-                own,
-                others: others.collect::<Result<_>>()?,
-                slot_bytes: slot_bytes(bytes_max),
-            })
+    pub(crate) fn new(core: &Arc<Core>, regions: OwnRegions, options: &CommandOptions) -> Slots {
+        let side = |own: Region, at: fn(&Peer) -> RemotePtr<u64>, bytes_max: usize| Side {
+            core: Arc::clone(core),
+            own,
+            at,
+            slot_bytes: slot_bytes(bytes_max),
         };
         let mut regions = regions.into_iter();
         let requests = regions.next().expect("the opening has allocated it");
-        let requests = side(requests, "requests", options.command_bytes_max)?;
-        let answers = regions.next().map(|own| side(own, "answers", options.answer_bytes_max)).transpose()?;
-        Ok(Slots { me, requests, answers })
+        let requests = side(requests, |peer| peer.requests, options.command_bytes_max);
+        let answers = regions.next().map(|own| side(own, |peer| peer.answers, options.answer_bytes_max));
+        Slots { me: core.me, requests, answers }
     }
 
-    pub(crate) fn nodes(&self) -> usize {
-        self.requests.others.len()
+    pub(crate) fn ranks(&self) -> usize {
+        self.requests.core.ranks()
     }
 
     pub(crate) fn request(&self, endpoint: &Endpoint, leader: usize, slip: &Slip) -> fabric::Result<()> {
@@ -113,6 +114,10 @@ impl Side {
     fn put(&self, endpoint: &Endpoint, to: usize, me: usize, slip: &Slip) -> fabric::Result<()> {
         let words = HEADER + slip.bytes.len().div_ceil(8);
         debug_assert!(words * 8 <= self.slot_bytes, "the callers look");
+        let theirs = (self.at)(&self.core.state.lock().peers[to]);
+        if theirs.packed() == 0 {
+            return Ok(()); // it was gone when this node came back
+        }
         let mut image = endpoint.buf::<u64>(words)?;
         image[0] = if slip.is_repeated { REPEATED } else { 0 } | slip.bytes.len() as u64;
         image[TERM] = slip.term;
@@ -123,7 +128,7 @@ impl Side {
             *word = u64::from_le_bytes(whole);
         }
         image[CHECK] = check_of(&image);
-        endpoint.put(self.others[to].byte_add((me * self.slot_bytes) as u64), &image).detach()
+        endpoint.put(theirs.byte_add((me * self.slot_bytes) as u64), &image).detach()
     }
 
     fn term_and_number(&self, rank: usize) -> (u64, u64) {

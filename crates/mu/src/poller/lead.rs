@@ -489,7 +489,7 @@ impl Other {
         let has_returned = core.returned.load() >> rank & 1 != 0;
         if has_returned && ballot.is_some() {
             let applied = wait_for(endpoint, endpoint.get(peer.control.byte_add(applied_at(core.ranks()) as u64)))?;
-            let from = begins_at(core, rank, first, tail, applied);
+            let from = begins_at(core, rank, first, applied);
             if from > tail {
                 return Some((first, told)); // the proposer has got on meanwhile: once more, with its next entry
             }

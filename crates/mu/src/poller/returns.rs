@@ -32,8 +32,7 @@ use smallvec::SmallVec;
 
 use super::LogPoller;
 use crate::layout::{
-    BASE, BROUGHT, PROOF, Stamp, Standing, closed_at, founders_at, grant_at, header_of, promise_at, request_at,
-    standing_at,
+    BASE, BROUGHT, Stamp, Standing, closed_at, founders_at, grant_at, promise_at, request_at, standing_at,
 };
 use crate::replica::{Core, FEW, Follower, Peer, ranks_of};
 
@@ -83,7 +82,9 @@ pub(crate) fn peer_of(theirs: &ObjectDescriptor) -> Option<Peer> {
         let found = theirs.regions.iter().find(|region| region.0 == name)?;
         Some(RemotePtr::from_packed(found.1))
     };
-    Some(Peer { log: find("log")?, control: find("control")? })
+    let none = RemotePtr::from_packed(0);
+    let (requests, answers) = (find("requests").unwrap_or(none), find("answers").unwrap_or(none));
+    Some(Peer { log: find("log")?, control: find("control")?, requests, answers })
 }
 
 /// The nodes that have opened the log first, by rank, if this node has come back to it. It asks those that were there.
@@ -179,7 +180,9 @@ impl LogPoller {
             // The reader may have gone further meanwhile.
             let _ = core.applied().compare_exchange(applied, base);
         }
-        if core.votes.load() == 0 && core.log.word(BROUGHT).load() != 0 {
+        let is_brought = || core.log.word(BROUGHT).load() != 0;
+        let has_state = || core.has_state.load() != 0;
+        if core.votes.load() == 0 && is_brought() && has_state() {
             tracing::info!(node = core.node.id().0, object = core.path, entries = core.decided(), "has a vote");
             core.votes.store(1);
             core.changed();
@@ -307,13 +310,16 @@ pub(crate) fn write_founders(core: &Core, founders: &[Option<NodeId>]) {
 
 /// The first entry that a replica gets which has come back and has those before `first`: that one, or the first that this leader keeps.
 /// From then on this leader does not use the slots from there on again before that replica has read them.
-pub(super) fn begins_at(core: &Core, rank: usize, first: u64, tail: u64, applied: u64) -> u64 {
+///
+/// No later one, though this node's reader may be further: another replica may lack it, and this leader may go. Then the next one would find the
+/// entry nowhere.
+pub(super) fn begins_at(core: &Core, rank: usize, first: u64, applied: u64) -> u64 {
     let mut state = core.state.lock();
-    let room = state.leading.as_ref().map_or(u64::MAX, |leading| leading.room);
-    // Not only there, but to stay there: the proposer may use the slots of as many entries as it has room for.
-    let is_there = first == tail || header_of(core.slots.words_of(&core.log, first, PROOF)).0 == Some(first);
-    let stays = is_there && room <= first + core.slots.count;
-    let from = if stays { first } else { first.max(core.applied().load()) };
+    // Not only there, but to stay there: the proposer may use the slots of as many entries as it has room for. All live replicas have
+    // acknowledged those before.
+    let used = state.leading.as_ref().map_or(0, |leading| leading.room.max(leading.tail));
+    let kept = used.saturating_sub(core.slots.count).max(core.log.word(BASE).load());
+    let from = first.max(kept);
     // Earlier ones that it has are read there, too.
     state.bases[rank] = Some(if from > first { from } else { first.min(applied) });
     from

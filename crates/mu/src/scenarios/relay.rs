@@ -95,12 +95,12 @@ fn logs(cluster: &Cluster, leaders: &'static [(usize, u64)]) -> Result<(Vec<Repl
 }
 
 /// The value of the entry that a node has left.
-fn value_of(node: usize) -> u64 {
+pub(super) fn value_of(node: usize) -> u64 {
     7 + node as u64
 }
 
 /// A slot with this entry.
-fn image(index: u64, ballot: u64, of: usize) -> Vec<u64> {
+pub(super) fn image(index: u64, ballot: u64, of: usize) -> Vec<u64> {
     let mut words = vec![0; used_words(8 * WORDS)];
     Image(&mut words).fill(index, ballot, 1 << 40 | of as u64, &value_of(of).to_le_bytes().repeat(WORDS));
     words

@@ -9,7 +9,9 @@ use farfield_core::{Endpoint, Node, Result};
 use farfield_fabric::{NodeId, Word};
 
 use super::histories::{LogAnswer, LogCall, LogModel};
+use super::relay::{image, value_of};
 use super::{History, Member, WORDS, propose};
+use crate::layout::{COMMIT, Image};
 use crate::{EntriesMissing, LogOptions, ReplicatedLog};
 
 pub(super) fn scenarios() -> Vec<Scenario> {
@@ -18,10 +20,13 @@ pub(super) fn scenarios() -> Vec<Scenario> {
         returns("mu/returns-recycled", "a replica comes back when entries are recycled", 3, 2, &[0])
             .kills(&["mu-not-rebased"]),
         returns("mu/returns-follower", "a follower comes back, and the leader stays", 3, 4, &[2]),
-        // A new leader may wait for its own reader, for all of its time.
         returns("mu/returns-leader-dies", "the leader dies while a replica comes back", 5, 2, &[4])
             .steps_max(1_000_000)
             .faults(Faults::new().crashes(1).of([0])),
+        lacking("mu/returns-empty", "an entry that the earlier node has helped to decide outlives the leader, too")
+            .steps_max(1_000_000)
+            .faults(Faults::new().crashes(1).of([0]))
+            .kills(&["mu-votes-empty"]),
     ]
 }
 
@@ -42,6 +47,8 @@ struct Course {
     went: Word,
     /// A node that goes or comes cannot, since a fault has taken the majority.
     is_over: Word,
+    /// Node 2 lacks the first entry, until node 1 has gone.
+    lacks: Word,
 }
 
 impl Course {
@@ -117,7 +124,14 @@ fn take_part(me: usize, node: &Node, member: &Member, course: &Course, ep: &Endp
     let turn = course.goes_at(me);
     let (mut timeouts, excuse) = (0, Excuse::now());
     let is_lost = || course.is_away() && (0..course.read.borrow().len()).any(crashed);
+    if me == 0 && course.lacks.load() != 0 {
+        decide_with_one(member, course, ep)?;
+    }
     loop {
+        if me == 0 && course.went.load() > 0 && course.lacks.load() != 0 {
+            course.lacks.store(0);
+            member.log.0.core.drop_follower(member.log.0.core.leading.load(), 2);
+        }
         let position = read(me, member, course)?;
         if is_lost() && course.places < 5 {
             course.history.has_given_up.set(true); // too few have votes
@@ -172,6 +186,37 @@ fn open(node: &Node, among: &[NodeId], entries: usize) -> Result<Rc<Member>> {
     let log = ReplicatedLog::open_among(node, "log", among, LogOptions { entry_bytes_max: 8 * WORDS, entries })?;
     let (proposer, reader) = (RefCell::new(log.proposer()?), RefCell::new(log.reader()?));
     Ok(Rc::new(Member { log, proposer, reader }))
+}
+
+/// The first proposal of node 0, of which nothing has come to node 2: node 1 has it, so it is decided.
+fn decide_with_one(member: &Member, course: &Course, ep: &Endpoint) -> Result<()> {
+    let core = &member.log.0.core;
+    if ep.block_on(ep.wait_until(ep.deadline(), || (core.confirmed.load() == 0b110).then_some(()))).is_err() {
+        return Ok(());
+    }
+    let (history, ballot) = (&course.history, core.leading.load());
+    history.left.set(history.left.get() - 1);
+    let call = history.calls.begin(0, LogCall::Append(value_of(0), None));
+    let mut words = image(0, ballot, 0);
+    let mut buf = ep.buf::<u64>(words.len())?;
+    buf.copy_from_slice(&words);
+    let there = {
+        let mut state = core.state.lock();
+        let there = state.peers[1].log;
+        let Some(leading) = &mut state.leading else { return Ok(()) };
+        leading.tail = 1;
+        Image(&mut words).store(core.slots.words_of(&core.log, 0, buf.len()));
+        ep.put(core.slots.remote(there, 0), &buf).detach()?;
+        there
+    };
+    ep.block_on(ep.get(core.slots.remote(there, 0)))?;
+    if let Some(leading) = &mut core.state.lock().leading {
+        (leading.decided, leading.followers[1].has) = (1, 1);
+    }
+    core.log.word(COMMIT).store(1);
+    history.calls.end(call, LogAnswer::Appended(0));
+    history.decided.set(1);
+    Ok(())
 }
 
 type Kept = Rc<RefCell<Vec<(Node, Rc<Member>)>>>;
@@ -235,6 +280,15 @@ fn comes(
 
 /// Nodes of these ranks go, one after the other. Each comes back before the next goes. Entries are decided before, between and after.
 fn returns(name: &str, about: &str, places: usize, entries: usize, goes: &'static [usize]) -> Scenario {
+    returns_if(name, about, places, entries, goes, false)
+}
+
+/// Node 1 goes and comes back, and has helped to decide an entry that node 2 lacks.
+fn lacking(name: &str, about: &str) -> Scenario {
+    returns_if(name, about, 3, 8, &[1], true)
+}
+
+fn returns_if(name: &str, about: &str, places: usize, entries: usize, goes: &'static [usize], lacks: bool) -> Scenario {
     Scenario::new(name, about, nodes_of(places, goes), move |cluster| {
         let course = Rc::new(Course {
             history: History::default(),
@@ -244,6 +298,7 @@ fn returns(name: &str, about: &str, places: usize, entries: usize, goes: &'stati
             came: Word::new(0),
             went: Word::new(0),
             is_over: Word::new(0),
+            lacks: Word::new(u64::from(lacks)),
         });
         let nodes = nodes_of(places, goes);
         course.history.left.set(EACH * (1 + goes.len() as u64) + goes.len() as u64 + 3);

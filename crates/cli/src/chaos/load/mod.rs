@@ -39,9 +39,6 @@ const KV_THREADS: usize = 2;
 const HOMES_MAX: usize = 5;
 const HOMES_MIN: usize = 2;
 const OPENINGS: usize = 32;
-/// A replicated log takes one of the 250 permission groups that a node has for its life, and a generation opens three: so
-/// many generations have any.
-pub(super) const LOGS_GENERATIONS: u64 = 80;
 
 /// The nodes that store the objects with a single home: others in each generation, unless these are all nodes.
 pub(super) fn homes_of(generation: u64, members: &[u16]) -> impl Iterator<Item = u16> {

@@ -263,6 +263,10 @@ impl Shared {
         match memory {
             Memory::Region(region) => self.fabric.free(region),
             Memory::Words(words) => self.fabric.free_words(words),
+            Memory::Group(bell, group) => {
+                self.spare_groups.lock().push((bell, group));
+                Ok(())
+            }
         }?;
         self.memory_bytes.fetch_add(bytes.wrapping_neg());
         Ok(())

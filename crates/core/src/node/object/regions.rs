@@ -1,23 +1,25 @@
 //! The memory of an object on this node.
 
-use farfield_fabric::{GroupKey, Region, RemotePtr, Words};
+use farfield_fabric::{Bell, GroupKey, Region, RemotePtr, Words};
 
 use super::super::Node;
 use crate::error::Result;
 
-/// Memory of an object: cells of this node, or words that only operations access.
+/// What an object gives back when it is closed: cells of this node, words that only operations access, and permission groups.
 #[derive(Clone)]
 pub(in crate::node) enum Memory {
     Region(Region),
     Words(Words),
+    Group(Bell, GroupKey),
 }
 
 impl Memory {
-    /// Its address.
+    /// Its address. A group has none.
     pub(super) fn remote(&self) -> RemotePtr<u8> {
         match self {
             Memory::Region(region) => region.remote(0),
             Memory::Words(words) => words.start(),
+            Memory::Group(..) => RemotePtr::from_packed(0),
         }
     }
 
@@ -25,6 +27,7 @@ impl Memory {
         match self {
             Memory::Region(region) => region.bytes(),
             Memory::Words(words) => words.bytes(),
+            Memory::Group(..) => 0,
         }
     }
 }
@@ -127,6 +130,36 @@ impl Regions {
         Ok(region)
     }
 
+    /// A permission group for regions of this opening: one that an earlier opening of this node has given back, or a new one. It is given back
+    /// with the regions, when no other node uses the opening any more.
+    ///
+    /// The right to a group that was given back may have been taken from some nodes. So revoke it from all nodes before giving it to one.
+    ///
+    /// ```
+    /// # fn main() -> farfield::Result<()> {
+    /// # use farfield::{fabric::Bell, toolkit::{ObjectBuilder, Regions}};
+    /// # let node = farfield::Node::builder().start()?;
+    /// let mut regions = Regions::new(&node);
+    /// let group = regions.group(Bell::Service)?;
+    /// let log = regions.alloc("log", group, 4096)?;
+    /// drop(regions); // without an opening: the group is free again
+    /// assert_eq!(Regions::new(&node).group(Bell::Service)?, group);
+    /// # drop(log); Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    /// All groups of this node are in use, or an error of the system.
+    pub fn group(&mut self, bell: Bell) -> Result<GroupKey> {
+        let spare = {
+            let mut spare = self.node.shared().spare_groups.lock();
+            let at = spare.iter().position(|(of, _)| *of == bell);
+            at.map(|at| spare.swap_remove(at).1)
+        };
+        let group = spare.map_or_else(|| self.node.shared().fabric.create_group(bell), Ok)?;
+        self.all.push((None, Memory::Group(bell, group)));
+        Ok(group)
+    }
+
     /// Adds a region that was allocated before.
     pub(super) fn add(&mut self, name: &'static str, region: Region) {
         self.all.push((Some(name), Memory::Region(region)));
@@ -149,13 +182,18 @@ impl Regions {
 
     /// Passes the regions to an opening.
     pub(super) fn take(mut self) -> Vec<Memory> {
-        core::mem::take(&mut self.all).into_iter().map(|it| it.1).collect()
+        self.take_all()
+    }
+
+    /// In the reverse order: a group after the memory in it.
+    fn take_all(&mut self) -> Vec<Memory> {
+        core::mem::take(&mut self.all).into_iter().rev().map(|it| it.1).collect()
     }
 }
 
 impl Drop for Regions {
     fn drop(&mut self) {
-        let regions = core::mem::take(&mut self.all).into_iter().map(|it| it.1).collect();
+        let regions = self.take_all();
         self.node.shared().free_all(regions);
     }
 }
