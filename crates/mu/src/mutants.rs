@@ -73,11 +73,6 @@ farfield_core::mutants! {
     /// *Scenario:* `mu/mutex-returns`.
     MU_VOTES_STATELESS = "mu-votes-stateless" in "Mu":
         "A node that comes back to a lock has a vote before it has the lock's state.";
-    /// *Missing:* that commands of the node before it have other numbers. Needs no reordering.
-    ///
-    /// *Scenario:* `mu/mutex-returns`.
-    MU_NUMBERS_AGAIN = "mu-numbers-again" in "Mu":
-        "A node that comes back to a lock counts its commands from the beginning.";
     /// *Missing:* the release of a dead node's locks. Needs no reordering.
     ///
     /// *Scenario:* `mu/mutex-holder-dies`.

@@ -14,7 +14,7 @@ use crate::{Election, Leadership, ReplicatedGuard, ReplicatedMutex};
 pub(super) fn scenarios() -> Vec<Scenario> {
     let about = "a node that comes back to a lock has its state, and counts when another one goes";
     vec![
-        locks("mu/mutex-returns", about, false).kills(&["mu-votes-stateless", "mu-numbers-again"]),
+        locks("mu/mutex-returns", about, false).kills(&["mu-votes-stateless"]),
         locks("mu/mutex-returns-held", "a lock that a node holds while another one comes back stays held", true),
         elects(),
     ]
