@@ -56,7 +56,9 @@ pub fn all() -> Vec<Scenario> {
         turns::scenarios(),
         back::scenarios(),
     ];
-    with_slow(of_log.into_iter().chain(parts.concat()))
+    let mut all = with_slow(of_log.into_iter().chain(parts.concat()));
+    all.push(returns::empty());
+    all
 }
 
 /// Words of an entry: it may come in pieces.
