@@ -75,7 +75,7 @@ pub struct NoMajority {
 }
 
 /// All slots of the log hold entries that a live replica has not acknowledged ([`Error::custom_ref`]). Nothing was
-/// proposed. If `behind` is this node, read and acknowledge, and propose again: the call waits 20 ms for a reader of its own node that does
+/// proposed. If `behind` is this node, read and acknowledge, and propose again: the call waits 200 ms for a reader of its own node that does
 /// not get on, since the thread that proposes may be the one that reads. A node that has just begun to lead may have to read first.
 ///
 /// ```

@@ -18,8 +18,9 @@ use crate::replica::{FEW, Follower, Handle, Leading, State};
 /// A leader that needs a free slot asks the replicas again after such a pause, which doubles.
 const PAUSE_MIN: Duration = Duration::from_micros(20);
 const PAUSE_MAX: Duration = Duration::from_millis(100);
-/// How long it waits for a reader of this node that does not get on: as a rule the thread that proposes reads, too.
-const OWN_READER_MAX: Duration = Duration::from_millis(20);
+/// How long it waits for a reader of this node that does not get on: as a rule the thread that proposes reads, too. Another thread that reads
+/// may have no core for a while.
+const OWN_READER_MAX: Duration = Duration::from_millis(200);
 
 /// Proposes entries, one after the other: see [`ReplicatedLog::proposer`](crate::ReplicatedLog::proposer).
 ///
