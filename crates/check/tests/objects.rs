@@ -31,14 +31,14 @@ fn all() -> Vec<Scenario> {
 
 /// Random executions of each scenario that is not searched exhaustively. Those that kill mutants are also searched for
 /// as long as their mutants need, up to [`SILENT`], and `farfield check` looks at many more.
-const EXECUTIONS: u64 = 100;
+const EXECUTIONS: u64 = 50;
 /// A mutant that lives longer is not killed.
 const EXECUTIONS_MAX: u64 = 100_000;
 const SEEDS: u64 = 3;
 /// A mutant that has lived so long, with the seeds so far, is not tried with more.
 const ENOUGH: u64 = 1_000;
 /// So many executions without the mutant are looked at, at most, before it is said to be the reason of what was found.
-const SILENT: u64 = 1_000;
+const SILENT: u64 = 300;
 
 /// Applies `work` to all items on all cores; the results, in order.
 fn on_all_cores<T: Sync, R: Send>(items: &[T], work: impl Fn(&T) -> R + Sync) -> Vec<R> {
