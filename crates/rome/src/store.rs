@@ -85,6 +85,8 @@ struct Parts<K: TreeKey, V: Field> {
     lost: Vec<Word>,
     /// By partition: a copy of it that this node has, if the old owner has not answered.
     pending: Pendings<K, V>,
+    /// How many partitions this node has begun to take.
+    takes: Word,
     /// One for each other owner.
     clients: LocalMutex<BTreeMap<NodeId, Arc<Calls<K, V>>>>,
     /// 1 while a thread opens one.
@@ -133,7 +135,7 @@ impl<K: TreeKey + fmt::Debug, V: Field> RomeKv<K, V> {
             if owner == me {
                 let gate = Gate::new(&gates, number, options.hold);
                 tree.set_gate(gate.clone());
-                served.push(Served { number, epoch: 0, partition: tree.partition()?, gate });
+                served.push(Served { number, epoch: 0, partition: tree.partition()?, gate, taker: None });
             }
             places.push(LocalMutex::new(Place { epoch: 0, tree }));
         }
@@ -163,6 +165,7 @@ impl<K: TreeKey + fmt::Debug, V: Field> RomeKv<K, V> {
             lost: words(),
             pending,
             clients: LocalMutex::default(),
+            takes: Word::new(0),
             opening: Word::new(0),
             calls,
             server,

@@ -38,6 +38,9 @@
 //! - If none has, no call has read the new place, and none will: the partition was lost with its old owner. Calls say so.
 //! - The snapshot becomes the partition once: the service thread and the taker's threads take it out of the same lock, and a word `place` is only raised.
 //!
+//! *A request that is late.* Each taking has a number, which the owner compares with that of its last freeze. One that its thread has given up, and that comes
+//! after a freeze for another, changes nothing: the version may be the same.
+//!
 //! *A reply that is late* leaves the taker's snapshot as it is, too: the next `take_partition` asks again. The old owner compares the epoch: it may have
 //! given the partition away since, and taken it again, and its new tree may be frozen, at the same number of a version, for another taker.
 
@@ -70,6 +73,8 @@ pub(super) struct Pending<K, V> {
     place: Place<K, V>,
     /// For the service thread. None if it has taken it: then this is the partition.
     served: Option<Served<K, V>>,
+    /// The number of its freeze.
+    take: u64,
     /// The old tree's, as of which it is.
     version: u64,
 }
@@ -144,20 +149,21 @@ impl<K: TreeKey, V: Field> RomeKvThread<K, V> {
     async fn take(&mut self, ep: &Endpoint, partition: usize, start: Instant) -> Result<()> {
         let (store, known) = (self.store.clone(), self.trees[partition].epoch);
         let pending = &store.parts.pending[partition];
-        let version_of = |pending: &Pending<K, V>| (pending.place.epoch == known + 1).then_some(pending.version);
+        let version_of =
+            |pending: &Pending<K, V>| (pending.place.epoch == known + 1).then_some((pending.take, pending.version));
         let waiting = pending.lock().as_ref().and_then(version_of);
-        let version = match waiting {
-            Some(version) => version,
+        let (take, version) = match waiting {
+            Some(asked) => asked,
             None => {
                 let copy = self.copy(ep, partition, start).await?;
-                let version = copy.version;
+                let asked = (copy.take, copy.version);
                 // From here on it may be the partition: it stays until that is known, also if this call is cancelled.
                 let before = pending.lock().replace(copy);
                 drop(before);
-                version
+                asked
             }
         };
-        let request = Request { partition, epoch: known, ask: Ask::Publish(version) };
+        let request = Request { partition, epoch: known, ask: Ask::Publish(take, version) };
         let reply = match self.trees[partition].client(&store).cloned() {
             Ok(client) => ask(&store, ep, start, &client, request).await,
             Err(error) => Err(error),
@@ -196,18 +202,19 @@ impl<K: TreeKey, V: Field> RomeKvThread<K, V> {
         let mut tree = store.open_tree(partition, (epoch, store.me()), None)?;
         let gate = Gate::new(&store.parts.gates, partition, store.parts.options.hold);
         tree.set_gate(gate.clone());
-        let served = Some(Served { number: partition, epoch, partition: tree.partition()?, gate });
+        let served = Some(Served { number: partition, epoch, partition: tree.partition()?, gate, taker: None });
         let request = |ask| Request { partition, epoch: epoch - 1, ask };
-        let frozen = ask(&store, ep, start, &client, request(Ask::Freeze)).await?;
+        let take = store.parts.takes.fetch_add(1);
+        let frozen = ask(&store, ep, start, &client, request(Ask::Freeze(take))).await?;
         let copied = match frozen {
-            Reply::Done(_) => self.copy_frozen(ep, partition, start, &client, &tree).await,
+            Reply::Done(_) => self.copy_frozen(ep, (partition, take), start, &client, &tree).await,
             _ => unreachable!("a freeze is made, or asked for again"),
         };
         match copied {
-            Ok(version) => Ok(Pending { from, place: Place { epoch, tree }, served, version }),
+            Ok(version) => Ok(Pending { from, place: Place { epoch, tree }, served, take, version }),
             Err(error) => {
                 // So that changes go on at once. Otherwise they do when its time is over.
-                let _ = ask(&store, ep, start, &client, request(Ask::Thaw)).await;
+                let _ = ask(&store, ep, start, &client, request(Ask::Thaw(take))).await;
                 Err(error)
             }
         }
@@ -217,7 +224,7 @@ impl<K: TreeKey, V: Field> RomeKvThread<K, V> {
     async fn copy_frozen(
         &mut self,
         ep: &Endpoint,
-        partition: usize,
+        (partition, take): (usize, u64),
         start: Instant,
         client: &Calls<K, V>,
         tree: &RomeTree<K, V>,
@@ -225,7 +232,7 @@ impl<K: TreeKey, V: Field> RomeKvThread<K, V> {
         let store = self.store.clone();
         let (mut asked, time) = (ep.now(), freeze_time(store.parts.options.tree.lease));
         let epoch = self.trees[partition].epoch;
-        let stay = |version| Request { partition, epoch, ask: Ask::Stay(version) };
+        let stay = |version| Request { partition, epoch, ask: Ask::Stay(take, version) };
         let (version, pairs) = loop {
             let version = self.begin_there(ep, partition, start).await?;
             let at = &mut self.trees[partition];

@@ -76,14 +76,15 @@ pub(super) struct Request<K, V> {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Ask<K, V> {
     Update(RomeKvUpdate<K, V>),
-    /// No change becomes visible from now on, for a while: the asking node takes the partition (`store/moving.rs`).
-    Freeze,
+    /// No change becomes visible from now on, for a while: the asking node takes the partition (`store/moving.rs`). This and those below begin with the
+    /// number of that taking, among all of that node.
+    Freeze(u64),
     /// The same for a while more, at this version.
-    Stay(u64),
+    Stay(u64, u64),
     /// The asking node has what was there at this version, and the partition is its own from now on.
-    Publish(u64),
+    Publish(u64, u64),
     /// It is not: changes go on.
-    Thaw,
+    Thaw(u64),
 }
 
 /// Bits of the first word that say which message it is.
@@ -101,7 +102,7 @@ impl<K: TreeKey, V: Field> Value for Request<K, V> {
     }
 
     fn words(_: usize) -> usize {
-        1 + (K::WORDS + V::WORDS).max(1)
+        1 + (K::WORDS + V::WORDS).max(2)
     }
 
     fn encode(&self, into: &mut [u64]) -> usize {
@@ -130,14 +131,20 @@ impl<K: TreeKey, V: Field> Value for Request<K, V> {
                 update(key, None);
                 3
             }
-            Ask::Freeze => 4,
-            Ask::Thaw => 5,
-            Ask::Stay(version) => {
-                into[1] = *version;
+            Ask::Freeze(take) => {
+                into[1] = *take;
+                4
+            }
+            Ask::Thaw(take) => {
+                into[1] = *take;
+                5
+            }
+            Ask::Stay(take, version) => {
+                into[1..3].copy_from_slice(&[*take, *version]);
                 6
             }
-            Ask::Publish(version) => {
-                into[1] = *version;
+            Ask::Publish(take, version) => {
+                into[1..3].copy_from_slice(&[*take, *version]);
                 7
             }
         };
@@ -155,10 +162,10 @@ impl<K: TreeKey, V: Field> Value for Request<K, V> {
             1 => Ask::Update(RomeKvUpdate::Update(key, value())),
             2 => Ask::Update(RomeKvUpdate::Put(key, value())),
             3 => Ask::Update(RomeKvUpdate::Delete(key)),
-            4 => Ask::Freeze,
-            5 => Ask::Thaw,
-            6 => Ask::Stay(words[0]),
-            7 => Ask::Publish(words[0]),
+            4 => Ask::Freeze(words[0]),
+            5 => Ask::Thaw(words[0]),
+            6 => Ask::Stay(words[0], words[1]),
+            7 => Ask::Publish(words[0], words[1]),
             _ => return None,
         };
         let place = head >> KIND_BITS;
@@ -247,6 +254,8 @@ pub(super) struct Served<K, V> {
     pub(super) epoch: u64,
     pub(super) partition: Partition<K, V>,
     pub(super) gate: Gate,
+    /// For which node it was frozen last, and the number of that taking.
+    pub(super) taker: Option<(NodeId, u64)>,
 }
 
 /// What the service thread changes the partitions of this node with. It is dropped with the store, if the service thread is not using it.
@@ -307,11 +316,11 @@ impl<K: TreeKey, V: Field> Serving<K, V> {
         let is_update = matches!(request.ask, Ask::Update(_));
         let Some(at) = found.filter(|at| is_update || served[*at].epoch == request.epoch) else {
             // Asked again, after the first reply was late.
-            let is_published = matches!(request.ask, Ask::Publish(_));
+            let is_published = matches!(request.ask, Ask::Publish(..));
             let is_published = is_published && place.load() == word_of(request.epoch + 1, client);
             return if is_published { Reply::Done(None) } else { Reply::Elsewhere };
         };
-        let Served { partition, gate, .. } = &mut served[at];
+        let Served { partition, gate, taker, .. } = &mut served[at];
         let Ok(arena) = partition.tree.opened.arena() else { return Reply::Refused };
         // The node that takes it may have died.
         arena.thaw_late(ep);
@@ -331,25 +340,28 @@ impl<K: TreeKey, V: Field> Serving<K, V> {
                     },
                 }
             }
-            Ask::Freeze if client == *me => Reply::Refused,
-            Ask::Freeze => match arena.freeze(until) {
+            Ask::Freeze(_) if client == *me => Reply::Refused,
+            Ask::Freeze(take) => match arena.freeze(until) {
                 Some(_) => {
+                    *taker = Some((client, take));
                     // Threads that wait for `stable` find until when.
                     ep.wake_local();
                     Reply::Done(None)
                 }
                 None => Reply::Held,
             },
-            Ask::Stay(version) if arena.stay_frozen(version, until) => Reply::Done(None),
-            Ask::Stay(_) => Reply::Late,
-            Ask::Thaw => {
+            // One that was given up may come after the freeze of another taking, at the same version: nothing has changed in between.
+            Ask::Stay(take, _) | Ask::Publish(take, _) if *taker != Some((client, take)) => Reply::Late,
+            Ask::Stay(_, version) if arena.stay_frozen(version, until) => Reply::Done(None),
+            Ask::Stay(..) => Reply::Late,
+            Ask::Thaw(take) => {
                 let now = arena.stable_now();
-                if now.is_frozen() {
+                if now.is_frozen() && *taker == Some((client, take)) {
                     arena.thaw(ep, now.version());
                 }
                 Reply::Done(None)
             }
-            Ask::Publish(version) => {
+            Ask::Publish(_, version) => {
                 if !arena.move_away(ep, version) {
                     return Reply::Late;
                 }
@@ -377,7 +389,7 @@ mod tests {
             RomeKvUpdate::Put(key, [5, 6]),
             RomeKvUpdate::Delete(key),
         ];
-        let moves = [Ask::Freeze, Ask::Thaw, Ask::Stay(1 << 60), Ask::Publish(7)];
+        let moves = [Ask::Freeze(1), Ask::Thaw(2), Ask::Stay(3, 1 << 60), Ask::Publish(4, 7)];
         for ask in updates.map(Ask::Update).into_iter().chain(moves) {
             let mut words = vec![9; Asked::words(0) + 1];
             let used = Request { partition: 77, epoch: 1 << 33, ask }.encode(&mut words);
