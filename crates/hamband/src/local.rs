@@ -129,9 +129,12 @@ impl<T: DataType> Local<T> {
     }
 
     pub(crate) fn error(&self, process: usize, wrong: Wrong<T::Refusal>) -> Error {
+        self.error_of(self.processes[process], wrong)
+    }
+
+    pub(crate) fn error_of(&self, from: NodeId, wrong: Wrong<T::Refusal>) -> Error {
         let name =
             |method: usize| <T::Update as Update>::Method::NAMES.get(method).copied().unwrap_or("an unknown method");
-        let from = self.processes[process];
         match wrong {
             Wrong::Refused { method, refusal } => {
                 let refusal = refusal.to_string();

@@ -136,7 +136,7 @@ impl<T: DataType> Writer<T> {
         let ended = |local: &Local<T>| {
             let applied = &local.groups[group].applied;
             applied.numbers.has(me, number).then(|| match &applied.refused {
-                Some((of, answer)) if *of == number => self.refusal(local, me, answer).map(Err),
+                Some((of, answer)) if *of == number => self.refusal(local, local.processes[me], answer).map(Err),
                 _ => Ok(Ok(())),
             })
         };
@@ -175,7 +175,8 @@ impl<T: DataType> Writer<T> {
                 if let Some(ended) = ended(&local) {
                     return ended;
                 }
-                if let (false, Some(answer), Some(leader)) = (view.leads, answer(), view.leader) {
+                let leader = view.leader.and_then(|leader| commands.node_at(leader));
+                if let (false, Some(answer), Some(leader)) = (view.leads, answer(), leader) {
                     return self.refusal(&local, leader, &answer).map(Err);
                 }
                 // It has to wait, and only a wait needs the words that change.
@@ -208,10 +209,10 @@ impl<T: DataType> Writer<T> {
     }
 
     /// The refusal in an answer.
-    fn refusal(&self, local: &Local<T>, leader: usize, answer: &[u8]) -> Result<T::Refusal> {
+    fn refusal(&self, local: &Local<T>, leader: NodeId, answer: &[u8]) -> Result<T::Refusal> {
         let [REFUSAL, refusal @ ..] = answer else { return Err(Error::custom(RefusedAtLength)) };
         let refusal = decode::<T::Refusal, T::Refusal>(refusal);
-        refusal.map(|(refusal, _)| refusal).map_err(|wrong| local.error(leader, wrong))
+        refusal.map(|(refusal, _)| refusal).map_err(|wrong| local.error_of(leader, wrong))
     }
 
     /// Waits until the feed has room for the longest message.

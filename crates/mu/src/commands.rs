@@ -312,7 +312,7 @@ impl AnnouncedCommands {
         log.wait_for_all()?;
         let core = &log.0.core;
         let slots = Slots::new(core, regions, &options);
-        let proposer = LocalMutex::new(Some((log.proposer()?, core.node.background_endpoint()?)));
+        let proposer = LocalMutex::new(Some((log.proposer()?.beside_reader(), core.node.background_endpoint()?)));
         Ok(Commands(Arc::new(Parts { log, slots, is_busy: Word::new(0), proposer })))
     }
 }

@@ -38,6 +38,8 @@ const OWN_READER_MAX: Duration = Duration::from_millis(200);
 /// ```
 pub struct Proposer {
     handle: Arc<Handle>,
+    /// How long it waits for this node's own reader.
+    own_reader_max: Duration,
 }
 
 /// The operations of one entry on one follower: the put of the slot, and a get of its header behind it.
@@ -61,7 +63,13 @@ impl Proposer {
         if handle.proposer_taken.compare_exchange(0, 1).is_err() {
             return Err(Error::from(ErrorKind::InUse { what: "proposers of the log", max: 1 }).of(handle.object.path()));
         }
-        Ok(Proposer { handle: Arc::clone(handle) })
+        Ok(Proposer { handle: Arc::clone(handle), own_reader_max: OWN_READER_MAX })
+    }
+
+    /// The service thread reads, which has its reasons if it does not get on: this thread waits for it to its deadline.
+    pub(crate) fn beside_reader(mut self) -> Proposer {
+        self.own_reader_max = Duration::MAX;
+        self
     }
 
     /// Proposes an entry, and waits until it is decided. The result is its index.
@@ -254,8 +262,9 @@ impl Proposer {
     async fn make_room(&self, endpoint: &Endpoint, deadline: Instant, ballot: u64, tail: u64) -> Result<()> {
         let core = &*self.handle.core;
         let (mut pause, mut last) = (PAUSE_MIN, None);
+        let until_of = |now: Instant| deadline.min(now + self.own_reader_max.min(deadline.since(now)));
         // What this node's reader has acknowledged, and until when it is waited for.
-        let mut own = (core.applied().load(), endpoint.now() + OWN_READER_MAX);
+        let mut own = (core.applied().load(), until_of(endpoint.now()));
         loop {
             let mut least = (core.applied().load(), core.me);
             let mut heard: SmallVec<[(usize, u64); FEW]> = SmallVec::new();
@@ -319,7 +328,7 @@ impl Proposer {
             drop(state);
             let now = endpoint.now();
             if core.applied().load() != own.0 {
-                own = (core.applied().load(), now + OWN_READER_MAX);
+                own = (core.applied().load(), until_of(now));
             }
             // All others may have got on, and the thread of this call may be the one that has to read.
             let is_own = least.1 == core.me;

@@ -189,8 +189,7 @@ impl Turns {
         match endpoint.wait_until_or(deadline, holds, fails).await {
             Ok(ended) => ended.of(path)?,
             Err(error) => {
-                let holder = (shared.holder.load() as usize).checked_sub(1);
-                let missing: Vec<NodeId> = holder.and_then(|rank| shared.core().node_at(rank)).into_iter().collect();
+                let missing: Vec<NodeId> = self.holder().map(|(holder, _)| holder).into_iter().collect();
                 Err(error).waiting_for_nodes(what, &missing).of(path)?;
             }
         }
@@ -294,9 +293,18 @@ impl Shared {
             match local.reader.try_next(&mut entry) {
                 Ok(None) => break,
                 Ok(Some(_)) => some = true,
-                // The state has what they have done.
-                Err(error) if error.custom_ref::<EntriesMissing>().is_some() && local.coming.is_some() => {
+                // The state has what they have done. One that was here lacks it, and nothing may be applied to that: it is taken once more, as the
+                // leader offers it to a node without a vote. Such a node is never the last one of a majority: the leader that has brought it
+                // here had one without it.
+                Err(error) if error.custom_ref::<EntriesMissing>().is_some() => {
                     some = true;
+                    if local.coming.is_none() {
+                        let core = self.core();
+                        tracing::warn!(node = core.node.id().0, object = core.path, %error, "takes the state once more");
+                        core.has_state.store(0);
+                        core.votes.store(0);
+                        core.changed();
+                    }
                     local.coming = Some(Vec::new());
                     continue;
                 }
@@ -431,9 +439,11 @@ impl Shared {
         // Another one is at its rank only when nothing of it can land any more.
         let is_taken_over = self.core().node_at(rank).is_some_and(|seated| seated > node);
         let is_over = is_taken_over || self.node.fenced_error(endpoint, node).is_some();
-        let is_certain =
-            self.node.fabric().death_rule() == DeathRule::System && self.node.status_of(node) == MemberStatus::Evicted;
-        is_over && (self.lease.is_none() || !holds || is_certain)
+        let is_certain = || {
+            let is_seen = self.node.fabric().death_rule() == DeathRule::System && self.core().is_known(node);
+            is_seen && self.node.status_of(node) == MemberStatus::Evicted
+        };
+        is_over && (self.lease.is_none() || !holds || is_certain())
     }
 }
 
