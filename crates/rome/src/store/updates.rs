@@ -407,4 +407,22 @@ mod tests {
         }
         assert!(Reply::<u64>::decode(&[200, 0]).is_none() && Asked::decode(&[200, 0, 0, 0, 0, 0]).is_none());
     }
+
+    #[test]
+    fn a_request_of_a_taking_that_was_given_up_is_late() {
+        let node = Node::builder().start().expect("a session of one node");
+        let store =
+            crate::RomeKv::<u64, u64>::open(&node, "store", crate::RomeKvOptions::new([500])).expect("it opens");
+        let mut serving = store.parts.serving.lock();
+        let serving = serving.as_mut().expect("it is open");
+        let version = serving.served[0].partition.tree.opened.arena().expect("it is open").stable_now().version();
+        let mut asked = |ask| serving.handle(NodeId(7), &Request { partition: 0, epoch: 0, ask });
+        assert_eq!([Ask::Freeze(1), Ask::Thaw(1), Ask::Freeze(2)].map(&mut asked), [Reply::Done(None); 3]);
+        // Nothing has changed in between: the version is the same.
+        assert_eq!(asked(Ask::Publish(1, version)), Reply::Late);
+        assert_eq!(asked(Ask::Stay(1, version)), Reply::Late);
+        asked(Ask::Thaw(1));
+        assert_eq!(asked(Ask::Freeze(3)), Reply::Held, "it is frozen for the second taking");
+        assert_eq!(asked(Ask::Publish(2, version)), Reply::Done(None));
+    }
 }
