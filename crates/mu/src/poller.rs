@@ -46,6 +46,8 @@ pub(crate) struct LogPoller {
     retry_at: Option<Instant>,
     /// The entries that were decided at the last look.
     decided: u64,
+    /// The ranks that know that this node has closed the log, as bits.
+    told_closed: u64,
     _hold: Hold,
 }
 
@@ -69,6 +71,7 @@ impl LogPoller {
             pause: RETRY_MIN,
             retry_at: None,
             decided: 0,
+            told_closed: 0,
             _hold: hold,
             core,
         }
@@ -204,7 +207,11 @@ impl LogPoller {
             // One that does not know yet that this node has come back would forget it.
             let knows = core.returned.load() >> rank & 1 == 0 || core.standing(rank).is_said();
             let at = self.peers[rank].control.byte_add(closed_at(core.ranks(), core.me) as u64);
-            is_told &= knows && endpoint.put_value(at, 1).detach().is_ok();
+            // Once each: the end of a put wakes this thread, so one in every round would let it never wait for the rest.
+            if self.told_closed >> rank & 1 == 0 && knows && endpoint.put_value(at, 1).detach().is_ok() {
+                self.told_closed |= 1 << rank;
+            }
+            is_told &= self.told_closed >> rank & 1 != 0;
         }
         is_told
     }
