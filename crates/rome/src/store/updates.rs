@@ -410,13 +410,15 @@ mod tests {
 
     #[test]
     fn a_request_of_a_taking_that_was_given_up_is_late() {
-        let node = Node::builder().start().expect("a session of one node");
-        let store =
-            crate::RomeKv::<u64, u64>::open(&node, "store", crate::RomeKvOptions::new([500])).expect("it opens");
-        let mut serving = store.parts.serving.lock();
+        let nodes = farfield_core::local_session(2).expect("a session");
+        let options = crate::RomeKvOptions::new([500]);
+        let open = |node: &Node| crate::RomeKv::<u64, u64>::open(node, "store", options.clone());
+        let stores = farfield_core::on_each(&nodes, open).expect("all open it");
+        // No other node asks for anything.
+        let mut serving = stores[0].parts.serving.lock();
         let serving = serving.as_mut().expect("it is open");
         let version = serving.served[0].partition.tree.opened.arena().expect("it is open").stable_now().version();
-        let mut asked = |ask| serving.handle(NodeId(7), &Request { partition: 0, epoch: 0, ask });
+        let mut asked = |ask| serving.handle(NodeId(1), &Request { partition: 0, epoch: 0, ask });
         assert_eq!([Ask::Freeze(1), Ask::Thaw(1), Ask::Freeze(2)].map(&mut asked), [Reply::Done(None); 3]);
         // Nothing has changed in between: the version is the same.
         assert_eq!(asked(Ask::Publish(1, version)), Reply::Late);
