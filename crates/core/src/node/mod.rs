@@ -19,7 +19,6 @@ use farfield_fabric::{
     Bell, Counts, CountsReader, Endpoint, EndpointOptions, Fabric, GroupKey, Instant, LocalMutex, NodeId, PeerState,
     Rng, Thread, Transport, Word,
 };
-
 use rand::SeedableRng;
 
 pub use calls::{Either, Meter, Timed, Timing};
@@ -101,8 +100,7 @@ impl Node {
         Builder::default()
     }
 
-    /// Starts a node with the settings of the environment; see [`Builder::environment`]. Without a launcher this is a
-    /// session of one node.
+    /// Starts a node with the settings of the environment; see [`Builder::environment`]. Without a launcher it is alone.
     ///
     /// ```
     /// let node = farfield::Node::from_environment()?; // of one node, if no launcher has started this process
@@ -116,8 +114,8 @@ impl Node {
         Node::builder().environment()?.start()
     }
 
-    /// Whether a launcher (`farfield run`, `mpirun`, `srun`) has set this process's node number. If only a part of what a
-    /// node needs is set, it is launched, too, and [`Node::from_environment`] says what is missing.
+    /// Whether a launcher (`farfield run`, `mpirun`, `srun`) has set this process's node number. With a part of what a node needs
+    /// it is launched, too, and [`Node::from_environment`] says what is missing.
     ///
     /// ```
     /// if !farfield::Node::is_launched() {
