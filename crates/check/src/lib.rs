@@ -30,5 +30,8 @@ pub use cli::{Program, main};
 pub use farfield_core::fabric::sim::{Failure, FailureKind, Faults, Outcome};
 pub use log::Log;
 pub use scenario::{Cluster, Scenario, Starter, choose, crashed, note, was_paused};
-pub use search::{Budget, Finding, Replay, ReplayError, Report, check, check_with, exhaust, exhaust_with, replay};
+pub use search::{
+    Budget, Finding, RandomExecution, Replay, ReplayError, Report, check, check_one, check_with, exhaust, exhaust_with,
+    replay,
+};
 pub use trace::timeline_of;

@@ -1,17 +1,18 @@
 //! The objects and the systems under the checker: all executions of the small scenarios, many of the others, and the
 //! seeded bugs.
 //!
-//! The searches are deterministic, so their tables are pinned: `tests/exhaustive.txt` and `tests/mutants.txt`. After a
-//! change that is meant, `FARFIELD_UPDATE=1 cargo test -p farfield-check --test objects` writes them anew; read the
-//! diff. Scenarios of medium size are for a release build: `ci/exhaustive`.
+//! The searches are deterministic. `tests/exhaustive.txt` has the number of executions of the small scenarios, and
+//! `tests/mutants.txt` has executions in which each seeded bug is found: those are run again, not all before them. After a change
+//! that is meant, `FARFIELD_UPDATE=1 cargo test -p farfield-check --test objects` searches anew and writes both; read
+//! the diff. Scenarios of medium size are for a release build: `ci/exhaustive`.
 
-use std::fmt::Write as _;
-use std::path::Path;
+use std::ops::RangeInclusive;
+use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use farfield::mutants::{self, Mutant};
-use farfield_check::{Budget, Replay, Scenario, check, exhaust, replay};
+use farfield_check::{Budget, RandomExecution, Replay, Scenario, check, check_one, exhaust, replay};
 
 /// The scenarios of the objects and of the systems.
 fn all() -> Vec<Scenario> {
@@ -29,9 +30,10 @@ fn all() -> Vec<Scenario> {
     .concat()
 }
 
-/// Random executions of each scenario that is not searched exhaustively. Those that kill mutants are also searched for
-/// as long as their mutants need, up to [`SILENT`], and `farfield check` looks at many more.
-const EXECUTIONS: u64 = 50;
+/// Random executions of each scenario that is not searched exhaustively: as many as have so many steps, but some.
+/// `farfield check` looks at many more.
+const STEPS: u64 = 100_000;
+const EXECUTIONS: RangeInclusive<u64> = 5..=50;
 /// A mutant that lives longer is not killed.
 const EXECUTIONS_MAX: u64 = 100_000;
 const SEEDS: u64 = 3;
@@ -60,13 +62,20 @@ fn on_all_cores<T: Sync, R: Send>(items: &[T], work: impl Fn(&T) -> R + Sync) ->
     results.into_iter().map(|result| result.into_inner().unwrap().expect("all were done")).collect()
 }
 
+fn is_updating() -> bool {
+    std::env::var_os("FARFIELD_UPDATE").is_some()
+}
+
+fn path_of(table: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests").join(table)
+}
+
 /// Compares a table with the one that is committed.
 fn pinned(file: &str, table: &str) {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests").join(file);
-    if std::env::var_os("FARFIELD_UPDATE").is_some() {
-        std::fs::write(&path, table).unwrap();
+    if is_updating() {
+        std::fs::write(path_of(file), table).unwrap();
     }
-    let committed = std::fs::read_to_string(&path).unwrap_or_default();
+    let committed = std::fs::read_to_string(path_of(file)).unwrap_or_default();
     for (line, (now, then)) in table.lines().zip(committed.lines()).enumerate() {
         assert_eq!(
             now,
@@ -99,7 +108,9 @@ fn small_scenarios_hold_in_all_their_executions() {
 fn larger_scenarios_hold_in_many_executions() {
     let larger: Vec<Scenario> = all().into_iter().filter(|scenario| !scenario.is_small()).collect();
     on_all_cores(&larger, |scenario| {
-        let report = check(scenario, Budget::executions(EXECUTIONS), 1);
+        let some = check(scenario, Budget::executions(*EXECUTIONS.start()), 1);
+        let executions = (STEPS * some.executions / some.steps.max(1)).clamp(*EXECUTIONS.start(), *EXECUTIONS.end());
+        let report = check(scenario, Budget::executions(executions), 1);
         if let Some(finding) = &report.finding {
             panic!("{}\nreplay: {}", finding.failure.message, finding.replay);
         }
@@ -140,37 +151,72 @@ fn what_was_found_stays_mended() {
     }
 }
 
+/// The scenario that is named for a mutant.
+fn scenario_of(mutant: Mutant) -> Scenario {
+    let name = mutant.name();
+    let found = all().into_iter().find(|scenario| scenario.mutants().contains(&name));
+    found.unwrap_or_else(|| panic!("no scenario is named for {name}"))
+}
+
+/// Searches for a mutant with several seeds: the executions that kill it.
+fn kills(mutant: Mutant, scenario: &Scenario) -> Vec<RandomExecution> {
+    let name = mutant.name();
+    mutants::enable(Some(mutant)).unwrap();
+    let mut kills: Vec<RandomExecution> = Vec::new();
+    for seed in 1..=SEEDS {
+        let finding = check(scenario, Budget::executions(EXECUTIONS_MAX), seed).finding;
+        let killed = finding.and_then(|finding| finding.random);
+        kills.push(killed.unwrap_or_else(|| panic!("{name} survives {} with seed {seed}", scenario.name())));
+        if kills.iter().map(|kill| kill.execution).sum::<u64>() > ENOUGH {
+            break;
+        }
+    }
+    mutants::enable(None).unwrap();
+    // With the switch off the same search is silent: the longest of them, or its beginning.
+    let longest = kills.iter().max_by_key(|kill| kill.execution).expect("there is a seed");
+    let silent = check(scenario, Budget::executions(longest.execution.min(SILENT)), longest.seed);
+    assert!(silent.finding.is_none(), "{} without {name}: {:?}", scenario.name(), silent.finding);
+    kills
+}
+
+/// What the search for a mutant has to find again, and does not find where the mutant is off.
+fn is_killed_by(mutant: Mutant, scenario: &Scenario, kills: &[RandomExecution]) {
+    let (name, of) = (mutant.name(), scenario.name());
+    assert!(!kills.is_empty(), "no execution kills {name}");
+    mutants::enable(Some(mutant)).unwrap();
+    let survived = kills.iter().find(|kill| check_one(scenario, **kill).finding.is_none());
+    mutants::enable(None).unwrap();
+    assert_eq!(survived, None, "{name} survives this execution of {of}: search anew (see the top of this file)");
+    for kill in kills {
+        let finding = check_one(scenario, *kill).finding;
+        assert!(finding.is_none(), "{of} without {name}: {finding:?}");
+    }
+}
+
 #[test]
 fn every_mutant_is_killed_by_its_scenario() {
+    const TABLE: &str = "mutants.txt";
     let every: Vec<Mutant> = mutants::all().collect();
-    let rows = on_all_cores(&every, |mutant| {
-        let name = mutant.name();
-        let scenario = all()
-            .into_iter()
-            .find(|scenario| scenario.mutants().contains(&name))
-            .unwrap_or_else(|| panic!("no scenario is named for {name}"));
-        mutants::enable(Some(*mutant)).unwrap();
-        let mut kills: Vec<(u64, u64)> = Vec::new();
-        for seed in 1..=SEEDS {
-            let report = check(&scenario, Budget::executions(EXECUTIONS_MAX), seed);
-            let killed = report.finding.map(|finding| finding.execution);
-            kills
-                .push((killed.unwrap_or_else(|| panic!("{name} survives {} with seed {seed}", scenario.name())), seed));
-            if kills.iter().map(|kill| kill.0).sum::<u64>() > ENOUGH {
-                break;
-            }
-        }
-        mutants::enable(None).unwrap();
-        kills.sort_unstable();
-        let median = kills[kills.len() / 2].0;
-        // With the switch off the same search is silent: the longest of them, or its beginning.
-        let (longest, seed) = kills[kills.len() - 1];
-        let silent = check(&scenario, Budget::executions(longest.min(SILENT)), seed);
-        assert!(silent.finding.is_none(), "{} without {name}: {:?}", scenario.name(), silent.finding);
-        format!("{name:<32} {:<32} {median:>8} {longest:>8}\n", scenario.name())
+    if is_updating() {
+        let rows = on_all_cores(&every, |mutant| {
+            let scenario = scenario_of(*mutant);
+            let kills = kills(*mutant, &scenario);
+            let kills: Vec<String> = kills.iter().map(RandomExecution::to_string).collect();
+            format!("{:<32} {:<32} {}\n", mutant.name(), scenario.name(), kills.join(" "))
+        });
+        let mut table = format!("{:<32} {:<32} seed:execution:decisions\n", "mutant", "killed by");
+        rows.iter().for_each(|row| table.push_str(row));
+        std::fs::write(path_of(TABLE), table).unwrap();
+    }
+    let table = std::fs::read_to_string(path_of(TABLE)).unwrap();
+    let rows: Vec<Vec<&str>> = table.lines().skip(1).map(|row| row.split_whitespace().collect()).collect();
+    let names: Vec<&str> = every.iter().map(|mutant| mutant.name()).collect();
+    assert_eq!(rows.iter().map(|row| row[0]).collect::<Vec<_>>(), names, "{TABLE} has other rows: update it");
+    let every: Vec<(Mutant, &[&str])> = every.into_iter().zip(rows.iter().map(|row| &row[1..])).collect();
+    on_all_cores(&every, |(mutant, row)| {
+        let scenario = scenario_of(*mutant);
+        assert_eq!(scenario.name(), row[0], "{} has another scenario: update {TABLE}", mutant.name());
+        let kills: Vec<RandomExecution> = row[1..].iter().map(|kill| kill.parse().unwrap()).collect();
+        is_killed_by(*mutant, &scenario, &kills);
     });
-    let mut table = String::new();
-    writeln!(table, "{:<32} {:<32} {:>8} {:>8}", "mutant", "killed by", "median", "max").unwrap();
-    rows.iter().for_each(|row| table.push_str(row));
-    pinned("mutants.txt", &table);
 }

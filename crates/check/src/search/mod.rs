@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 
 use farfield_core::fabric::sim::{self, Chooser, Failure, FailureKind, Faults, Outcome, Settings};
 
+pub use self::random::RandomExecution;
 pub use self::script::{Replay, ReplayError};
 use self::{exhaustive::Exhaustive, random::Random, script::Script};
 use crate::scenario::Scenario;
@@ -189,6 +190,8 @@ pub struct Finding {
     pub failure: Failure,
     /// The execution in which it was found, from 1.
     pub execution: u64,
+    /// The same, for [`check_one`]; of a random search.
+    pub random: Option<RandomExecution>,
     /// The faults that were drawn for it, before it began; of a random execution that may have some.
     pub drawn: Option<String>,
     /// The choices that lead to it.
@@ -287,14 +290,41 @@ pub fn check(scenario: &Scenario, budget: Budget, seed: u64) -> Report {
 pub fn check_with(scenario: &Scenario, budget: Budget, seed: u64, progress: impl FnMut(&Report)) -> Report {
     let mut decisions = 64;
     let execute = |report: &mut Report| {
-        let faults = scenario.faults.as_ref().map_or(0, Faults::count);
-        let random = Random::new(seed, report.executions, decisions, scenario.early_timeouts, faults);
-        let (eager, early_timeouts, drawn) = (random.eager(), random.early_timeouts(), random.faults());
-        let outcome = run(scenario, Box::new(random), false);
-        decisions = decisions.max(outcome.choices.len());
-        Execution { outcome, eager, early_timeouts, drawn, is_last: false }
+        let random = RandomExecution { seed, execution: report.executions + 1, decisions };
+        let execution = run_random(scenario, random);
+        decisions = decisions.max(execution.outcome.choices.len());
+        execution
     };
     search(scenario, budget, execute, progress)
+}
+
+/// One execution of [`check`], without those before it.
+///
+/// ```
+/// # use farfield_check::{Budget, Scenario, check, check_one, choose};
+/// # let luck = Scenario::new("doc/luck", "one choice of fifty is wrong", 1, |cluster| {
+/// #     cluster.thread(0, "draws", |_| Ok(assert_ne!(choose(50), 7, "the wrong choice")));
+/// #     Ok(())
+/// # });
+/// let finding = check(&luck, Budget::executions(10_000), 1).finding.unwrap();
+/// let again = check_one(&luck, finding.random.unwrap());
+/// assert_eq!(again.executions, 1);
+/// assert_eq!(again.finding.unwrap().failure, finding.failure);
+/// ```
+pub fn check_one(scenario: &Scenario, random: RandomExecution) -> Report {
+    let mut report = search(scenario, Budget::executions(1), |_| run_random(scenario, random), |_| {});
+    if let Some(finding) = &mut report.finding {
+        finding.execution = random.execution;
+    }
+    report
+}
+
+fn run_random(scenario: &Scenario, random: RandomExecution) -> Execution {
+    let faults = scenario.faults.as_ref().map_or(0, Faults::count);
+    let chooser = Random::new(random, scenario.early_timeouts, faults);
+    let (eager, early_timeouts, drawn) = (chooser.eager(), chooser.early_timeouts(), chooser.faults());
+    let outcome = run(scenario, Box::new(chooser), false);
+    Execution { outcome, random: Some(random), eager, early_timeouts, drawn, is_last: false }
 }
 
 /// Runs all executions, up to the order of steps that commute.
@@ -349,7 +379,8 @@ pub fn exhaust_with(scenario: &Scenario, budget: Budget, progress: impl FnMut(&R
         }
         report.states = exhaustive.states();
         changes_rights |= outcome.changes_rights;
-        Execution { outcome, eager: true, early_timeouts: false, drawn: None, is_last: !exhaustive.advance() }
+        let is_last = !exhaustive.advance();
+        Execution { outcome, random: None, eager: true, early_timeouts: false, drawn: None, is_last }
     };
     let mut report = search(scenario, budget, execute, progress);
     // Time that passes early is not among the choices here.
@@ -369,6 +400,7 @@ fn unrepeatable(outcome: &Outcome) -> Failure {
 /// An execution of a search.
 struct Execution {
     outcome: Outcome,
+    random: Option<RandomExecution>,
     eager: bool,
     early_timeouts: bool,
     drawn: Option<String>,
@@ -390,11 +422,11 @@ fn search(
     let mut report = Report::new(scenario);
     let mut ends = vec![0; ENDS];
     while budget.allows(report.executions, start) {
-        let Execution { outcome, eager, early_timeouts, drawn, is_last } = execute(&mut report);
+        let Execution { outcome, random, eager, early_timeouts, drawn, is_last } = execute(&mut report);
         report.add(&outcome, &mut ends);
         if let Some(failure) = outcome.failure {
             let replay = Replay::new(&scenario.name, eager, early_timeouts, &outcome.choices);
-            report.finding = Some(Finding { failure, execution: report.executions, drawn, replay });
+            report.finding = Some(Finding { failure, execution: report.executions, random, drawn, replay });
             break;
         }
         if is_last {

@@ -12,10 +12,50 @@
 //! moments. Which of the possible faults occurs is drawn at that moment. One more moment is drawn: from then on no
 //! fault begins, cuts heal and stalls end, and the rest of the execution has to finish.
 
+use core::fmt;
+use core::str::FromStr;
+
 use farfield_core::fabric::sim::{Candidate, Chooser, Fault, View};
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
 use smallvec::SmallVec;
+
+/// An execution of a random search, by all that it is drawn from. In text, `seed:execution:decisions`.
+///
+/// ```
+/// let random: farfield_check::RandomExecution = "1:2500:311".parse().unwrap();
+/// assert_eq!((random.seed, random.execution, random.decisions), (1, 2500, 311));
+/// assert_eq!(random.to_string(), "1:2500:311");
+/// ```
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct RandomExecution {
+    /// The seed of the search.
+    pub seed: u64,
+    /// Its number in the search, from 1.
+    pub execution: u64,
+    /// The most decisions of an execution before it, or 64: moments are drawn among so many.
+    pub decisions: usize,
+}
+
+impl fmt::Display for RandomExecution {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}:{}", self.seed, self.execution, self.decisions)
+    }
+}
+
+impl FromStr for RandomExecution {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<RandomExecution, String> {
+        let parsed = || {
+            let mut numbers = text.split(':').map(|number| number.parse::<u64>().ok());
+            let mut next = || numbers.next().flatten();
+            let (seed, execution, decisions) = (next()?, next()?, usize::try_from(next()?).ok()?);
+            (execution > 0 && numbers.next().is_none()).then_some(RandomExecution { seed, execution, decisions })
+        };
+        parsed().ok_or_else(|| format!("`{text}` is no random execution: it reads `seed:execution:decisions`"))
+    }
+}
 
 pub(super) struct Random {
     rng: SmallRng,
@@ -98,9 +138,9 @@ fn mix(seed: u64, value: u64) -> u64 {
 }
 
 impl Random {
-    /// The `execution`-th of a seed. Executions are assumed to have about `decisions` decisions.
-    pub(super) fn new(seed: u64, execution: u64, decisions: usize, early_timeouts: bool, faults: u32) -> Random {
-        let mut rng = SmallRng::seed_from_u64(mix(mix(0, seed), execution));
+    pub(super) fn new(of: RandomExecution, early_timeouts: bool, faults: u32) -> Random {
+        let RandomExecution { seed, execution, decisions } = of;
+        let mut rng = SmallRng::seed_from_u64(mix(mix(0, seed), execution.saturating_sub(1)));
         let kind = rng.random_range(0..8u32);
         let priorities = (kind < 3).then(|| {
             let changes = rng.random_range(0..6);

@@ -372,8 +372,8 @@ fn random_executions_show_nothing_that_the_exhaustive_search_does_not() {
         let program = Program::random(&mut rng, 4);
         let Some((reduced, _)) = all_outcomes(&program, true, 20_000) else { continue };
         let outcomes = Outcomes::default();
-        for execution in 0..300 {
-            let chooser = Random::new(seed, execution, 64, false, 0);
+        for execution in 1..=300 {
+            let chooser = Random::new(RandomExecution { seed, execution, decisions: 64 }, false, 0);
             let outcome = execute(&program, &outcomes, Box::new(chooser));
             assert_eq!(outcome.failure, None, "{program:?}");
         }

@@ -19,8 +19,8 @@ fn texts(library: &str) -> Vec<String> {
     let size = Size { nodes: 2, threads: 3, calls: 5 };
     let seeds = 0..programs();
     match library {
-        // Their broadcasts can land in many orders.
-        "sv" => (0..programs() / 8).map(|seed| client(library, seed)).collect(),
+        // Their broadcasts can land in many orders: 10,000 executions for each.
+        "sv" => (0..programs() / 15).map(|seed| client(library, seed)).collect(),
         "bal" | "rbl" | "msw" => seeds.map(|seed| client(library, seed)).collect(),
         _ => seeds.flat_map(|seed| [program(library, seed, size), cycle(library, seed, size)]).collect(),
     }
