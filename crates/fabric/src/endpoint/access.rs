@@ -151,9 +151,10 @@ impl Endpoint {
         match &self.inner {
             Inner::Shm(lane, marks) => {
                 marks.put(dst.node());
+                let depth = self.count(Verb::Put, dst.node(), len);
                 // SAFETY: the block has at least `len` bytes, and no thread writes to it while this call runs.
                 let result = unsafe { lane.put_from(dst, block.as_ptr(), len) };
-                Op::ended(self, self.count(Verb::Put, dst.node(), len), dst, len, result)
+                Op::ended(self, depth, dst, len, result)
             }
             Inner::Dyn(state) => {
                 let block = Some(Arc::clone(block));
@@ -183,9 +184,10 @@ impl Endpoint {
         match &self.inner {
             Inner::Shm(lane, marks) => {
                 marks.put(dst.node());
+                let depth = self.count(Verb::Put, dst.node(), len);
                 // SAFETY: the span covers `len` bytes of region memory, which is accessed by atomics only.
                 let result = unsafe { lane.put_shared(dst.cast(), src.as_ptr(), len) };
-                Op::ended(self, self.count(Verb::Put, dst.node(), len), dst.cast(), len, result)
+                Op::ended(self, depth, dst.cast(), len, result)
             }
             Inner::Dyn(state) => {
                 let local = Local { ptr: src.as_ptr(), keep: Keep::Memory(src.keep()) };
