@@ -196,6 +196,18 @@ impl<'e, T> Op<'e, T> {
     /// The failure, if one is known. A refused operation has had no effect, and disturbs no other.
     #[inline(always)]
     pub fn accepted(self) -> Result<Self> {
+        // Not dropped here, so that a handle whose state is known stays in registers: as in `into_value`.
+        let op = ManuallyDrop::new(self);
+        match &*op.state {
+            State::Failed(code, remote, len) => Err(op.endpoint.explain(*code, *remote, *len)),
+            State::Pending(_) => ManuallyDrop::into_inner(op).accepted_pending(),
+            State::Done(_) | State::Word(_) | State::Taken => Ok(ManuallyDrop::into_inner(op)),
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn accepted_pending(self) -> Result<Self> {
         match self.failure() {
             None => Ok(self),
             Some((code, remote, len)) => Err(self.endpoint.explain(code, remote, len)),
@@ -324,9 +336,12 @@ impl<'e, T: Plain> Op<'e, T> {
     /// since its connection has ended.
     #[inline(always)]
     pub fn detach(self) -> Result<()> {
-        match self.failure() {
-            None => Ok(()),
-            Some((code, remote, len)) => Err(self.endpoint.explain(code, remote, len)),
+        // As in `accepted`.
+        let op = ManuallyDrop::new(self);
+        match &*op.state {
+            State::Done(_) | State::Taken => Ok(()),
+            State::Failed(code, remote, len) => Err(op.endpoint.explain(*code, *remote, *len)),
+            State::Word(_) | State::Pending(_) => ManuallyDrop::into_inner(op).accepted_pending().map(drop),
         }
     }
 

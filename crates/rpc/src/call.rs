@@ -96,15 +96,15 @@ impl<'a> Frame<'a> {
     }
 
     /// Waits for the message of the replies.
-    async fn reply(&mut self, limit: &mut WaitLimit) -> Result<Image> {
+    async fn reply(&mut self, limit: &mut WaitLimit, image: &mut Image) -> Result<()> {
         let (link, endpoint, slot, number) = (self.link, self.endpoint, self.slot, self.number);
         if self.has_ended {
             return Err(Error::custom(CallEnded { server: link.server }).about(link.server).of(link.object.path()));
         }
-        let mut image = Image::new();
-        let mut has_come = || link.read_reply(slot, number, &mut image).then_some(());
+        let mut has_come = || link.read_reply(slot, number, image).then_some(());
         if endpoint.spin_until(&mut has_come).is_none() && has_come().is_none() {
-            let ended = self.wait(limit, &mut has_come).await;
+            // In memory of its own: the wait is most of the future, and seldom needed.
+            let ended = endpoint.boxed(self.wait(limit, &mut has_come)).await;
             // It may have landed before its server died.
             if let Err(because) = ended
                 && has_come().is_none()
@@ -115,7 +115,7 @@ impl<'a> Frame<'a> {
         }
         self.has_ended = true;
         debug_assert_eq!(image[OPENING], link.opening);
-        Ok(image)
+        Ok(())
     }
 
     /// Waits for a reply, and puts the request again now and then. The error is the reason for which it waits no longer.
@@ -153,7 +153,8 @@ impl<'a> Frame<'a> {
 
     /// The reply to the one request.
     async fn reply_of_one<Rep: Value>(&mut self, limit: &mut WaitLimit) -> Result<Rep> {
-        let image = self.reply(limit).await?;
+        let mut image = Image::new();
+        self.reply(limit, &mut image).await?;
         self.value(&image, 0, &image[(HEADER + 1).min(image.len())..]).map(|(value, _)| value)
     }
 
@@ -167,7 +168,8 @@ impl<'a> Frame<'a> {
 
     /// The result of each request; or the one error of all.
     async fn replies<Rep: Value>(&mut self, limit: &mut WaitLimit) -> Result<Vec<Result<Rep>>> {
-        let image = self.reply(limit).await?;
+        let mut image = Image::new();
+        self.reply(limit, &mut image).await?;
         Ok(self.values(&image, values_of(&self.image)))
     }
 

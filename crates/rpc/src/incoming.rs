@@ -101,7 +101,7 @@ impl<Req: Value, Rep: Value> Incoming<Req, Rep> {
         }
         // The iterator may have panicked before.
         self.claim = None;
-        if self.core.answer(endpoint, claim, message) {
+        if self.core.answer(endpoint, claim, &mut message) {
             // It was refused: a thread that serves puts it again.
             self.core.wake();
         }

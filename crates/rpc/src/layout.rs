@@ -49,17 +49,22 @@ pub(crate) struct Image {
 }
 
 impl Image {
+    #[inline(always)]
     pub(crate) fn new() -> Image {
         Image { short: [0; SHORT], long: Vec::new(), len: 0 }
     }
 
-    fn clear(&mut self) {
-        self.len = 0;
+    /// Has so many words, whatever is in them.
+    fn resize(&mut self, words: usize) {
+        if words > SHORT {
+            self.long.resize(words, 0);
+        }
+        self.len = words;
     }
 
     /// Adds words, up to this number.
     pub(crate) fn grow(&mut self, words: usize) {
-        debug_assert!(words >= self.len, "only `clear` takes words away");
+        debug_assert!(words >= self.len, "it does not take words away");
         if words <= SHORT {
             self.short[self.len..words].fill(0);
         } else {
@@ -76,12 +81,14 @@ impl Image {
 impl Deref for Image {
     type Target = [u64];
 
+    #[inline]
     fn deref(&self) -> &[u64] {
         if self.len <= SHORT { &self.short[..self.len] } else { &self.long }
     }
 }
 
 impl DerefMut for Image {
+    #[inline]
     fn deref_mut(&mut self) -> &mut [u64] {
         if self.len <= SHORT { &mut self.short[..self.len] } else { &mut self.long }
     }
@@ -123,8 +130,7 @@ pub(crate) fn read(slot: &[Word], image: &mut Image) -> bool {
     if words > slot.len() {
         return false;
     }
-    image.clear();
-    image.grow(words);
+    image.resize(words);
     let (first, rest) = image.split_at_mut(HEADER);
     first.copy_from_slice(&header);
     read_words(&slot[HEADER..words], rest);
@@ -185,10 +191,10 @@ pub(crate) struct Replies {
 }
 
 impl Replies {
+    #[inline(always)]
     pub(crate) fn new() -> Replies {
-        let mut image = Image::new();
-        image.grow(HEADER + 1);
-        Replies { image, values: 0 }
+        // In one piece, so that it is made where it stays.
+        Replies { image: Image { short: [0; SHORT], long: Vec::new(), len: HEADER + 1 }, values: 0 }
     }
 
     /// One that all requests have the same status.

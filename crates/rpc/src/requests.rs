@@ -194,7 +194,7 @@ impl Core {
     }
 
     /// Whether a slot has another message than the last that was dealt with, and no thread has it: it reads one word, as a rule.
-    #[inline]
+    #[inline(always)]
     fn is_changed(&self, slot: usize) -> bool {
         let of = &self.slots[slot];
         self.requests.word(self.layout.request_at(slot) + 8 * CHECK).load() != of.done.load() && of.is_taken.load() == 0
@@ -202,9 +202,11 @@ impl Core {
 
     /// Whether a message is there that needs an answer. It reads words only, so that a poll that finds nothing changes nothing.
     fn is_ready(&self, slot: usize, opening: u64, image: &mut Image) -> bool {
-        if !self.is_changed(slot) {
-            return false;
-        }
+        self.is_changed(slot) && self.is_message(slot, opening, image)
+    }
+
+    /// Whether what has changed in a slot is a whole message of a client's opening, which it reads.
+    fn is_message(&self, slot: usize, opening: u64, image: &mut Image) -> bool {
         let words = self.message(slot);
         let is_it = words[OPENING].load() == opening && layout::read(words, image) && image[OPENING] == opening;
         is_it && self.has_values(image)
@@ -220,9 +222,16 @@ impl Core {
     }
 
     /// Takes the message of a slot, if there is one. An old one is dealt with.
+    #[inline(always)]
     fn take(&self, endpoint: &Endpoint, slot: usize, opening: u64, image: &mut Image) -> Found {
+        // A scan finds nothing in most slots.
+        if self.is_changed(slot) { self.take_changed(endpoint, slot, opening, image) } else { Found::None }
+    }
+
+    #[inline(never)]
+    fn take_changed(&self, endpoint: &Endpoint, slot: usize, opening: u64, image: &mut Image) -> Found {
         let of = &self.slots[slot];
-        if !self.is_ready(slot, opening, image) || of.is_taken.compare_exchange(0, 1).is_err() {
+        if !self.is_message(slot, opening, image) || of.is_taken.compare_exchange(0, 1).is_err() {
             return Found::None;
         }
         // Another thread may have dealt with it in between. So may a later incarnation of the node have come, or another opening: then
@@ -325,7 +334,7 @@ impl Core {
             replies.push(&handler(client, request), self.options.reply_bytes_max);
         }
         core::mem::forget(unwinding);
-        Handled { count: claim.values, is_refused: self.answer(endpoint, claim, replies) }
+        Handled { count: claim.values, is_refused: self.answer(endpoint, claim, &mut replies) }
     }
 
     /// The requests of a message that this thread has taken. If they are no values of their type, it is answered with that:
@@ -340,11 +349,11 @@ impl Core {
         let unwinding = Unwinding { core: self, claim };
         let requests = layout::decode::<Req>(&image[HEADER..], claim.values);
         core::mem::forget(unwinding);
-        requests.ok_or_else(|| self.answer(endpoint, claim, Replies::all(Status::Malformed, claim.values)))
+        requests.ok_or_else(|| self.answer(endpoint, claim, &mut Replies::all(Status::Malformed, claim.values)))
     }
 
     /// Answers a message that this thread has taken. Whether the put was refused: then a later scan puts it again.
-    pub(crate) fn answer(&self, endpoint: &Endpoint, claim: Claim, mut replies: Replies) -> bool {
+    pub(crate) fn answer(&self, endpoint: &Endpoint, claim: Claim, replies: &mut Replies) -> bool {
         replies.seal(claim.call, claim.opening);
         self.keep(claim, &replies.image);
         let is_refused = self.put(endpoint, claim.slot, claim.opening, &replies.image);

@@ -32,6 +32,8 @@
 
 use core::cell::Cell;
 use core::future::Future;
+use core::pin::Pin;
+use core::task::{Context, Poll};
 use std::sync::Arc;
 
 use farfield_fabric::{self as fabric, Attempt, Endpoint, Instant, NodeId, Word};
@@ -70,6 +72,31 @@ struct Shared {
 /// The calls, as they are measured.
 const WAIT: usize = 0;
 const WAIT_UNFENCED: usize = 1;
+
+/// The rest of a wait: what is left after the arrival, or all of it.
+enum Rest<A, W> {
+    Arrived(A),
+    Whole(W),
+}
+
+impl<T, A: Future<Output = T> + Unpin, W: Future<Output = T> + Unpin> Future for Rest<A, W> {
+    type Output = T;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<T> {
+        match self.get_mut() {
+            Rest::Arrived(rest) => Pin::new(rest).poll(cx),
+            Rest::Whole(rest) => Pin::new(rest).poll(cx),
+        }
+    }
+}
+
+/// The wait reports a dead or departed peer, unless it had arrived before it left.
+#[cold]
+fn note_untold(missed: &mut Option<Missed>, node: NodeId, error: fabric::Error) {
+    if !error.is_unreachable() {
+        missed.get_or_insert_default().note(node, Err(error));
+    }
+}
 
 /// One thread's part in a [`Barrier`].
 ///
@@ -259,16 +286,18 @@ impl BarrierThread {
             if meter.is_on() {
                 // As one that has to wait.
                 let timing = meter.start(endpoint, WAIT);
-                return Ok(Err(endpoint.boxed(self.wait_on(endpoint, None, deadline, timing))));
+                return Ok(Err(Rest::Whole(endpoint.boxed(self.wait_on(endpoint, None, deadline, timing)))));
             }
             // Before the count is visible anywhere, every earlier put is visible everywhere: a thread that passes may read
             // any node.
             let node = &self.barrier.node;
-            if !node.is_fenced_at_once(endpoint, node.members()) {
-                return Ok(Err(endpoint.boxed(self.wait_on(endpoint, None, deadline, Timing::OFF))));
+            if !endpoint.owes_no_fence() && !node.is_fenced_at_once(endpoint, node.members()) {
+                return Ok(Err(Rest::Whole(endpoint.boxed(self.wait_on(endpoint, None, deadline, Timing::OFF)))));
             }
-            let arrived = self.arrive(endpoint);
-            Ok(arrived.map_err(|told| endpoint.boxed(self.wait_on(endpoint, Some(told), deadline, Timing::OFF))))
+            Ok(match self.arrive(endpoint) {
+                Ok(()) => Ok(()),
+                Err(told) => Err(Rest::Arrived(endpoint.boxed(self.all_arrived(endpoint, told, deadline)))),
+            })
         })
     }
 
@@ -319,12 +348,15 @@ impl BarrierThread {
     pub fn wait_unfenced<'a>(&'a mut self, endpoint: &'a Endpoint) -> impl Future<Output = Result<()>> {
         Attempt::new(move || {
             let meter = self.barrier.meter;
-            let timing = if meter.is_on() { meter.start(endpoint, WAIT_UNFENCED) } else { Timing::OFF };
-            let arrived = self.arrive(endpoint);
-            if arrived.is_ok() {
-                timing.end(endpoint, &Ok(()));
+            if meter.is_on() {
+                let timing = meter.start(endpoint, WAIT_UNFENCED);
+                let told = self.arrive(endpoint).map_or_else(|told| told, |()| Ok(self.barrier.arrived.len()));
+                return Ok(Err(Rest::Whole(endpoint.boxed(self.wait_on(endpoint, Some(told), None, timing)))));
             }
-            Ok(arrived.map_err(|told| endpoint.boxed(self.wait_on(endpoint, Some(told), None, timing))))
+            Ok(match self.arrive(endpoint) {
+                Ok(()) => Ok(()),
+                Err(told) => Err(Rest::Arrived(endpoint.boxed(self.all_arrived(endpoint, told, None)))),
+            })
         })
     }
 
@@ -358,6 +390,7 @@ impl BarrierThread {
 
     /// Arrives, and looks whether all others have. If not, returns how many rows are known to have arrived, or why not
     /// all nodes could be told.
+    #[inline]
     fn arrive(&mut self, endpoint: &Endpoint) -> core::result::Result<(), Result<usize>> {
         self.row.store(self.row.value() + 1);
         self.is_coming = false;
@@ -377,6 +410,7 @@ impl BarrierThread {
 
     /// Tells the nodes if they are still to be told. Returns how many rows, from the first one on, have arrived: rows only
     /// grow, so a row needs to be seen only once.
+    #[inline]
     fn tell_untold(&mut self, endpoint: &Endpoint) -> Result<usize> {
         if self.is_untold {
             self.tell(endpoint)?;
@@ -385,27 +419,30 @@ impl BarrierThread {
     }
 
     /// The first row from `next` on that has not arrived.
+    #[inline]
     fn arrived_from(&self, next: usize) -> usize {
         let round = self.row.value();
         let Shared { arrived, .. } = &*self.barrier;
-        let is_here = |row: &usize| arrived.row(*row).try_load().is_some_and(|count| count >= round);
-        next + (next..arrived.len()).take_while(is_here).count()
+        let is_here = |row: usize| arrived.row(row).try_load().is_some_and(|count| count >= round);
+        let mut next = next;
+        while next < arrived.len() && is_here(next) {
+            next += 1;
+        }
+        next
     }
 
     /// Announces to all nodes that this thread has arrived. Repeating it does no harm.
+    #[inline]
     fn tell(&mut self, endpoint: &Endpoint) -> Result<()> {
-        let (round, mut missed) = (self.row.value(), Missed::default());
+        let (round, mut missed) = (self.row.value(), None);
         for copy in self.row.copies() {
             // No fence has to cover it: the row is read by threads that wait for it, and says nothing of later puts.
-            let told = endpoint.put_untracked(copy, round).detach();
-            // The wait reports a dead or departed peer, unless it had arrived before it left.
-            if told.as_ref().is_err_and(|error| !error.is_unreachable()) {
-                missed.note(copy.node(), told);
+            if let Err(error) = endpoint.put_untracked(copy, round).detach() {
+                note_untold(&mut missed, copy.node(), error);
             }
         }
-        let told = missed.end().of(&self.barrier.path);
-        self.is_untold = told.is_err();
-        told
+        self.is_untold = missed.is_some();
+        missed.map_or(Ok(()), |missed| missed.end().of(&self.barrier.path))
     }
 
     /// Announces it again and again after a refusal.

@@ -188,6 +188,7 @@ struct Hint {
 impl Hint {
     /// Records, here and on the home node, that all positions before `position` are filled (taken); `read` is the
     /// word's old value, a lower one.
+    #[inline(always)]
     fn raise(&self, endpoint: &Endpoint, read: u64, position: u64) {
         // Another thread may have stored a higher position meanwhile; a lower one is just as true.
         self.seen.store(position);

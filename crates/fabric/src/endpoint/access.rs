@@ -33,9 +33,10 @@ impl Endpoint {
         match &self.inner {
             Inner::Shm(lane, marks) => {
                 marks.put(dst.node());
-                let result = lane.put_value(dst, value);
+                // Counted first: between a result and its handle there is nothing then, and a caller that looks at the one
+                // does without the other.
                 let depth = self.count(Verb::Put, dst.node(), size_of::<T>());
-                Op::ended(self, depth, dst.cast(), size_of::<T>(), result)
+                Op::ended(self, depth, dst.cast(), size_of::<T>(), lane.put_value(dst, value))
             }
             Inner::Dyn(state) => self.put_value_dyn(state, dst, value),
         }
@@ -84,26 +85,27 @@ impl Endpoint {
     ///
     /// # Errors
     /// (when waited for) As [`Endpoint::put_value`].
-    #[inline]
+    #[inline(always)]
     pub fn put_untracked(&self, dst: RemotePtr<u64>, value: u64) -> Op<'_, ()> {
         match &self.inner {
-            Inner::Shm(_, marks) => {
-                let others = marks.has_unflushed(dst.node());
-                let put = self.put_value(dst, value);
-                if !others {
-                    marks.put_untracked(dst.node());
-                }
-                put
+            Inner::Shm(lane, marks) => {
+                marks.put_untracked(dst.node());
+                let depth = self.count(Verb::Put, dst.node(), 8);
+                Op::ended(self, depth, dst.cast(), 8, lane.put_value(dst, value))
             }
-            Inner::Dyn(state) => {
-                let others = state.marks.has_unflushed_by(dst.cast());
-                let put = self.put_value(dst, value);
-                if !others {
-                    state.marks.put_untracked(dst.cast(), state.issued.get());
-                }
-                put
-            }
+            Inner::Dyn(state) => self.put_untracked_dyn(state, dst, value),
         }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn put_untracked_dyn(&self, state: &DynState, dst: RemotePtr<u64>, value: u64) -> Op<'_, ()> {
+        let others = state.marks.has_unflushed_by(dst.cast());
+        let put = self.put_value(dst, value);
+        if !others {
+            state.marks.put_untracked(dst.cast(), state.issued.get());
+        }
+        put
     }
 
     /// Puts the elements of a buffer, which cannot be changed while the handle lives.
@@ -149,9 +151,10 @@ impl Endpoint {
         match &self.inner {
             Inner::Shm(lane, marks) => {
                 marks.put(dst.node());
+                let depth = self.count(Verb::Put, dst.node(), len);
                 // SAFETY: the block has at least `len` bytes, and no thread writes to it while this call runs.
                 let result = unsafe { lane.put_from(dst, block.as_ptr(), len) };
-                Op::ended(self, self.count(Verb::Put, dst.node(), len), dst, len, result)
+                Op::ended(self, depth, dst, len, result)
             }
             Inner::Dyn(state) => {
                 let block = Some(Arc::clone(block));
@@ -181,9 +184,10 @@ impl Endpoint {
         match &self.inner {
             Inner::Shm(lane, marks) => {
                 marks.put(dst.node());
+                let depth = self.count(Verb::Put, dst.node(), len);
                 // SAFETY: the span covers `len` bytes of region memory, which is accessed by atomics only.
                 let result = unsafe { lane.put_shared(dst.cast(), src.as_ptr(), len) };
-                Op::ended(self, self.count(Verb::Put, dst.node(), len), dst.cast(), len, result)
+                Op::ended(self, depth, dst.cast(), len, result)
             }
             Inner::Dyn(state) => {
                 let local = Local { ptr: src.as_ptr(), keep: Keep::Memory(src.keep()) };
@@ -251,10 +255,14 @@ impl Endpoint {
     fn get_raw<T: Plain>(&self, src: RemotePtr<T>) -> Op<'_, T> {
         match &self.inner {
             Inner::Shm(lane, marks) => {
-                let result = lane.get_value(src);
-                marks.read(src.node(), result.is_ok());
                 let depth = self.count(Verb::Get, src.node(), size_of::<T>());
-                Op::ended(self, depth, src.cast(), size_of::<T>(), result)
+                match lane.get_value(src) {
+                    Ok(value) => {
+                        marks.read(src.node(), true);
+                        Op::ended(self, depth, src.cast(), size_of::<T>(), Ok(value))
+                    }
+                    failed => Op::ended(self, depth, src.cast(), size_of::<T>(), failed),
+                }
             }
             Inner::Dyn(state) => {
                 if size_of::<T>() == 8
@@ -419,9 +427,14 @@ impl Endpoint {
     pub fn cas(&self, dst: RemotePtr<u64>, expected: u64, new: u64) -> Op<'_, u64> {
         match &self.inner {
             Inner::Shm(lane, marks) => {
-                let result = lane.cas(dst, expected, new);
-                marks.read(dst.node(), result.is_ok());
-                Op::ended(self, self.count(Verb::Cas, dst.node(), 8), dst.cast(), 8, result)
+                let depth = self.count(Verb::Cas, dst.node(), 8);
+                match lane.cas(dst, expected, new) {
+                    Ok(found) => {
+                        marks.read(dst.node(), true);
+                        Op::ended(self, depth, dst.cast(), 8, Ok(found))
+                    }
+                    failed => Op::ended(self, depth, dst.cast(), 8, failed),
+                }
             }
             Inner::Dyn(state) => match state.cas_word(dst.cast(), expected, new) {
                 Some(ticket) => Op::of_word(self, self.count(Verb::Cas, dst.node(), 8), ticket),
@@ -449,9 +462,14 @@ impl Endpoint {
     pub fn faa(&self, dst: RemotePtr<u64>, addend: u64) -> Op<'_, u64> {
         match &self.inner {
             Inner::Shm(lane, marks) => {
-                let result = lane.faa(dst, addend);
-                marks.read(dst.node(), result.is_ok());
-                Op::ended(self, self.count(Verb::Faa, dst.node(), 8), dst.cast(), 8, result)
+                let depth = self.count(Verb::Faa, dst.node(), 8);
+                match lane.faa(dst, addend) {
+                    Ok(found) => {
+                        marks.read(dst.node(), true);
+                        Op::ended(self, depth, dst.cast(), 8, Ok(found))
+                    }
+                    failed => Op::ended(self, depth, dst.cast(), 8, failed),
+                }
             }
             Inner::Dyn(state) => match state.faa_word(dst.cast(), addend) {
                 Some(ticket) => Op::of_word(self, self.count(Verb::Faa, dst.node(), 8), ticket),

@@ -29,13 +29,14 @@ impl Endpoint {
     ///
     /// # Errors
     /// (when waited for) A dead or departed node.
+    #[inline]
     pub fn remote_fence(&self, node: NodeId) -> Op<'_, ()> {
         let remote = RemotePtr::new(node, GroupKey::SIGNAL, 0);
         match &self.inner {
             // Stores stay in order, loads stay in order, and every get begins with a store-load fence: nothing to do.
             Inner::Shm(lane, _) => {
-                let result = lane.reachable(node);
-                Op::ended(self, self.count(Verb::RemoteFence, node, 0), remote, 0, result)
+                let depth = self.count(Verb::RemoteFence, node, 0);
+                Op::ended(self, depth, remote, 0, lane.reachable(node))
             }
             Inner::Dyn(state) => self.post(state, Verb::RemoteFence, remote, 0, [0; 2], Local::nothing(), None),
         }

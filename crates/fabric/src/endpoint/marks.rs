@@ -194,10 +194,14 @@ impl ShmMarks {
         self.unflushed.get() > 0
     }
 
-    /// The put to the node that was just made, before which none was unflushed, is none that a fence has to wait for.
+    /// A put to the node that no fence has to wait for. One that waits for earlier puts waits for it, too.
+    #[inline(always)]
     pub(super) fn put_untracked(&self, node: NodeId) {
-        self.read(node, true);
-        self.nodes.get(node.index()).inspect(|mark| mark.unfenced.set(true));
+        if let Some(mark) = self.nodes.get(node.index())
+            && !mark.unflushed.get()
+        {
+            mark.unfenced.set(true);
+        }
     }
 
     /// As [`Marks::take_unfenced`].
@@ -317,6 +321,9 @@ mod tests {
         marks.read(nowhere, true);
         assert!(!marks.has_unflushed(node) && marks.take_unfenced().is_empty());
         marks.put(node);
+        marks.put_untracked(node);
+        assert!(marks.has_unflushed(node) && marks.take_unfenced().is_empty(), "a fence waits for both");
+        marks.read(node, true);
         marks.put_untracked(node);
         marks.put_untracked(nowhere);
         assert!(!marks.has_unflushed(node));

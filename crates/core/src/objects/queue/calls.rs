@@ -1,163 +1,398 @@
 //! What the calls do: fill a position, take one, and wait for a slot to change; the numbers are those of `queue.rs`.
 
+use core::future::Future;
 use core::time::Duration;
 
-use farfield_fabric::{self as fabric, Endpoint, Instant, NodeId};
+use farfield_fabric::{self as fabric, Attempt, Endpoint, Instant, NodeId, Op, RemotePtr};
 
 use super::state::{Position, State};
-use super::steps::{Begun, Filling, Taking, decide};
+use super::steps::{Begun, Fetch, Fetched, Filling, Spare, Taking, decide};
 use super::{DEQUEUE, ENQUEUE, Hint, Queue, QueueOptions, TRY_DEQUEUE, TRY_ENQUEUE};
 use crate::error::{Error, ErrorContext, ErrorKind, Result};
-use crate::node::{LongWait, current};
+use crate::node::{Either, LongWait, Timed};
 use crate::objects::codec::Value;
 use crate::objects::wait_limit::WaitLimit;
 
 /// How often a waiting call checks whether the queue is being reopened.
 const REOPENED_CHECK_EVERY: Duration = Duration::from_millis(20);
 
+/// How far the attempt of an enqueue has come.
+enum FillBegun<'a> {
+    Nothing,
+    /// It reads the hint, and the slot of this position.
+    Looking(u64, Looking<'a>),
+    /// It has read them.
+    Looked(u64, u64, State),
+    /// It fills the slot. Its state is that which it expects there.
+    Filling(u64, u64, State, Filling<'a>),
+    /// Another was faster: the slot has this state.
+    Overtaken(u64, u64, State, Spare<'a>),
+}
+
+/// The same of a dequeue.
+enum TakeBegun<'a, V: Value> {
+    Nothing,
+    Looking(u64, Looking<'a>),
+    Looked(u64, u64, State),
+    Taking(u64, u64, State, Taking<'a, V>),
+}
+
+/// The gets of a hint and of a slot's word.
+pub(super) struct Looking<'a>(fabric::Begun<u64, Op<'a, u64>>, fabric::Begun<u64, Op<'a, u64>>);
+
+impl Looking<'_> {
+    async fn end(self) -> fabric::Result<(u64, State)> {
+        let hint = match self.0 {
+            Ok(hint) => hint,
+            Err(hint) => hint.await?,
+        };
+        let state = match self.1 {
+            Ok(state) => state,
+            Err(state) => state.await?,
+        };
+        Ok((hint, State(state)))
+    }
+}
+
 impl<V: Value> Queue<V> {
     /// Fills the first position that is not filled. Returns whether there was room, if the call does not wait for it.
-    pub(super) async fn fill(&self, endpoint: &Endpoint, values: &[V], mut limit: WaitLimit) -> Result<bool> {
-        let call = if limit == WaitLimit::Now { TRY_ENQUEUE } else { ENQUEUE };
-        current!(self.object, endpoint, call, self.fill(endpoint, values, limit));
-        self.check(values)?;
-        if values.is_empty() {
-            return Ok(true);
-        }
+    ///
+    /// The first attempt needs no future. It succeeds if the fabric completes operations at once, no other call is faster, and
+    /// this node knows where the queue ends.
+    #[inline(always)]
+    pub(super) fn fill<'a>(
+        &'a self,
+        endpoint: &'a Endpoint,
+        values: &'a [V],
+        limit: WaitLimit,
+    ) -> impl Future<Output = Result<bool>> + use<'a, V> {
+        Attempt::new(move || {
+            if !self.object.is_plain() {
+                return Ok(Err(Either::Measured(self.fill_measured(endpoint, values, limit)?)));
+            }
+            self.check(values)?;
+            if values.is_empty() {
+                return Ok(Ok(true));
+            }
+            let begun = match self.fill_at_once(endpoint, values)? {
+                None => return Ok(Ok(true)),
+                Some(begun) => begun,
+            };
+            Ok(Err(Either::Plain(endpoint.boxed(self.fill_on(endpoint, values, limit, begun)))))
+        })
+    }
+
+    /// Nothing, if the values are enqueued.
+    #[inline(always)]
+    fn fill_at_once<'a>(&'a self, endpoint: &'a Endpoint, values: &[V]) -> Result<Option<FillBegun<'a>>> {
         let path = self.object.path();
-        let mut spare = None;
-        let mut position = self.tail.seen.load();
+        let position = self.tail.seen.load();
+        let (slot, lap) = self.slot_and_lap(position);
+        let (hint, state) = match self.looks(endpoint, &self.tail, slot) {
+            Looking(Ok(hint), Ok(state)) => (hint, State(state)),
+            looking => return Ok(Some(FillBegun::Looking(position, looking))),
+        };
+        if hint > position || state.of_lap(lap) != Position::Vacant {
+            return Ok(Some(FillBegun::Looked(position, hint, state)));
+        }
+        let (node, home) = (self.object.node(), self.options.home);
+        let Some(mut spare) = self.spares.claim_at_once(node, endpoint, home) else {
+            return Ok(Some(FillBegun::Looked(position, hint, state)));
+        };
+        match self.publish(endpoint, values, slot, state, &mut spare).of(path)?.into_value().map(State) {
+            Ok(found) => {
+                spare.settle(state, found);
+                if found != state {
+                    return Ok(Some(FillBegun::Overtaken(position, hint, found, spare)));
+                }
+            }
+            Err(op) => {
+                return Ok(Some(FillBegun::Filling(position, hint, state, Filling::new(endpoint, op, state, spare))));
+            }
+        }
+        self.tail.raise(endpoint, hint, position + 1);
+        Ok(None)
+    }
+
+    /// A call that is measured goes the way of one that has to wait, from its beginning on.
+    #[cold]
+    fn fill_measured<'a>(
+        &'a self,
+        endpoint: &'a Endpoint,
+        values: &'a [V],
+        limit: WaitLimit,
+    ) -> Result<Timed<'a, impl Future<Output = Result<bool>> + use<'a, V>>> {
+        let call = if limit == WaitLimit::Now { TRY_ENQUEUE } else { ENQUEUE };
+        let timing = self.object.meter().start(endpoint, call);
+        self.object.check_current().inspect_err(|error| timing.fail(endpoint, error))?;
+        Ok(timing.rest(endpoint, self.fill_on(endpoint, values, limit, FillBegun::Nothing)))
+    }
+
+    /// The rest of [`Queue::fill`] after its attempt.
+    async fn fill_on<'a>(
+        &'a self,
+        endpoint: &'a Endpoint,
+        values: &'a [V],
+        mut limit: WaitLimit,
+        begun: FillBegun<'a>,
+    ) -> Result<bool> {
+        let path = self.object.path();
+        let (mut spare, mut filling) = (None, None);
+        let (mut position, mut hint, mut state);
+        match begun {
+            FillBegun::Nothing => {
+                self.check(values)?;
+                if values.is_empty() {
+                    return Ok(true);
+                }
+                position = self.tail.seen.load();
+                (hint, state) = self.look(endpoint, &self.tail, position).await.of(path)?;
+            }
+            FillBegun::Looking(at, looking) => {
+                position = at;
+                (hint, state) = looking.end().await.of(path)?;
+            }
+            FillBegun::Looked(at, read, found) => (position, hint, state) = (at, read, found),
+            FillBegun::Filling(at, read, from, op) => {
+                (position, hint, state, filling) = (at, read, from, Some(op));
+            }
+            FillBegun::Overtaken(at, read, found, claimed) => {
+                (position, hint, state, spare) = (at, read, found, Some(claimed));
+            }
+        }
         loop {
-            let (hint, mut state) = self.look(endpoint, &self.tail, position).await.of(path)?;
             if hint > position {
                 position = hint;
+                (hint, state) = self.look(endpoint, &self.tail, position).await.of(path)?;
                 continue;
             }
-            loop {
-                match state.of_lap(self.lap(position)) {
-                    Position::Filled | Position::Taken => {
-                        position = self.after_filled(position, state);
-                        break;
-                    }
-                    Position::Closed => return Err(ErrorKind::Closed).of(path),
-                    Position::Early => {
-                        // A call that waits for room keeps no spare cell from others.
-                        spare = None;
-                        let Some(deadline) = limit.begin(endpoint) else { return Ok(false) };
-                        let changed = self.changed(endpoint, position, state, deadline, "room in the queue");
-                        state = endpoint.boxed(changed).await?;
-                    }
-                    Position::Vacant => {
-                        let claimed = match &mut spare {
-                            Some(spare) => spare,
-                            none => {
-                                let (node, home) = (self.object.node(), self.options.home);
-                                none.insert(match self.spares.claim_at_once(node, endpoint, home) {
-                                    Some(spare) => spare,
-                                    None => {
-                                        // Even a call that must not wait for room: the others end soon.
-                                        let deadline = limit.begin(endpoint).unwrap_or_else(|| endpoint.deadline());
-                                        let claim = self.spares.claim(node, endpoint, home, deadline);
-                                        endpoint.boxed(claim).await.of(path)?
-                                    }
-                                })
-                            }
-                        };
-                        // (1) The put of the values is posted before the operation that publishes them. Once is
-                        // enough: the cell belongs to this call until it is published.
-                        let cell = claimed.cell;
-                        if !claimed.is_written {
-                            self.write(endpoint, cell, values).of(path)?;
-                            (claimed.is_written, claimed.may_land) = (true, true);
+            match state.of_lap(self.lap(position)) {
+                Position::Filled | Position::Taken => {
+                    position = self.after_filled(position, state);
+                    (hint, state) = self.look(endpoint, &self.tail, position).await.of(path)?;
+                }
+                Position::Closed => return Err(ErrorKind::Closed).of(path),
+                Position::Early => {
+                    // A call that waits for room keeps no spare cell from others.
+                    spare = None;
+                    let Some(deadline) = limit.begin(endpoint) else { return Ok(false) };
+                    let changed = self.changed(endpoint, position, state, deadline, "room in the queue");
+                    state = endpoint.boxed(changed).await?;
+                }
+                Position::Vacant => {
+                    let op = match filling.take() {
+                        Some(op) => op,
+                        None => {
+                            let mut claimed = match spare.take() {
+                                Some(claimed) => claimed,
+                                None => self.claim(endpoint, &mut limit).await.of(path)?,
+                            };
+                            let slot = self.slot(position);
+                            let op = self.publish(endpoint, values, slot, state, &mut claimed).of(path)?;
+                            Filling::new(endpoint, op, state, claimed)
                         }
-                        let filled = state.filled(cell, values.len());
-                        let op = endpoint.cas(self.slot(position), state.0, filled.0);
-                        let found = match op.into_value().map(State) {
-                            Ok(found) => {
-                                claimed.settle(state, found);
-                                Ok(found)
-                            }
-                            Err(op) => Filling { endpoint, op: Some(op), from: state, spare: claimed }.await,
-                        };
-                        let found = match found {
-                            Err(error) if error.is_refused() => {
-                                if let Some(spare) = spare.take() {
-                                    spare.give_back().await;
-                                }
-                                return Err(error).of(path);
-                            }
-                            found => found.of(path)?,
-                        };
-                        if found == state {
-                            self.tail.raise(endpoint, hint, position + 1);
-                            return Ok(true);
+                    };
+                    let (found, claimed) = op.await;
+                    let found = match found {
+                        Err(error) if error.is_refused() => {
+                            claimed.give_back().await;
+                            return Err(error).of(path);
                         }
-                        state = found;
+                        found => found.of(path)?,
+                    };
+                    if found == state {
+                        self.tail.raise(endpoint, hint, position + 1);
+                        return Ok(true);
                     }
+                    (state, spare) = (found, Some(claimed));
                 }
             }
         }
     }
 
-    /// Takes the first value that is not taken; `None` only if it is not waited for.
-    pub(super) async fn take(&self, endpoint: &Endpoint, mut limit: WaitLimit) -> Result<Option<V>> {
-        let call = if limit == WaitLimit::Now { TRY_DEQUEUE } else { DEQUEUE };
-        current!(self.object, endpoint, call, self.take(endpoint, limit));
+    /// Claims a spare cell. Even a call that must not wait for room waits for one: the others end soon.
+    async fn claim<'a>(&'a self, endpoint: &'a Endpoint, limit: &mut WaitLimit) -> Result<Spare<'a>> {
+        let (node, home) = (self.object.node(), self.options.home);
+        if let Some(spare) = self.spares.claim_at_once(node, endpoint, home) {
+            return Ok(spare);
+        }
+        let deadline = limit.begin(endpoint).unwrap_or_else(|| endpoint.deadline());
+        endpoint.boxed(self.spares.claim(node, endpoint, home, deadline)).await
+    }
+
+    /// Puts the values into a spare cell, and begins the compare-and-swap that publishes it in a slot.
+    #[inline(always)]
+    fn publish<'a>(
+        &self,
+        endpoint: &'a Endpoint,
+        values: &[V],
+        slot: RemotePtr<u64>,
+        state: State,
+        spare: &mut Spare<'_>,
+    ) -> fabric::Result<Op<'a, u64>> {
+        // (1) The put of the values is posted before the operation that publishes them. Once is enough: the cell belongs to
+        // this call until it is published.
+        let cell = spare.cell;
+        if !spare.is_written {
+            self.write(endpoint, cell, values)?;
+            (spare.is_written, spare.may_land) = (true, true);
+        }
+        let filled = state.filled(cell, values.len());
+        let op = endpoint.cas(slot, state.0, filled.0);
+        Ok(op)
+    }
+
+    /// Takes the first value that is not taken; `None` only if it is not waited for. The first attempt needs no future: see
+    /// [`Queue::fill`].
+    #[inline(always)]
+    pub(super) fn take<'a>(
+        &'a self,
+        endpoint: &'a Endpoint,
+        limit: WaitLimit,
+    ) -> impl Future<Output = Result<Option<V>>> + use<'a, V> {
+        Attempt::new(move || {
+            if !self.object.is_plain() {
+                return Ok(Err(Either::Measured(self.take_measured(endpoint, limit)?)));
+            }
+            let begun = match self.take_at_once(endpoint)? {
+                Ok(value) => return Ok(Ok(Some(value))),
+                Err(begun) => begun,
+            };
+            Ok(Err(Either::Plain(endpoint.boxed(self.take_on(endpoint, limit, begun)))))
+        })
+    }
+
+    /// The value, if there is one and no other call is faster.
+    #[inline(always)]
+    fn take_at_once<'a>(&'a self, endpoint: &'a Endpoint) -> Result<fabric::Begun<V, TakeBegun<'a, V>>> {
         let path = self.object.path();
-        let mut position = self.head.seen.load();
+        let position = self.head.seen.load();
+        let (slot, lap) = self.slot_and_lap(position);
+        let (hint, state) = match self.looks(endpoint, &self.head, slot) {
+            Looking(Ok(hint), Ok(state)) => (hint, State(state)),
+            looking => return Ok(Err(TakeBegun::Looking(position, looking))),
+        };
+        if hint > position || state.of_lap(lap) != Position::Filled {
+            return Ok(Err(TakeBegun::Looked(position, hint, state)));
+        }
+        let taken = state.taken();
+        let (found, value) = match self.begin_to_take(endpoint, slot, state, taken).of(path)? {
+            Ok((found, value)) => decide(state, State(found), || Ok(value)).of(path)?,
+            Err(taking) => return Ok(Err(TakeBegun::Taking(position, hint, state, taking))),
+        };
+        let Some(value) = value else { return Ok(Err(TakeBegun::Looked(position, hint, found))) };
+        if taken.count() == 0 {
+            self.head.raise(endpoint, hint, position + 1);
+        }
+        Ok(Ok(value))
+    }
+
+    #[cold]
+    fn take_measured<'a>(
+        &'a self,
+        endpoint: &'a Endpoint,
+        limit: WaitLimit,
+    ) -> Result<Timed<'a, impl Future<Output = Result<Option<V>>> + use<'a, V>>> {
+        let call = if limit == WaitLimit::Now { TRY_DEQUEUE } else { DEQUEUE };
+        let timing = self.object.meter().start(endpoint, call);
+        self.object.check_current().inspect_err(|error| timing.fail(endpoint, error))?;
+        Ok(timing.rest(endpoint, self.take_on(endpoint, limit, TakeBegun::Nothing)))
+    }
+
+    /// The rest of [`Queue::take`] after its attempt.
+    async fn take_on<'a>(
+        &'a self,
+        endpoint: &'a Endpoint,
+        mut limit: WaitLimit,
+        begun: TakeBegun<'a, V>,
+    ) -> Result<Option<V>> {
+        let path = self.object.path();
+        let mut taking = None;
+        let (mut position, mut hint, mut state);
+        match begun {
+            TakeBegun::Nothing => {
+                position = self.head.seen.load();
+                (hint, state) = self.look(endpoint, &self.head, position).await.of(path)?;
+            }
+            TakeBegun::Looking(at, looking) => {
+                position = at;
+                (hint, state) = looking.end().await.of(path)?;
+            }
+            TakeBegun::Looked(at, read, found) => (position, hint, state) = (at, read, found),
+            TakeBegun::Taking(at, read, from, ops) => {
+                (position, hint, state, taking) = (at, read, from, Some(ops));
+            }
+        }
         loop {
-            let (hint, mut state) = self.look(endpoint, &self.head, position).await.of(path)?;
             if hint > position {
                 position = hint;
+                (hint, state) = self.look(endpoint, &self.head, position).await.of(path)?;
                 continue;
             }
-            loop {
-                match state.of_lap(self.lap(position)) {
-                    Position::Taken => {
-                        position = self.after_taken(position, state);
-                        break;
+            match state.of_lap(self.lap(position)) {
+                Position::Taken => {
+                    position = self.after_taken(position, state);
+                    (hint, state) = self.look(endpoint, &self.head, position).await.of(path)?;
+                }
+                // All before it is taken, so its slot is never early.
+                Position::Vacant | Position::Early => {
+                    let Some(deadline) = limit.begin(endpoint) else { return Ok(None) };
+                    let changed = self.changed(endpoint, position, state, deadline, "a value in the queue");
+                    state = endpoint.boxed(changed).await?;
+                }
+                seen @ (Position::Filled | Position::Closed) => {
+                    if seen == Position::Closed
+                        && let Some(next) = self.at_mark(position, state)?
+                    {
+                        position = next;
+                        (hint, state) = self.look(endpoint, &self.head, position).await.of(path)?;
+                        continue;
                     }
-                    // All before it is taken, so its slot is never early.
-                    Position::Vacant | Position::Early => {
-                        let Some(deadline) = limit.begin(endpoint) else { return Ok(None) };
-                        let changed = self.changed(endpoint, position, state, deadline, "a value in the queue");
-                        state = endpoint.boxed(changed).await?;
+                    let taken = state.taken();
+                    let begun = match taking.take() {
+                        Some(ops) => Err(ops),
+                        None => self.begin_to_take(endpoint, self.slot(position), state, taken).of(path)?,
+                    };
+                    let (found, value) = match begun {
+                        Ok((found, value)) => decide(state, State(found), || Ok(value)),
+                        Err(taking) => taking.await,
                     }
-                    seen @ (Position::Filled | Position::Closed) => {
-                        if seen == Position::Closed
-                            && let Some(next) = self.at_mark(position, state)?
-                        {
-                            position = next;
-                            break;
-                        }
-                        let taken = state.taken();
-                        let into = endpoint.buf(self.value_words()).of(path)?;
-                        // The compare-and-swap that frees the cell is posted only after an accepted get and an
-                        // accepted fence.
-                        let value = endpoint.get_into(self.value(state), into).accepted().of(path)?;
-                        // (2) The value is read before its cell is free.
-                        endpoint.remote_fence(self.options.home).detach().of(path)?;
-                        let op = endpoint.cas(self.slot(position), state.0, taken.0);
-                        let (found, value) = match (op.into_value(), value.into_value()) {
-                            (Ok(found), Ok(value)) => decide(state, State(found), || Ok(value)),
-                            (op, value) => {
-                                let (op, value) = (Begun::of(op), Begun::of(value));
-                                Taking { queue: self, endpoint, from: state, op, value }.await
-                            }
-                        }
-                        .of(path)?;
-                        let Some(value) = value else {
-                            state = found;
-                            continue;
-                        };
-                        if taken.count() == 0 {
-                            self.head.raise(endpoint, hint, position + 1);
-                        }
-                        return Ok(Some(value));
+                    .of(path)?;
+                    let Some(value) = value else {
+                        state = found;
+                        continue;
+                    };
+                    if taken.count() == 0 {
+                        self.head.raise(endpoint, hint, position + 1);
                     }
+                    return Ok(Some(value));
                 }
             }
         }
+    }
+
+    /// Begins the get of a slot's next value and the compare-and-swap that takes it: what both have found, or both, if they
+    /// are not complete.
+    #[inline(always)]
+    fn begin_to_take<'a>(
+        &'a self,
+        endpoint: &'a Endpoint,
+        slot: RemotePtr<u64>,
+        state: State,
+        taken: State,
+    ) -> fabric::Result<fabric::Begun<(u64, Fetched<'a>), Taking<'a, V>>> {
+        // The compare-and-swap that frees the cell is posted only after an accepted get and an accepted fence.
+        let value = Fetch::begin(endpoint, self.value(state), self.value_words())?;
+        // (2) The value is read before its cell is free.
+        endpoint.remote_fence(self.options.home).detach()?;
+        let op = endpoint.cas(slot, state.0, taken.0);
+        Ok(match (op.into_value(), value.into_value()) {
+            (Ok(found), Ok(value)) => Ok((found, value)),
+            (op, value) => {
+                let (op, value) = (Begun::of(op), Begun::of(value));
+                Err(Taking { queue: self, endpoint, from: state, op, value })
+            }
+        })
     }
 
     /// What a dequeue does at the slot where the queue was closed: it takes a value there (`None`), goes on to the next
@@ -175,16 +410,13 @@ impl<V: Value> Queue<V> {
 
     /// Reads the hint and the slot of a position. The slot had this state during the call.
     pub(super) async fn look(&self, endpoint: &Endpoint, hint: &Hint, position: u64) -> fabric::Result<(u64, State)> {
-        let (hint, state) = (endpoint.get(hint.word), endpoint.get(self.slot(position)));
-        let hint = match hint.into_value() {
-            Ok(hint) => hint,
-            Err(hint) => hint.await?,
-        };
-        let state = match state.into_value() {
-            Ok(state) => state,
-            Err(state) => state.await?,
-        };
-        Ok((hint, State(state)))
+        self.looks(endpoint, hint, self.slot(position)).end().await
+    }
+
+    #[inline(always)]
+    fn looks<'a>(&self, endpoint: &'a Endpoint, hint: &Hint, slot: RemotePtr<u64>) -> Looking<'a> {
+        let (hint, state) = (endpoint.get(hint.word), endpoint.get(slot));
+        Looking(hint.into_value(), state.into_value())
     }
 
     /// Waits until a position's slot has left a state.
@@ -224,6 +456,7 @@ impl<V: Value> Queue<V> {
     }
 
     /// Puts values into a spare cell.
+    #[inline(always)]
     fn write(&self, endpoint: &Endpoint, cell: u64, values: &[V]) -> fabric::Result<()> {
         let words = self.value_words();
         if let ([value], 1) = (values, words) {
@@ -231,6 +464,12 @@ impl<V: Value> Queue<V> {
             value.encode(&mut word);
             return endpoint.put_value(self.cell(cell), word[0]).detach();
         }
+        self.write_all(endpoint, cell, values)
+    }
+
+    #[inline(never)]
+    fn write_all(&self, endpoint: &Endpoint, cell: u64, values: &[V]) -> fabric::Result<()> {
+        let words = self.value_words();
         let last = values.last().map_or(0, |last| V::words(last.bytes()));
         let mut buf = endpoint.buf((values.len() - 1) * words + last)?;
         buf.fill(0);
@@ -242,6 +481,7 @@ impl<V: Value> Queue<V> {
     }
 
     /// Checks whether values may be enqueued together.
+    #[inline(always)]
     fn check(&self, values: &[V]) -> Result<()> {
         let QueueOptions { batch_max, value_bytes_max: max_bytes, .. } = self.options;
         let path = self.object.path();
@@ -249,7 +489,10 @@ impl<V: Value> Queue<V> {
             let (what, asked) = ("values of a batch (`batch_max`)", values.len());
             return Err(ErrorKind::TooMany { what, asked, max: batch_max }).of(path);
         }
-        match values.iter().map(V::bytes).find(|bytes| !V::FIXED && *bytes > max_bytes) {
+        if V::FIXED {
+            return Ok(());
+        }
+        match values.iter().map(V::bytes).find(|bytes| *bytes > max_bytes) {
             Some(bytes) => Err(ErrorKind::TooLarge { bytes, max_bytes }).of(path),
             None => Ok(()),
         }

@@ -49,6 +49,13 @@ impl<V: Value> Queue<V> {
         self.slots.at((position % self.options.capacity as u64) as usize)
     }
 
+    /// [`Queue::slot`] and [`Queue::lap`] by one division.
+    #[inline(always)]
+    pub(super) fn slot_and_lap(&self, position: u64) -> (RemotePtr<u64>, u32) {
+        let capacity = self.options.capacity as u64;
+        (self.slots.at((position % capacity) as usize), (position / capacity) as u32)
+    }
+
     pub(super) fn lap(&self, position: u64) -> u32 {
         (position / self.options.capacity as u64) as u32
     }

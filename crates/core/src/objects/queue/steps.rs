@@ -1,10 +1,11 @@
 //! The steps of an operation that must complete though its future is dropped: filling a cell, and taking one.
 
 use core::future::{Future, poll_fn};
+use core::ops::Deref;
 use core::pin::Pin;
 use core::task::{Context, Poll, ready};
 
-use farfield_fabric::{self as fabric, Buf, BufOp, Endpoint, Instant, NodeId, Op, Word};
+use farfield_fabric::{self as fabric, Buf, BufOp, Endpoint, Instant, NodeId, Op, RemotePtr, Word};
 
 use super::Queue;
 use super::state::State;
@@ -95,16 +96,23 @@ impl Drop for Spare<'_> {
 
 /// The compare-and-swap that fills a slot. Dropped before its end it waits for the end, a round trip away at most: only
 /// then is it known which cell is spare.
-pub(super) struct Filling<'a, 'b> {
-    pub(super) endpoint: &'a Endpoint,
-    pub(super) op: Option<Op<'a, u64>>,
-    pub(super) from: State,
-    pub(super) spare: &'b mut Spare<'a>,
+pub(super) struct Filling<'a> {
+    endpoint: &'a Endpoint,
+    op: Option<Op<'a, u64>>,
+    from: State,
+    spare: Option<Spare<'a>>,
 }
 
-impl Future for Filling<'_, '_> {
-    /// The state that it found.
-    type Output = fabric::Result<State>;
+impl<'a> Filling<'a> {
+    #[inline]
+    pub(super) fn new(endpoint: &'a Endpoint, op: Op<'a, u64>, from: State, spare: Spare<'a>) -> Self {
+        Filling { endpoint, op: Some(op), from, spare: Some(spare) }
+    }
+}
+
+impl<'a> Future for Filling<'a> {
+    /// The state that it found, and the cell that is spare then.
+    type Output = (fabric::Result<State>, Spare<'a>);
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         // Out of its place while it is polled: if the thread is unwound there, nothing is left to be waited for.
@@ -114,19 +122,76 @@ impl Future for Filling<'_, '_> {
             return Poll::Pending;
         };
         let (found, from) = (found.map(State), self.from);
+        let mut spare = self.spare.take().expect("it is there until the end");
         if let Ok(found) = found {
-            self.spare.settle(from, found);
+            spare.settle(from, found);
         }
-        Poll::Ready(found)
+        Poll::Ready((found, spare))
     }
 }
 
-impl Drop for Filling<'_, '_> {
+impl Drop for Filling<'_> {
     fn drop(&mut self) {
         if let Some(op) = self.op.take()
             && let Ok(found) = self.endpoint.block_on(op)
+            && let Some(spare) = &mut self.spare
         {
-            self.spare.settle(self.from, State(found));
+            spare.settle(self.from, State(found));
+        }
+    }
+}
+
+/// The get of a value. That of a word needs no buffer.
+pub(super) enum Fetch<'a> {
+    Word(Op<'a, u64>),
+    Buf(BufOp<'a, u64>),
+}
+
+/// A value's words.
+pub(super) enum Fetched<'a> {
+    Word(u64),
+    Buf(Buf<'a, u64>),
+}
+
+impl<'a> Fetch<'a> {
+    /// Begins to get a value of so many words; fails if that is refused.
+    #[inline(always)]
+    pub(super) fn begin(endpoint: &'a Endpoint, from: RemotePtr<u64>, words: usize) -> fabric::Result<Self> {
+        if words == 1 {
+            return endpoint.get(from).accepted().map(Fetch::Word);
+        }
+        let into = endpoint.buf(words)?;
+        endpoint.get_into(from, into).accepted().map(Fetch::Buf)
+    }
+
+    #[inline(always)]
+    pub(super) fn into_value(self) -> fabric::Begun<Fetched<'a>, Self> {
+        match self {
+            Fetch::Word(op) => op.into_value().map(Fetched::Word).map_err(Fetch::Word),
+            Fetch::Buf(op) => op.into_value().map(Fetched::Buf).map_err(Fetch::Buf),
+        }
+    }
+}
+
+impl<'a> Future for Fetch<'a> {
+    type Output = fabric::Result<Fetched<'a>>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        match &mut *self {
+            Fetch::Word(op) => Pin::new(op).poll(cx).map_ok(Fetched::Word),
+            Fetch::Buf(op) => Pin::new(op).poll(cx).map_ok(Fetched::Buf),
+        }
+    }
+}
+
+impl Deref for Fetched<'_> {
+    type Target = [u64];
+
+    #[inline(always)]
+    fn deref(&self) -> &[u64] {
+        match self {
+            Fetched::Word(word) => core::slice::from_ref(word),
+            Fetched::Buf(words) => words,
         }
     }
 }
@@ -138,7 +203,7 @@ pub(super) struct Taking<'a, V: Value> {
     pub(super) endpoint: &'a Endpoint,
     pub(super) from: State,
     pub(super) op: Begun<Op<'a, u64>, u64>,
-    pub(super) value: Begun<BufOp<'a, u64>, Buf<'a, u64>>,
+    pub(super) value: Begun<Fetch<'a>, Fetched<'a>>,
 }
 
 /// An operation, and how it ended.
@@ -192,7 +257,7 @@ impl<V: Value> Taking<'_, V> {
 pub(super) fn decide<'a, V: Value>(
     from: State,
     found: State,
-    value: impl FnOnce() -> fabric::Result<Buf<'a, u64>>,
+    value: impl FnOnce() -> fabric::Result<Fetched<'a>>,
 ) -> Result<(State, Option<V>)> {
     // (3) Another was faster, and the cell may have been rewritten since.
     if found != from {

@@ -204,7 +204,7 @@ impl RingReceiver {
     }
 
     /// Returns the space before a position to the writer.
-    #[inline]
+    #[inline(always)]
     fn tell_writer(&self, endpoint: &Endpoint, position: u64) -> Result<()> {
         match (&self.tail, &self.shared.tails) {
             (Tail::Local(offset), Some(tails)) => {

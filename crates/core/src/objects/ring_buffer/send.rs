@@ -213,7 +213,7 @@ impl RingSender {
     }
 
     /// Puts the last `bytes` bytes of the sent messages, which begin at `at` in the ring, and then the head.
-    #[inline]
+    #[inline(always)]
     fn put(&self, endpoint: &Endpoint, copy: &RemoteCopy, at: usize, bytes: usize) -> fabric::Result<()> {
         let Shared { ring, options, .. } = &*self.shared;
         let first = bytes.min(options.capacity_bytes - at);
