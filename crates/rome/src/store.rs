@@ -1,5 +1,6 @@
 //! The store: an ordered map over the memories of several nodes.
 
+mod ask;
 mod instant;
 mod moving;
 mod options;
@@ -20,7 +21,7 @@ use farfield_rpc::{Client, Effect, RpcOptions, Server, effect_of};
 
 use self::moving::Pendings;
 pub use self::options::RomeKvOptions;
-use self::place::Place;
+use self::place::{Lost, Place};
 pub use self::scan::RomeKvScan;
 pub use self::thread::RomeKvThread;
 pub use self::updates::RomeKvUpdate;
@@ -81,8 +82,8 @@ struct Parts<K: TreeKey, V: Field> {
     places: Vec<LocalMutex<Place<K, V>>>,
     /// By partition: 1 while a thread changes that.
     changing: Vec<Word>,
-    /// By partition: until then no other node is asked for the place of one whose owner is dead (nanoseconds).
-    lost: Vec<Word>,
+    /// By partition: what all members have said of one whose owner is dead.
+    lost: Vec<LocalMutex<Option<Lost>>>,
     /// By partition: a copy of it that this node has, if the old owner has not answered.
     pending: Pendings<K, V>,
     /// How many partitions this node has begun to take.
@@ -156,13 +157,12 @@ impl<K: TreeKey + fmt::Debug, V: Field> RomeKv<K, V> {
             };
             server = Some(Server::open_on_service(node, &updates_of(path, me), calls, handle)?);
         }
-        let words = || (0..owners.len()).map(|_| Word::new(0)).collect();
         let parts = Parts {
             object,
             gates,
             places,
-            changing: words(),
-            lost: words(),
+            changing: owners.iter().map(|_| Word::new(0)).collect(),
+            lost: owners.iter().map(|_| LocalMutex::default()).collect(),
             pending,
             clients: LocalMutex::default(),
             takes: Word::new(0),

@@ -122,12 +122,25 @@ impl<K: TreeKey, V: Field> Parts<K, V> {
 }
 
 /// A thread that changes where this node knows a partition to be. Others wait until it is dropped.
-pub(super) struct Changing<'a>(&'a Word);
+pub(super) struct Changing<'a> {
+    word: &'a Word,
+    ep: &'a Endpoint,
+}
 
 impl Drop for Changing<'_> {
     fn drop(&mut self) {
-        self.0.store(0);
+        self.word.store(0);
+        self.ep.wake_local();
     }
+}
+
+/// What all members have said of a partition: none knew a later place than this one, and its owner was dead.
+#[derive(Clone, Copy)]
+pub(super) struct Lost {
+    epoch: u64,
+    owner: NodeId,
+    /// Until then they are not asked again.
+    until: Instant,
 }
 
 impl<K: TreeKey, V: Field> RomeKv<K, V> {
@@ -176,7 +189,7 @@ impl<K: TreeKey, V: Field> RomeKv<K, V> {
         let path = updates_of(self.path(), owner);
         // By one thread at a time. It is not locked meanwhile: other threads wait for the word.
         let ep = self.parts.object.node().endpoint()?;
-        let opening = ep.block_on(self.alone(&ep, &self.parts.opening))?;
+        let opening = ep.block_on(self.alone(&ep, &self.parts.opening, ep.deadline()))?;
         let known = self.parts.clients.lock().get(&owner).map(Arc::clone);
         let client = match known {
             Some(client) => client,
@@ -202,16 +215,20 @@ impl<K: TreeKey, V: Field> RomeKv<K, V> {
     }
 
     /// Waits until no other thread of this node changes where the partition is.
-    pub(super) async fn changing(&self, ep: &Endpoint, partition: usize) -> Result<Changing<'_>> {
-        self.alone(ep, &self.parts.changing[partition]).await
+    pub(super) async fn changing<'a>(
+        &'a self,
+        ep: &'a Endpoint,
+        partition: usize,
+        deadline: Instant,
+    ) -> Result<Changing<'a>> {
+        self.alone(ep, &self.parts.changing[partition], deadline).await
     }
 
-    async fn alone<'a>(&self, ep: &Endpoint, word: &'a Word) -> Result<Changing<'a>> {
-        let deadline = ep.deadline();
+    async fn alone<'a>(&self, ep: &'a Endpoint, word: &'a Word, deadline: Instant) -> Result<Changing<'a>> {
         while word.compare_exchange(0, 1).is_err() {
             ep.wait_until(deadline, || (word.load() == 0).then_some(())).await.map_err(Error::from).of(self.path())?;
         }
-        Ok(Changing(word))
+        Ok(Changing { word, ep })
     }
 
     /// The latest place of a partition that any member knows of. None if it is no later one than this thread's.
@@ -231,10 +248,21 @@ impl<K: TreeKey, V: Field> RomeKv<K, V> {
         Some(place_of(latest)).filter(|place| place.0 > epoch)
     }
 
-    /// Whether all members were asked for the place of a partition with a dead owner just now, and this node has heard of none since: nodes that
-    /// call it again and again do not ask each time.
-    fn is_lost(&self, ep: &Endpoint, partition: usize, epoch: u64) -> bool {
-        ep.now().ns < self.parts.lost[partition].load() && place_of(self.parts.place_word(partition).load()).0 <= epoch
+    /// The error of a partition of which all members have said a moment ago that its last owner is dead, and this node has heard of no later place since: nodes
+    /// that call it again and again do not ask each time.
+    fn still_lost(&self, ep: &Endpoint, partition: usize, epoch: u64) -> Option<Error> {
+        let Lost { epoch: last, owner, until } = (*self.parts.lost[partition].lock())?;
+        let said = place_of(self.parts.place_word(partition).load()).0;
+        if ep.now() >= until || last < epoch || last < said {
+            return None;
+        }
+        ep.check_alive(owner).err().map(|gone| self.lost(partition, owner, gone.into()))
+    }
+
+    /// No member knows of a later place than this one, and its owner is dead.
+    fn is_lost(&self, ep: &Endpoint, partition: usize, (epoch, owner): (u64, NodeId)) {
+        let until = ep.now() + self.parts.options.tree.lease;
+        *self.parts.lost[partition].lock() = Some(Lost { epoch, owner, until });
     }
 
     /// Opens a partition at its new place, unless another thread of this node has. The new owner may be dead. It may also have given the
@@ -244,22 +272,24 @@ impl<K: TreeKey, V: Field> RomeKv<K, V> {
         ep: &Endpoint,
         partition: usize,
         (epoch, owner): (u64, NodeId),
-        patience: Duration,
+        start: Instant,
     ) -> Result<()> {
-        let changing = self.changing(ep, partition).await?;
+        let deadline = start + ep.timeout();
+        let _changing = self.changing(ep, partition, deadline).await?;
         if self.epoch(partition) < epoch {
             // Before this node reads there: others find the place here if the old owner dies, and so does the new one if that has not answered it
             // (`store/moving.rs`).
             raise(self.parts.place_word(partition), word_of(epoch, owner));
             self.discard(partition, epoch);
+            // Longer each time, and no longer than the call has left.
+            let now = ep.now();
+            let patience = PATIENCE.max((now - start) / 2).min(deadline.since(now));
             match self.open_tree(partition, (epoch, owner), Some(patience)) {
                 Ok(tree) => self.know(partition, Place { epoch, tree }),
                 Err(error) if error.is_timeout() => {}
                 Err(error) => return Err(or_gone(ep, owner, error)),
             }
         }
-        drop(changing);
-        ep.wake_local();
         Ok(())
     }
 }
@@ -278,22 +308,25 @@ impl<K: TreeKey, V: Field> RomeKvThread<K, V> {
         }
         // Another thread of this node may have found it.
         if store.epoch(partition) <= epoch {
-            if error.is_gone() && store.is_lost(ep, partition, epoch) {
-                return Err(store.lost(partition, owner, error));
+            if let Some(lost) = store.still_lost(ep, partition, epoch) {
+                return Err(lost);
             }
             match store.look_up(ep, partition, epoch).await {
                 Some((epoch, place)) if place == store.parts.object.node().id() => {
-                    let settled = store.settle(ep, partition, epoch).await;
+                    let settled = store.settle(ep, partition, epoch, start + ep.timeout()).await;
                     settled.map_err(|error| store.lost(partition, owner, error))?;
                 }
                 Some((epoch, owner)) => {
-                    // Longer each time.
-                    let patience = PATIENCE.max((ep.now() - start) / 2);
-                    let adopted = store.adopt(ep, partition, (epoch, owner), patience).await;
-                    adopted.map_err(|error| store.lost(partition, owner, error))?;
+                    let adopted = store.adopt(ep, partition, (epoch, owner), start).await;
+                    adopted.map_err(|error| {
+                        if error.is_gone() {
+                            store.is_lost(ep, partition, (epoch, owner));
+                        }
+                        store.lost(partition, owner, error)
+                    })?;
                 }
                 None if error.is_gone() => {
-                    store.parts.lost[partition].store((ep.now() + store.parts.options.tree.lease).ns);
+                    store.is_lost(ep, partition, (epoch, owner));
                     return Err(store.lost(partition, owner, error));
                 }
                 None => {}
@@ -313,5 +346,41 @@ impl<K: TreeKey, V: Field> RomeKvThread<K, V> {
         let pause = (waited / 8).clamp(PAUSE[0], PAUSE[1]);
         let _ = ep.wait_until(now + pause, || None::<()>).await;
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use farfield_core::{Node, local_session, on_each};
+
+    use super::*;
+    use crate::RomeKvOptions;
+
+    /// Each wait was as long as if the call had begun with it.
+    #[test]
+    fn what_a_call_waits_for_a_partition_that_was_moved_ends_with_the_call() {
+        let nodes = local_session(3).expect("a session");
+        let open = |node: &Node| RomeKv::<u64, u64>::open(node, "store", RomeKvOptions::new([500]));
+        let stores = on_each(&nodes, open).expect("all open it");
+        let eps: Vec<Endpoint> = nodes.iter().map(|node| node.endpoint().expect("one")).collect();
+        let mut taker = stores[2].thread().expect("a seat");
+        eps[2].block_on(taker.take_partition(&eps[2], 0)).expect("the owner lives");
+        let (ep, mut thread) = (&eps[1], stores[1].thread().expect("a seat"));
+        ep.set_timeout(Duration::from_secs(8));
+        // The call has taken most of its time by now.
+        let start = Instant { ns: ep.now().ns - 7_900_000_000.min(ep.now().ns) };
+        let follow = |thread: &mut RomeKvThread<u64, u64>| {
+            let begun = ep.now();
+            (ep.block_on(thread.follow(ep, 0, start, Error::custom(Moved))), ep.now() - begun)
+        };
+        let other = stores[1].parts.changing[0].compare_exchange(0, 1);
+        assert!(other.is_ok(), "another thread changes where it is");
+        let (followed, took) = follow(&mut thread);
+        assert!(followed.is_err_and(|error| error.is_timeout()) && took < Duration::from_secs(4), "{took:?}");
+        stores[1].parts.changing[0].store(0);
+        // A place at which no tree is opened.
+        raise(stores[0].parts.place_word(0), word_of(9, NodeId(2)));
+        let (followed, took) = follow(&mut thread);
+        assert!(followed.is_err_and(|error| error.is_timeout()) && took < Duration::from_secs(3), "{took:?}");
     }
 }

@@ -287,6 +287,11 @@ fn a_partition_is_lost_with_the_node_that_has_taken_it() {
         }
         ep.block_on(thread.put(ep, 107, 1)).expect("its owner lives");
     }
+    // The others have said so, and are not asked each time.
+    let (thread, ep) = (&mut threads[0], &eps[0]);
+    let before = ep.counts();
+    assert!(ep.block_on(thread.get(ep, &7)).is_err_and(|error| error.custom_ref::<RangeUnavailable>().is_some()));
+    assert_eq!((ep.counts() - before).gets, 0);
 }
 
 /// Its node has not heard that another one has taken it meanwhile.
