@@ -5,8 +5,8 @@ use core::time::Duration;
 use std::sync::Arc;
 
 use farfield_core::toolkit::ErrorContext;
-use farfield_core::{Endpoint, Error, ErrorKind, Result};
-use farfield_fabric::{Instant, NodeId, RemotePtr, Word};
+use farfield_core::{Endpoint, Error, ErrorKind, MemberStatus, Result};
+use farfield_fabric::{ErrorKind as FabricError, Instant, NodeId, RemotePtr, Word};
 use farfield_rpc::{Client, Effect, effect_of};
 
 use super::{Calls, Parts, RomeKv, RomeKvThread, updates_of};
@@ -23,13 +23,13 @@ const PAUSE: [Duration; 2] = [Duration::from_micros(20), Duration::from_millis(1
 
 const NODE_BITS: u32 = 16;
 
-/// The word that says where a partition is: not 0.
+/// The word that says where a partition is. It is 0 before its node knows.
 pub(super) fn word_of(epoch: u64, owner: NodeId) -> u64 {
-    epoch << NODE_BITS | u64::from(owner.0)
+    (epoch + 1) << NODE_BITS | u64::from(owner.0)
 }
 
 pub(super) fn place_of(word: u64) -> (u64, NodeId) {
-    (word >> NODE_BITS, NodeId(word as u16))
+    ((word >> NODE_BITS).saturating_sub(1), NodeId(word as u16))
 }
 
 /// Makes a node's word about a place say this, unless it says a later one.
@@ -45,7 +45,15 @@ pub(super) fn raise(place: &Word, word: u64) {
 /// Where a partition is: its tree, and the number of its moves.
 pub(super) struct Place<K, V> {
     pub(super) epoch: u64,
-    pub(super) tree: RomeTree<K, V>,
+    pub(super) owner: NodeId,
+    /// None if its owner had gone when this node came.
+    pub(super) tree: Option<RomeTree<K, V>>,
+}
+
+impl<K, V> Place<K, V> {
+    pub(super) fn new(epoch: u64, owner: NodeId, tree: RomeTree<K, V>) -> Place<K, V> {
+        Place { epoch, owner, tree: Some(tree) }
+    }
 }
 
 /// The gate of a partition.
@@ -76,9 +84,10 @@ impl<K: TreeKey, V: Field> At<K, V> {
     /// # Errors
     /// It is another one than those that were needed before, and dead.
     pub(super) fn client(&mut self, store: &RomeKv<K, V>) -> Result<&Arc<Calls<K, V>>> {
-        let client = match self.client.take() {
-            Some(client) => client,
-            None => store.client_of(self.owner)?,
+        let client = match (self.client.take(), &self.access) {
+            (Some(client), _) => client,
+            (None, Access::Gone(error)) => return Err(error.clone()),
+            (None, _) => store.client_of(self.owner)?,
         };
         Ok(self.client.insert(client))
     }
@@ -104,6 +113,11 @@ impl<K: TreeKey, V: Field> DerefMut for At<K, V> {
     }
 }
 
+/// The path of the tree of a partition. The first one is that of the options.
+pub(super) fn tree_of(path: &str, partition: usize, (epoch, owner): (u64, NodeId)) -> String {
+    if epoch == 0 { format!("{path}/{partition}") } else { format!("{path}/{partition}/{epoch}-{}", owner.0) }
+}
+
 /// This error of opening what an owner has; or that the owner is dead or has left, if it is.
 fn or_gone(ep: &Endpoint, owner: NodeId, error: Error) -> Error {
     ep.check_alive(owner).err().map_or(error, Error::from)
@@ -115,7 +129,7 @@ fn leads_on(error: &Error) -> bool {
 }
 
 impl<K: TreeKey, V: Field> Parts<K, V> {
-    /// This node's word about a partition: the last place of which it knows, 0 for the first one.
+    /// This node's word about a partition: the last place of which it knows.
     pub(super) fn place_word(&self, partition: usize) -> &Word {
         self.gates.word(partition * GATE_BYTES + PLACE)
     }
@@ -144,13 +158,26 @@ pub(super) struct Lost {
 }
 
 impl<K: TreeKey, V: Field> RomeKv<K, V> {
+    /// The error of an owner that had gone before this node came.
+    fn gone(&self, owner: NodeId) -> Error {
+        let kind = match self.parts.object.node().status_of(owner) {
+            MemberStatus::Departed => FabricError::PeerLeft { node: owner },
+            _ => FabricError::PeerDead { node: owner, incarnation: 0 },
+        };
+        Error::from(farfield_fabric::Error::from(kind)).of(self.path())
+    }
+
     /// A thread's part in a partition.
     pub(super) fn at(&self, partition: usize) -> Result<At<K, V>> {
-        let (epoch, tree) = {
+        let (epoch, owner, tree) = {
             let place = self.parts.places[partition].lock();
-            (place.epoch, place.tree.clone())
+            (place.epoch, place.owner, place.tree.clone())
         };
-        let (owner, me) = (tree.owner(), self.parts.object.node().id());
+        let me = self.parts.object.node().id();
+        let Some(tree) = tree else {
+            let access = Access::Gone(self.gone(owner));
+            return Ok(At { access, epoch, owner, gate: GateAt::Nowhere, client: None });
+        };
         if owner == me {
             let gate = tree.gate().expect("a store has set it");
             return Ok(At {
@@ -210,7 +237,7 @@ impl<K: TreeKey, V: Field> RomeKv<K, V> {
         (epoch, owner): (u64, NodeId),
         patience: Option<Duration>,
     ) -> Result<RomeTree<K, V>> {
-        let (node, path) = (self.parts.object.node(), format!("{}/{partition}/{epoch}-{}", self.path(), owner.0));
+        let (node, path) = (self.parts.object.node(), tree_of(self.path(), partition, (epoch, owner)));
         RomeTree::open_within(&node.for_service(), &path, owner, self.parts.options.tree, patience)
     }
 
@@ -233,10 +260,12 @@ impl<K: TreeKey, V: Field> RomeKv<K, V> {
 
     /// The latest place of a partition that any member knows of. None if it is no later one than this thread's.
     async fn look_up(&self, ep: &Endpoint, partition: usize, epoch: u64) -> Option<(u64, NodeId)> {
-        // Not only of the old owner: the one that it names may have closed the tree, since the partition is elsewhere again.
+        // Not only of the old owner: the one that it names may have closed the tree, since the partition is elsewhere again. Nodes that have come since are known
+        // to the object, too.
         let words = self
             .parts
             .object
+            .node()
             .others()
             .filter_map(|node| Some(self.gate_of(node, partition).ok()?.byte_add(PLACE as u64)));
         let gets: Vec<_> = words.map(|word| ep.get(word)).collect();
@@ -256,7 +285,10 @@ impl<K: TreeKey, V: Field> RomeKv<K, V> {
         if ep.now() >= until || last < epoch || last < said {
             return None;
         }
-        ep.check_alive(owner).err().map(|gone| self.lost(partition, owner, gone.into()))
+        if !self.parts.object.node().has_gone(owner) {
+            return None;
+        }
+        Some(self.lost(partition, owner, ep.check_alive(owner).err().map_or_else(|| self.gone(owner), Error::from)))
     }
 
     /// No member knows of a later place than this one, and its owner is dead.
@@ -285,7 +317,7 @@ impl<K: TreeKey, V: Field> RomeKv<K, V> {
             let now = ep.now();
             let patience = PATIENCE.max((now - start) / 2).min(deadline.since(now));
             match self.open_tree(partition, (epoch, owner), Some(patience)) {
-                Ok(tree) => self.know(partition, Place { epoch, tree }),
+                Ok(tree) => self.know(partition, Place::new(epoch, owner, tree)),
                 Err(error) if error.is_timeout() => {}
                 Err(error) => return Err(or_gone(ep, owner, error)),
             }

@@ -377,7 +377,7 @@ impl<K: TreeKey, V: Field> RomeKvThread<K, V> {
             let epoch = at.epoch;
             let result = match at.access() {
                 Access::Here(tree) => update.run(tree, ep),
-                Access::There(_) => match at.client(&self.store) {
+                Access::There(_) | Access::Gone(_) => match at.client(&self.store) {
                     Ok(client) => {
                         let request = Request { partition, epoch, ask: Ask::Update(update) };
                         ask(&self.store, ep, start, client, request).await.map(Reply::before)
@@ -515,6 +515,6 @@ fn run_here<K: TreeKey, V: Field>(
 ) -> Result<Option<V>> {
     match &mut *trees[store.partition_of(update.key())] {
         Access::Here(tree) => update.run(tree, ep),
-        Access::There(_) => unreachable!("it is this node's"),
+        Access::There(_) | Access::Gone(_) => unreachable!("it is this node's"),
     }
 }
