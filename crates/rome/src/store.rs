@@ -128,7 +128,7 @@ impl<K: TreeKey + fmt::Debug, V: Field> RomeKv<K, V> {
     /// A node that is missing, dead or departed, or that opens it differently; no memory; invalid options.
     pub fn open(node: &Node, path: &str, options: RomeKvOptions<K>) -> Result<RomeKv<K, V>> {
         options.check().of(path)?;
-        let members = Participants::new(&node.members_for(path));
+        let members = members_of(node, path);
         let me = node.id();
         let owners: Vec<NodeId> =
             (0..options.partitions()).map(|partition| members.at(partition % members.count())).collect();
@@ -199,6 +199,14 @@ impl<K: TreeKey + fmt::Debug, V: Field> RomeKv<K, V> {
         }
         Ok(store)
     }
+}
+
+/// The members: of each place the last node. That the one before it has gone may be known later.
+fn members_of(node: &Node, path: &str) -> Participants {
+    let mut members = node.members_for(path);
+    let all = members.clone();
+    members.retain(|one| !all.iter().any(|other| other > one && node.rank_of(*other) == node.rank_of(*one)));
+    Participants::new(&members)
 }
 
 /// The path of the calls of an owner.

@@ -198,6 +198,12 @@ impl<K: TreeKey, V: Field> RomeKv<K, V> {
         place_of(self.parts.place_word(partition).load())
     }
 
+    /// An endpoint of its node.
+    #[cfg(all(feature = "scenarios", not(test)))]
+    pub(crate) fn endpoint(&self) -> Result<Endpoint> {
+        self.parts.object.node().endpoint()
+    }
+
     /// How often a partition was moved, as this node knows.
     pub(super) fn epoch(&self, partition: usize) -> u64 {
         self.parts.places[partition].lock().epoch
