@@ -64,13 +64,16 @@ pub(super) async fn ask<K: TreeKey, V: Field>(
         Ask::Thaw(_) => Instant::NEVER,
         _ => deadline,
     };
+    let mut before = None;
     loop {
         let now = ep.now();
         if now > start && now >= closes {
             let _ = ep.wait_until(deadline, || None::<()>).await;
-            let what = format!("partition {}, which is being moved", request.partition);
-            let late = ErrorKind::Timeout { what, waited: ep.now() - start, missing: vec![client.server()] };
-            return Err(Error::from(late)).of(store.path());
+            let late = || {
+                let what = format!("partition {}, which is being moved", request.partition);
+                ErrorKind::Timeout { what, waited: ep.now() - start, missing: vec![client.server()] }.into()
+            };
+            return Err(before.unwrap_or_else(late)).of(store.path());
         }
         let reply = client.call_deadline(ep, &request, deadline).await;
         let reply = reply?;
@@ -93,6 +96,7 @@ pub(super) async fn ask<K: TreeKey, V: Field>(
             return Err(error).of(store.path());
         }
         // It did not happen: asking again is another call.
+        before = Some(error);
         let _ = ep.wait_until(now + pause, || None::<()>).await;
         pause = (2 * pause).min(PAUSE[1]);
     }
