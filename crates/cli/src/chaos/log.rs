@@ -216,7 +216,8 @@ pub(super) enum Answer {
 /// ```
 /// # use farfield_cli::Failure;
 /// # let text = "node 2 is dead".into();
-/// # let dead = Failure { variant: "PeerDead".into(), nodes: vec![2], object: None, text, has_no_effect: false, partition: None };
+/// # let (variant, nodes, object, partition) = ("PeerDead".into(), vec![2], None, None);
+/// # let dead = Failure { variant, nodes, object, text, has_no_effect: false, partition };
 /// // `dead` is the failure of a call that needed a node which was killed.
 /// assert!(dead.is_death() && !dead.is_timeout());
 /// assert_eq!(dead.nodes, [2]);

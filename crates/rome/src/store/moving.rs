@@ -22,9 +22,11 @@
 //! *A read of the new place* begins when the reader has seen "moved", and so after the whole snapshot was there (it is loaded before the call of step 4).
 //!
 //! *The new place is found* by a reader that sees "moved", or whose update is refused, or whose owner is dead: it gets the words `place` of all members, of
-//! which the old owner's and the new one's say it, and those of nodes that have found it. The highest epoch counts. No word says so before the move is done.
+//! which the old owner's and the new one's say it, and those of nodes that have found it. The highest epoch counts. No word says so before the move is done. A node that comes to
+//! the store later is a member like the others (`store/returned.rs`).
 //!
-//! *Deaths.* The taker's before step 4: the freeze ends when its time is over ([`freeze_time`]), and the partition is where it was, with all changes.
+//! *Deaths.* The taker's before step 4: the freeze ends when its time is over ([`freeze_time`]), and the partition is where it was, with all changes. (A taker that lives and gives
+//! up says so, and they go on at once.)
 //! After it: the partition is lost, as with any owner. The old owner's before step 4: the partition is lost, and the taker discards its snapshot, since
 //! changes may have been made after a freeze that was over. After it: nothing is lost.
 //!

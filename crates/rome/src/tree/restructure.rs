@@ -6,6 +6,8 @@
 //! *Merges.* A leaf is merged with a neighbour when it comes to have a quarter of its pairs, and again when it has none, if both fit three
 //! quarters of a node; a node without pairs fits any. So of two neighbours one has more than a quarter, but for those whose parents differ.
 //!
+//! *Links come first.* A node that its parent does not know yet is no neighbour of any. A merge that comes to one is left to later changes, which find it linked.
+//!
 //! *No change waits for these.* The change of a leaf that has led to them is visible before they begin. Each step is another change of the tree, for which
 //! `stable` has to be raised. So none begins without free memory, while `stable` is frozen, or at a closed gate: it is left to later changes. A change
 //! waits only if a freeze or a closed gate comes within a step. A thread that does not wait at gates, the service thread, passes a gate that is
