@@ -138,7 +138,8 @@ impl<K: TreeKey + fmt::Debug, V: Field> RomeKv<K, V> {
             RomeTree::open_within(&node.for_service(), &tree_of(path, number, place), place.1, options.tree, patience)
         };
         let (mut places, mut served) = (Vec::new(), Vec::new());
-        if has_returned(node, &object, &heard)? {
+        let has_returned = has_returned(node, &object, &heard)?;
+        if has_returned {
             places = returned(&object, &gates, options.partitions(), open)?;
         } else {
             for (number, owner) in owners.iter().copied().enumerate() {
@@ -195,7 +196,11 @@ impl<K: TreeKey + fmt::Debug, V: Field> RomeKv<K, V> {
         };
         let store = RomeKv { parts: Arc::new(parts) };
         for owner in living.into_iter().filter(|owner| *owner != me) {
-            store.client_of(owner)?;
+            match store.client_of(owner) {
+                // The others go on without it, and so does this node. It is opened when it is needed, if the owner is there then.
+                Err(error) if has_returned && (error.is_gone() || error.is_timeout()) => {}
+                opened => drop(opened?),
+            }
         }
         Ok(store)
     }

@@ -341,6 +341,8 @@ impl<K: TreeKey, V: Field> RomeKvThread<K, V> {
     pub(super) async fn follow(&mut self, ep: &Endpoint, partition: usize, start: Instant, error: Error) -> Result<()> {
         let store = self.store.clone();
         let At { owner, epoch, .. } = self.trees[partition];
+        // The last one that any member knows of.
+        let mut last = owner;
         if !leads_on(&error) {
             return Err(store.lost(partition, owner, error));
         }
@@ -355,6 +357,7 @@ impl<K: TreeKey, V: Field> RomeKvThread<K, V> {
                     settled.map_err(|error| store.lost(partition, owner, error))?;
                 }
                 Some((epoch, owner)) => {
+                    last = owner;
                     let adopted = store.adopt(ep, partition, (epoch, owner), start).await;
                     adopted.map_err(|error| {
                         if error.is_gone() {
@@ -378,11 +381,11 @@ impl<K: TreeKey, V: Field> RomeKvThread<K, V> {
         let (now, waited) = (ep.now(), ep.now() - start);
         if waited >= ep.timeout() {
             let what = format!("partition {partition}, which is being moved");
-            let late = ErrorKind::Timeout { what, waited, missing: vec![owner] };
-            return Err(store.lost(partition, owner, late.into()));
+            let late = ErrorKind::Timeout { what, waited, missing: vec![last] };
+            return Err(store.lost(partition, last, late.into()));
         }
         let pause = (waited / 8).clamp(PAUSE[0], PAUSE[1]);
-        let _ = ep.wait_until(now + pause, || None::<()>).await;
+        let _ = ep.wait_until((now + pause).min(start + ep.timeout()), || None::<()>).await;
         Ok(())
     }
 }

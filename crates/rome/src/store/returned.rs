@@ -7,6 +7,8 @@
 //! *A partition whose owner has gone* is lost for it as for the others, until one of them finds a later place. No node fills it again on its own: for the callers
 //! an empty partition would say that their keys were never there.
 
+use core::time::Duration;
+
 use farfield_core::toolkit::{ErrorContext, Object};
 use farfield_core::{Endpoint, Error, ErrorKind, Node, Result};
 use farfield_fabric::{NodeId, Region, Word};
@@ -15,8 +17,6 @@ use super::place::{Place, place_of, raise};
 use crate::field::{Field, TreeKey};
 use crate::gate::{GATE_BYTES, PLACE};
 use crate::tree::RomeTree;
-
-use core::time::Duration;
 
 /// The pauses before a node asks again where the partitions are.
 const PAUSE: [Duration; 2] = [Duration::from_micros(20), Duration::from_millis(10)];
@@ -82,6 +82,7 @@ pub(super) fn returned<K: TreeKey, V: Field>(
     let (node, ep) = (object.node(), object.node().endpoint()?);
     let (start, mut pause) = (ep.now(), PAUSE[0]);
     let mut places: Vec<Option<Place<K, V>>> = (0..partitions).map(|_| None).collect();
+    let mut last: Vec<Option<NodeId>> = vec![None; partitions];
     loop {
         let words = ep.block_on(words(object, &ep, partitions));
         for (partition, (known, word)) in places.iter_mut().zip(words).enumerate() {
@@ -96,7 +97,10 @@ pub(super) fn returned<K: TreeKey, V: Field>(
                 *known = Some(Place { epoch, owner, tree: None });
                 continue;
             }
-            let patience = PATIENCE.max((ep.now() - start) / 2).min(node.timeout());
+            // Longer each time, and no longer than is left.
+            let now = ep.now();
+            let patience = PATIENCE.max((now - start) / 2).min((start + node.timeout()).since(now));
+            last[partition] = Some(owner);
             match open(partition, (epoch, owner), Some(patience)) {
                 Ok(tree) => *known = Some(Place::new(epoch, owner, tree)),
                 // It may be elsewhere by now, or its owner may have died.
@@ -109,9 +113,12 @@ pub(super) fn returned<K: TreeKey, V: Field>(
         }
         let waited = ep.now() - start;
         if waited >= node.timeout() {
-            let missing = places.iter().position(Option::is_none).unwrap_or_default();
-            let what = format!("partition {missing}, which is being moved");
-            return Err(Error::from(ErrorKind::Timeout { what, waited, missing: Vec::new() }).of(object.path()));
+            let partition = places.iter().position(Option::is_none).unwrap_or_default();
+            let (what, missing) = match last[partition] {
+                Some(owner) => (format!("the owner of partition {partition}"), vec![owner]),
+                None => (format!("a member that knows where partition {partition} is"), object.others().collect()),
+            };
+            return Err(Error::from(ErrorKind::Timeout { what, waited, missing }).of(object.path()));
         }
         let _ = ep.block_on(ep.wait_until(ep.now() + pause, || None::<()>));
         pause = (2 * pause).min(PAUSE[1]);

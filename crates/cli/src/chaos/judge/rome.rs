@@ -41,7 +41,9 @@ pub(super) fn may_need_others(story: &Story, call: &Call, at_ns: u64) -> bool {
         let known_ns = story.calls.iter().filter(is_of_it).filter(knew).map(|other| other.begin_ns).max().unwrap_or(0);
         let is_take = |other: &&Call| matches!(other.op, Op::RomeTake { .. }) && other.begin_ns <= at_ns;
         let mut takes = story.calls.iter().filter(is_of_it).filter(is_take);
-        takes.any(|take| take.end.as_ref().is_none_or(|(end_ns, _)| *end_ns >= known_ns))
+        // One that may have had an effect may have it later.
+        let is_unknown = |take: &Call| take.failure().is_some_and(|(_, failure)| !failure.has_no_effect);
+        takes.any(|take| is_unknown(take) || take.end.as_ref().is_none_or(|(end_ns, _)| *end_ns >= known_ns))
     })
 }
 
