@@ -25,10 +25,92 @@ fn the_other_partitions_outlive_an_owner() {
     session.end([0, 2]);
 }
 
+/// Another process at the place of node 1 opens the store, which the others go on with, and takes a partition.
+#[test]
+fn a_node_that_is_started_again_comes_back() {
+    let mut session = Session::start("returned", PLACES);
+    session.all_begun();
+    session.kill(NodeId(1));
+    session.begin(1);
+    session.end(0..PLACES);
+}
+
 /// Not a test: the role of a child process.
 #[test]
 fn node_process() {
-    session::play(Duration::from_secs(20), |_, node, endpoint| store(node, endpoint));
+    session::play(Duration::from_secs(20), |role, node, endpoint| match role {
+        "returned" => returned(node, endpoint),
+        _ => store(node, endpoint),
+    });
+}
+
+fn options() -> RomeKvOptions<u64> {
+    let mut options = RomeKvOptions::new([KEYS, 2 * KEYS]);
+    (options.tree.pairs, options.tree.records) = (8, 4);
+    options
+}
+
+/// The key with which the node that has come back says that it has taken the last partition; and one for the answer of each other node.
+const TAKEN: u64 = 2 * KEYS + 1;
+const SEEN: u64 = 2 * KEYS + 100;
+
+fn returned(node: &Node, endpoint: &Endpoint) -> Result<()> {
+    let me = u64::from(node.id().0);
+    let store = RomeKv::<u64, u64>::open(node, "store", options())?;
+    let mut thread = store.thread()?;
+    if me < u64::from(PLACES) {
+        // What each node brings, in its own partition.
+        endpoint.block_on(thread.load(endpoint, (0..100).map(|key| (me * KEYS + 500 + key, key))))?;
+        begun();
+        if me == 1 {
+            // It is killed.
+            loop {
+                std::thread::park();
+            }
+        }
+        let mut rounds = 0;
+        while endpoint.block_on(thread.get(endpoint, &TAKEN))?.is_none() {
+            rounds += 1;
+            endpoint.block_on(thread.put(endpoint, me, rounds))?;
+        }
+        assert_eq!(store.owner_of(2), NodeId(1 + PLACES), "the node that has come back");
+        // A call of that node, from here on.
+        endpoint.block_on(thread.put(endpoint, SEEN + me, rounds))?;
+    } else {
+        assert_eq!((store.owner_of(0), store.owner_of(1), store.owner_of(2)), (NodeId(0), NodeId(1), NodeId(2)));
+        let error = endpoint.block_on(thread.get(endpoint, &KEYS)).expect_err("it died with its owner");
+        assert!(!lost(&error), "a read changes nothing");
+        let error = endpoint.block_on(thread.put(endpoint, KEYS, 1)).expect_err("it died with its owner");
+        assert!(!lost(&error), "it was sent to no node");
+        endpoint.block_on(async {
+            assert_eq!(thread.range(endpoint, 500..KEYS, 1000).await?.len(), 100);
+            assert_eq!(thread.put(endpoint, 600, 7).await?, None, "a call of node 0");
+            thread.take_partition(endpoint, 2).await?;
+            assert_eq!(thread.range(endpoint, 2 * KEYS.., 1000).await?.len(), 100);
+            thread.put(endpoint, TAKEN, 1).await
+        })?;
+        begun();
+    }
+    // All stay until both others have found the new place.
+    let deadline = endpoint.now() + STEP_MAX;
+    for other in [0, 2] {
+        while endpoint.block_on(thread.get(endpoint, &(SEEN + other)))?.is_none() {
+            assert!(endpoint.now() < deadline, "node {other} has not found the new place");
+        }
+    }
+    // And the owner stays until they have read that.
+    if let Err(error) = endpoint.block_on(thread.put(endpoint, SEEN + 10 + me, 1)) {
+        // It has ended before its reply was there.
+        assert!(error.is_gone(), "{error}");
+    }
+    if me >= u64::from(PLACES) {
+        for other in [0, 2] {
+            while endpoint.block_on(thread.get(endpoint, &(SEEN + 10 + other)))?.is_none() {
+                assert!(endpoint.now() < deadline, "node {other} has not ended");
+            }
+        }
+    }
+    Ok(())
 }
 
 /// An error of a call; whether the update may have happened.
@@ -40,9 +122,7 @@ fn lost(error: &Error) -> bool {
 }
 
 fn store(node: &Node, endpoint: &Endpoint) -> Result<()> {
-    let mut options = RomeKvOptions::new([KEYS, 2 * KEYS]);
-    (options.tree.pairs, options.tree.records) = (8, 4);
-    let store = RomeKv::<u64, u64>::open(node, "store", options)?;
+    let store = RomeKv::<u64, u64>::open(node, "store", options())?;
     let mut thread = store.thread()?;
     begun();
     if node.id() == NodeId(1) {

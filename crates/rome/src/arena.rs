@@ -23,6 +23,7 @@ use crate::errors::MemoryFull;
 use crate::gate::Gate;
 use crate::layout::{Active, LAST_VERSION, LOCK, SIDE_WORDS, Shape};
 use crate::seats::{Announced, Seats};
+use crate::tree::Memory;
 
 /// How long a thread without memory waits at first before it looks again.
 const PAUSE_MIN: Duration = Duration::from_micros(50);
@@ -48,6 +49,8 @@ struct Pool {
     /// The first block and slot that were never used.
     blocks_begun: usize,
     slots_begun: usize,
+    /// How often a thread had to wait for a reader.
+    waits: u64,
 }
 
 /// What a collection remembers of the announcement of a seat: since when it is the same.
@@ -99,6 +102,7 @@ impl Arena {
             // The first state of the first slot (`open`).
             blocks_begun: 1,
             slots_begun: 1,
+            waits: 0,
         };
         let watched = vec![WatchedNode::default(); shape.ranks + 1];
         Arena {
@@ -230,7 +234,7 @@ impl Arena {
         // It has nothing while it waits, and takes all at once. So no two threads wait for what the other one has.
         self.give_back(stash);
         let (start, deadline) = (ep.now(), ep.deadline());
-        let mut pause = PAUSE_MIN;
+        let (mut pause, mut has_waited) = (PAUSE_MIN, false);
         loop {
             self.collect(ep)?;
             if self.take(stash, blocks, slots) {
@@ -243,6 +247,10 @@ impl Arena {
             if now >= deadline {
                 let waiting = self.pool.lock().replaced.len();
                 return Err(Error::custom(MemoryFull { blocks: self.shape.blocks, waiting }));
+            }
+            if !has_waited {
+                self.pool.lock().waits += 1;
+                has_waited = true;
             }
             // Until a reader has gone on; of another node that wakes no thread here.
             let until = (now + pause).min(deadline);
@@ -298,10 +306,11 @@ impl Arena {
         Ok(())
     }
 
-    /// Blocks that are free, and those that were replaced and are not.
-    pub(crate) fn free_and_waiting(&self) -> (usize, usize) {
-        let pool = self.pool.lock();
-        (pool.blocks.len() + self.shape.blocks - pool.blocks_begun, pool.replaced.len())
+    /// How the memory is used.
+    pub(crate) fn memory(&self) -> Memory {
+        let (pool, blocks) = (self.pool.lock(), self.shape.blocks);
+        let free = pool.blocks.len() + blocks - pool.blocks_begun;
+        Memory { blocks, free, waiting: pool.replaced.len(), waits: pool.waits }
     }
 }
 

@@ -75,6 +75,8 @@
 //!
 //! *Readers come and go* at any time, also a node that is restarted: opening an object puts where the seats are into the owner's memory.
 //!
+//! *A node that is restarted* comes back to a [`RomeKv`], without a partition; those of the node before it are lost.
+//!
 //! # Limits
 //!
 //! Clocks of the nodes run at rates that differ by less than a factor of two. Keys and values have a fixed number of words ([`Field`]).

@@ -3,6 +3,7 @@
 mod histories;
 mod moving;
 mod objects;
+mod returned;
 mod reuse;
 mod store;
 mod trees;
@@ -27,8 +28,15 @@ use crate::{Partition, RomeTree, TreeOptions, TreeReader};
 /// ```
 pub fn all() -> Vec<Scenario> {
     with_slow(
-        [objects::scenarios(), trees::scenarios(), reuse::scenarios(), store::scenarios(), moving::scenarios()]
-            .concat(),
+        [
+            objects::scenarios(),
+            trees::scenarios(),
+            reuse::scenarios(),
+            store::scenarios(),
+            moving::scenarios(),
+            returned::scenarios(),
+        ]
+        .concat(),
     )
 }
 

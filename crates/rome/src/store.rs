@@ -1,16 +1,18 @@
 //! The store: an ordered map over the memories of several nodes.
 
+mod ask;
 mod instant;
 mod moving;
 mod options;
 mod place;
+mod returned;
 mod scan;
 mod thread;
 mod updates;
 
 use core::fmt;
 use core::ops::{Bound, RangeBounds};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use farfield_core::toolkit::{ErrorContext, Object, ObjectBuilder, Participants, Regions};
@@ -20,14 +22,15 @@ use farfield_rpc::{Client, Effect, RpcOptions, Server, effect_of};
 
 use self::moving::Pendings;
 pub use self::options::RomeKvOptions;
-use self::place::Place;
+use self::place::{Lost, Place, raise, tree_of, word_of};
+use self::returned::{Heard, has_returned, returned};
 pub use self::scan::RomeKvScan;
 pub use self::thread::RomeKvThread;
 pub use self::updates::RomeKvUpdate;
 use self::updates::{Incoming, Reply, Request, Served, Serving, Shared};
 use crate::errors::{MemoryFull, RangeUnavailable, SnapshotExpired};
 use crate::field::{Field, TreeKey};
-use crate::gate::{GATE_BYTES, Gate};
+use crate::gate::{GATE_BYTES, Gate, PLACE};
 use crate::tree::RomeTree;
 
 type Calls<K, V> = Client<Request<K, V>, Reply<V>>;
@@ -81,8 +84,8 @@ struct Parts<K: TreeKey, V: Field> {
     places: Vec<LocalMutex<Place<K, V>>>,
     /// By partition: 1 while a thread changes that.
     changing: Vec<Word>,
-    /// By partition: until then no other node is asked for the place of one whose owner is dead (nanoseconds).
-    lost: Vec<Word>,
+    /// By partition: what all members have said of one whose owner is dead.
+    lost: Vec<LocalMutex<Option<Lost>>>,
     /// By partition: a copy of it that this node has, if the old owner has not answered.
     pending: Pendings<K, V>,
     /// How many partitions this node has begun to take.
@@ -110,6 +113,9 @@ impl<K: TreeKey, V: Field> Drop for Parts<K, V> {
 impl<K: TreeKey + fmt::Debug, V: Field> RomeKv<K, V> {
     /// Opens the store, and waits for all members to do so. Its partitions are empty at first.
     ///
+    /// A node that is started at the place of one that has gone opens it as the others did, while these go on. It has no partition at first. Those of the node before it
+    /// are lost, if they were not moved in time; it can take others.
+    ///
     /// ```
     /// # use farfield_rome::{Bytes, RomeKv, RomeKvOptions};
     /// let node = farfield::Node::builder().start()?;
@@ -122,23 +128,38 @@ impl<K: TreeKey + fmt::Debug, V: Field> RomeKv<K, V> {
     /// A node that is missing, dead or departed, or that opens it differently; no memory; invalid options.
     pub fn open(node: &Node, path: &str, options: RomeKvOptions<K>) -> Result<RomeKv<K, V>> {
         options.check().of(path)?;
-        let members = Participants::new(&node.members_for(path));
+        let members = members_of(node, path);
         let me = node.id();
         let owners: Vec<NodeId> =
             (0..options.partitions()).map(|partition| members.at(partition % members.count())).collect();
-        let (gates, object) = open_gates(node, path, &options, &members)?;
+        let (gates, object, heard) = open_gates(node, path, &options, &members)?;
+        let open = |number: usize, place: (u64, NodeId), patience| {
+            // The store's object keeps the node in its session. The trees must not: the service thread has a part in them.
+            RomeTree::open_within(&node.for_service(), &tree_of(path, number, place), place.1, options.tree, patience)
+        };
         let (mut places, mut served) = (Vec::new(), Vec::new());
-        // The store's object keeps the node in its session. The trees must not: the service thread has a part in them.
-        let of_service = node.for_service();
-        for (number, owner) in owners.iter().copied().enumerate() {
-            let mut tree = RomeTree::open(&of_service, &format!("{path}/{number}"), owner, options.tree)?;
-            if owner == me {
-                let gate = Gate::new(&gates, number, options.hold);
-                tree.set_gate(gate.clone());
-                served.push(Served { number, epoch: 0, partition: tree.partition()?, gate, taker: None });
+        let has_returned = has_returned(node, &object, &heard)?;
+        if has_returned {
+            places = returned(&object, &gates, options.partitions(), open)?;
+        } else {
+            for (number, owner) in owners.iter().copied().enumerate() {
+                raise(gates.word(number * GATE_BYTES + PLACE), word_of(0, owner));
+                let mut tree = open(number, (0, owner), None)?;
+                if owner == me {
+                    let gate = Gate::new(&gates, number, options.hold);
+                    tree.set_gate(gate.clone());
+                    served.push(Served { number, epoch: 0, partition: tree.partition()?, gate, taker: None });
+                }
+                places.push(Place::new(0, owner, tree));
             }
-            places.push(LocalMutex::new(Place { epoch: 0, tree }));
         }
+        let places: Vec<_> = places.into_iter().map(LocalMutex::new).collect();
+        let living: BTreeSet<NodeId> = places
+            .iter()
+            .map(|place| place.lock())
+            .filter(|place| place.tree.is_some())
+            .map(|place| place.owner)
+            .collect();
         let calls = RpcOptions { window: options.window, batch_max: options.batch_max, ..RpcOptions::default() };
         let (serving, incoming) = (Shared::<K, V>::new(LocalMutex::new(None)), Incoming::<K, V>::default());
         let pending = Pendings::<K, V>::new(owners.iter().map(|_| LocalMutex::default()).collect());
@@ -156,13 +177,12 @@ impl<K: TreeKey + fmt::Debug, V: Field> RomeKv<K, V> {
             };
             server = Some(Server::open_on_service(node, &updates_of(path, me), calls, handle)?);
         }
-        let words = || (0..owners.len()).map(|_| Word::new(0)).collect();
         let parts = Parts {
             object,
             gates,
             places,
-            changing: words(),
-            lost: words(),
+            changing: owners.iter().map(|_| Word::new(0)).collect(),
+            lost: owners.iter().map(|_| LocalMutex::default()).collect(),
             pending,
             clients: LocalMutex::default(),
             takes: Word::new(0),
@@ -175,11 +195,23 @@ impl<K: TreeKey + fmt::Debug, V: Field> RomeKv<K, V> {
             options,
         };
         let store = RomeKv { parts: Arc::new(parts) };
-        for owner in owners.iter().copied().take(members.count()).filter(|owner| *owner != me) {
-            store.client_of(owner)?;
+        for owner in living.into_iter().filter(|owner| *owner != me) {
+            match store.client_of(owner) {
+                // The others go on without it, and so does this node. It is opened when it is needed, if the owner is there then.
+                Err(error) if has_returned && (error.is_gone() || error.is_timeout()) => {}
+                opened => drop(opened?),
+            }
         }
         Ok(store)
     }
+}
+
+/// The members: of each place the last node. That the one before it has gone may be known later.
+fn members_of(node: &Node, path: &str) -> Participants {
+    let mut members = node.members_for(path);
+    let all = members.clone();
+    members.retain(|one| !all.iter().any(|other| other > one && node.rank_of(*other) == node.rank_of(*one)));
+    Participants::new(&members)
 }
 
 /// The path of the calls of an owner.
@@ -193,16 +225,20 @@ fn open_gates<K: TreeKey>(
     path: &str,
     options: &RomeKvOptions<K>,
     members: &Participants,
-) -> Result<(Region, Object)> {
+) -> Result<(Region, Object, Arc<Heard>)> {
     let (mut regions, bytes) = (Regions::new(node), options.partitions() * GATE_BYTES);
     let gates = regions.alloc("gates", GroupKey::SIGNAL, bytes).of(path)?;
+    let (heard, me) = (Arc::new(Heard::default()), node.id());
+    let hears = Arc::clone(&heard);
     let object = ObjectBuilder::new(node, path, "RomeKv")
         .layout(&options.described())
         .participants(members.iter())
         .regions(regions)
         .require_regions(move |_| vec![("gates".to_string(), bytes as u64)])
+        .takes_in_returned()
+        .on_connect(move |_, theirs| hears.told(theirs.participants.contains(&me.0)))
         .open()?;
-    Ok((gates, object))
+    Ok((gates, object, heard))
 }
 
 impl<K: TreeKey, V: Field> RomeKv<K, V> {
@@ -263,7 +299,7 @@ impl<K: TreeKey, V: Field> RomeKv<K, V> {
     /// # Panics
     /// There is no such partition.
     pub fn owner_of(&self, partition: usize) -> NodeId {
-        self.parts.places[partition].lock().tree.owner()
+        self.parts.places[partition].lock().owner
     }
 
     /// The keys of a partition: from the first one on, before the second one.

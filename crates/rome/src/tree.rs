@@ -140,8 +140,7 @@ impl<K: TreeKey, V: Field> RomeTree<K, V> {
     /// # Errors
     /// This node is not the owner.
     pub fn memory(&self) -> Result<Memory> {
-        let (free, waiting) = self.opened.arena()?.free_and_waiting();
-        Ok(Memory { blocks: self.options.blocks, free, waiting })
+        Ok(self.opened.arena()?.memory())
     }
 
     /// The part of one of the owner's threads.
@@ -196,6 +195,8 @@ pub struct Memory {
     pub free: usize,
     /// Blocks, and slots of nodes that were merged into others, that were replaced and not looked at since.
     pub waiting: usize,
+    /// How many changes have waited for memory: until no reader needed any more what was replaced, or until other changes freed some.
+    pub waits: u64,
 }
 
 /// One of the owner's threads, which changes the tree and reads it, without an operation of the fabric.

@@ -41,7 +41,11 @@ keys. Half of the keys that could be there are loaded.
   redb      the embedded store redb, in memory, with a transaction for each call that is not made durable
 
 The others have no scanners. Where threads share cores, `per core second` says how many calls a core has made for the workers
-while it worked for them: what scanners take from the workers beside the cores. `again` counts scans that had to begin again.
+while it worked for them: what scanners take from the workers beside the cores. `again` counts scans that had to begin again, `waits` the
+changes of the workers that had to wait for a scanner, and `ops per 1000` the gets by which the owner finds out what scanners need.
+
+With --control each run with scanners is repeated with scanners of another map in the owner's memory, of the same size, which no worker calls. What the
+workers lose there, too, is the machine's: its cores, caches and memory are shared. The rest is what scans cost the calls.
 
 With --object an object of the owner is read by other nodes, instead: each read has to find it as it was at one moment.
 
@@ -52,7 +56,7 @@ With --object an object of the owner is read by other nodes, instead: each read 
 
 Examples:
   farfield bench rome --system rome,btreemap,redb --workers 2
-  farfield bench rome --workload c,b,u --workers 1,2 --scanners 0,1,2,4 --keys 5000000 --svg local.svg --svg-scans scans.svg
+  farfield bench rome --workload c,b,u --workers 1,2 --scanners 0,1,2,4 --control --keys 5000000 --svg local.svg --svg-scans scans.svg
   farfield bench rome --workload e --system rome,btreemap,redb
   farfield bench rome --object rome,locking,versions,checksums --writes never,some,always --size 64,4096,65536";
 
@@ -78,11 +82,14 @@ pub(crate) struct RomeArgs {
     /// Processes that scan the map meanwhile
     #[arg(long, value_name = "COUNT", value_delimiter = ',', default_value = "0", value_parser = clap::value_parser!(u16).range(0..=32))]
     scanners: Vec<u16>,
+    /// Repeat each run with scanners of another map, which the workers do not call
+    #[arg(long)]
+    control: bool,
     /// The fewest and the most pairs of a scan
     #[arg(long, value_name = "MIN-MAX", default_value = "5000-10000", value_parser = pairs)]
     pairs: (u64, u64),
     /// Measure ways to read an object of another node, instead of maps
-    #[arg(long, value_enum, value_name = "WAY", value_delimiter = ',', conflicts_with_all = ["system", "workload", "workers", "scanners", "svg", "svg_scans"])]
+    #[arg(long, value_enum, value_name = "WAY", value_delimiter = ',', conflicts_with_all = ["system", "workload", "workers", "scanners", "control", "svg", "svg_scans"])]
     object: Vec<Way>,
     /// With --object: how often the owner changes it
     #[arg(long, value_enum, value_delimiter = ',', default_value = "some", requires = "object")]
@@ -131,8 +138,21 @@ struct Plan {
 /// What is measured.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 enum What {
-    Map { system: Kind, mix: Mix, distribution: Distribution, keys: u32, workers: u16, pairs: (u64, u64) },
-    Object { way: Way, writes: Writes, bytes: u32 },
+    Map {
+        system: Kind,
+        mix: Mix,
+        distribution: Distribution,
+        keys: u32,
+        workers: u16,
+        pairs: (u64, u64),
+        /// Scanners read another map.
+        control: bool,
+    },
+    Object {
+        way: Way,
+        writes: Writes,
+        bytes: u32,
+    },
 }
 
 pub(crate) fn main(args: &RomeArgs) -> Result<()> {
@@ -194,7 +214,12 @@ impl RomeArgs {
                             continue;
                         }
                         let (distribution, keys, pairs) = (self.distribution, self.keys, self.pairs);
-                        add(What::Map { system, mix, distribution, keys, workers, pairs }, scanners, workers)?;
+                        for control in [false, true] {
+                            if !control || self.control && scanners > 0 {
+                                let map = What::Map { system, mix, distribution, keys, workers, pairs, control };
+                                add(map, scanners, workers)?;
+                            }
+                        }
                     }
                 }
             }
@@ -214,9 +239,10 @@ impl Plan {
     fn need(&self) -> Need {
         match &self.what {
             // A block of the tree has 200 words, and takes two of the index; redb needs more than that.
-            What::Map { keys, mix, system, workers, .. } => {
+            What::Map { keys, mix, system, workers, control, .. } => {
                 let blocks = options(*keys, *mix).blocks as u64;
                 let bytes = if *system == Kind::Redb { u64::from(*keys) * 100 } else { blocks * 1_700 };
+                let bytes = if *control { 2 * bytes } else { bytes };
                 Need::of(1 + self.others, *workers).on_all(bytes)
             }
             What::Object { bytes, .. } => Need::of(1 + self.others, 1).on_all(16 * u64::from(*bytes)),
@@ -227,10 +253,11 @@ impl Plan {
     fn measurements(&self, done: &[Done], common: &Common) -> Result<Vec<Measurement>> {
         let fabric = Some(common.fabric.name().into());
         let (case, owner, others, threads, setup) = match &self.what {
-            What::Map { system, mix, distribution, keys, workers, .. } => {
+            What::Map { system, mix, distribution, keys, workers, control, .. } => {
                 let (keys, distribution) = (Some(u64::from(*keys)), Some(name(*distribution)));
                 let setup = Setup { threads: Some((*workers).into()), keys, distribution, ..Setup::default() };
-                (format!("{} {system}", name(*mix)), "workers", "scans", *workers, setup)
+                let scans = if *control { "scans of another map" } else { "scans" };
+                (format!("{} {system}", name(*mix)), "workers", scans, *workers, setup)
             }
             What::Object { way, writes, bytes } => {
                 let setup = Setup { size: Some(u64::from(*bytes)), ..Setup::default() };
@@ -257,6 +284,9 @@ impl Plan {
                 measurement.bytes_per_op = None;
                 let per_core_second = ratio(operations, total(|done| done.core_seconds));
                 measurement.figures.insert("per_core_second".into(), per_core_second);
+                let posted = results.iter().map(|result| result.fabric_ops).sum::<u64>() as f64;
+                measurement.figures.insert("ops_per_1000".into(), ratio(1000.0 * posted, operations));
+                measurement.figures.insert("waits".into(), total(|done| done.waits as f64));
             }
             let pairs = total(|done| done.pairs as f64);
             if pairs > 0.0 {
@@ -313,18 +343,23 @@ fn serve(plan: &Plan) -> Result<()> {
             say("running", &())?;
             say("result", &shared.run(&endpoint, Timed { endpoint: &endpoint, writes, bytes, duration })?)?;
         }
-        What::Map { system, mix, distribution, keys, workers, pairs } => {
+        What::Map { system, mix, distribution, keys, workers, pairs, control } => {
             let (options, keys) = (options(keys, mix), u64::from(keys));
             let chooser = KeyChooser::new(distribution, keys);
             if number > 0 {
-                let reader = maps::tree(&node, options)?.reader()?;
+                let reader = maps::tree(&node, if control { maps::CONTROL } else { maps::TREE }, options)?.reader()?;
                 plan.cores.pin(usize::from(workers) + number - 1)?;
                 worker::meet(&endpoint, &mut phases)?;
                 let number = number as u64;
                 let scanner = Scanner { endpoint: &endpoint, chooser: &chooser, keys, pairs, number, duration };
                 say("result", &scanner.run(reader)?)?;
             } else {
-                let map = System::open(system, &node, options, (0..keys).map(|number| (key(number), number)))?;
+                let loaded = || (0..keys).map(|number| (key(number), number));
+                let map = System::open(system, &node, options, loaded())?;
+                let other = control.then(|| maps::tree(&node, maps::CONTROL, options)).transpose()?;
+                if let Some(other) = &other {
+                    other.partition()?.load(&node.endpoint()?, loaded())?;
+                }
                 worker::meet(&endpoint, &mut phases)?;
                 say("running", &())?;
                 let work = |thread: u16| -> Result<Done> {
@@ -334,17 +369,20 @@ fn serve(plan: &Plan) -> Result<()> {
                     let worker = Worker { endpoint: &endpoint, mix, chooser: &chooser, keys, number, duration };
                     map.with_thread(&endpoint, &worker)
                 };
-                let done = std::thread::scope(|scope| {
+                let waits = map.waits()?;
+                let mut done = std::thread::scope(|scope| {
                     let threads: Vec<_> = (0..workers).map(|thread| scope.spawn(move || work(thread))).collect();
                     let joined = threads.into_iter().map(|thread| thread.join());
                     joined
                         .map(|done| done.unwrap_or_else(|_| bail!("a worker has panicked")))
                         .collect::<Result<Vec<_>>>()
                 })?;
+                done[0].waits = map.waits()? - waits;
                 done.iter().try_for_each(|done| say("result", done))?;
+                // The owner stays until the others have read.
+                return worker::meet(&endpoint, &mut phases);
             }
         }
     }
-    // The owner stays until the others have read.
     worker::meet(&endpoint, &mut phases)
 }

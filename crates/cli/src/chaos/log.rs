@@ -216,7 +216,8 @@ pub(super) enum Answer {
 /// ```
 /// # use farfield_cli::Failure;
 /// # let text = "node 2 is dead".into();
-/// # let dead = Failure { variant: "PeerDead".into(), nodes: vec![2], object: None, text, has_no_effect: false };
+/// # let (variant, nodes, object, partition) = ("PeerDead".into(), vec![2], None, None);
+/// # let dead = Failure { variant, nodes, object, text, has_no_effect: false, partition };
 /// // `dead` is the failure of a call that needed a node which was killed.
 /// assert!(dead.is_death() && !dead.is_timeout());
 /// assert_eq!(dead.nodes, [2]);
@@ -234,6 +235,9 @@ pub struct Failure {
     /// The error of a call of a server says that the call has no effect, and will have none.
     #[serde(default)]
     pub has_no_effect: bool,
+    /// The partition of the ordered store that the call needed.
+    #[serde(default)]
+    pub partition: Option<usize>,
 }
 
 impl Failure {
@@ -279,6 +283,7 @@ impl Failure {
             object: error.object().map(Into::into),
             text: error.to_string(),
             has_no_effect: error.custom_ref::<rome::RangeUnavailable>().is_some_and(|lost| !lost.may_have_happened),
+            partition: error.custom_ref::<rome::RangeUnavailable>().map(|lost| lost.partition),
         }
     }
 

@@ -6,7 +6,7 @@ use std::rc::Rc;
 use farfield_check::parts::Excuse;
 use farfield_check::{Cluster, Faults, Scenario, crashed, was_paused};
 use farfield_core::history::Recorder;
-use farfield_core::{Endpoint, Error, Result};
+use farfield_core::{Endpoint, Error, Node, Result};
 use farfield_rpc::{Client, RpcOptions, Server};
 
 use super::histories::MapCall::{self, Delete, Get, Insert, MultiGet, Put, Range};
@@ -45,11 +45,7 @@ const BOUNDARY: u64 = 5;
 pub(super) const HOLD: Duration = Duration::from_micros(200);
 
 pub(super) fn open(cluster: &Cluster, blocks: usize, hold: Duration) -> Result<Store> {
-    let stores = cluster.on_each(move |node| {
-        let mut options = RomeKvOptions::new([BOUNDARY]);
-        (options.tree, options.hold, options.window, options.batch_max) = (tiny(blocks), hold, 2, 2);
-        RomeKv::open(node, "store", options)
-    })?;
+    let stores = cluster.on_each(move |node| open_on(node, blocks, hold))?;
     let calls = Rc::<Recorder<MapModel>>::default();
     let (seen, kept) = (Rc::clone(&calls), stores.clone());
     cluster.at_end(move || {
@@ -58,6 +54,13 @@ pub(super) fn open(cluster: &Cluster, blocks: usize, hold: Duration) -> Result<S
         Ok(())
     });
     Ok(Store { stores, calls })
+}
+
+/// The store, as one node opens it.
+pub(super) fn open_on(node: &Node, blocks: usize, hold: Duration) -> Result<RomeKv<u64, u64>> {
+    let mut options = RomeKvOptions::new([BOUNDARY]);
+    (options.tree, options.hold, options.window, options.batch_max) = (tiny(blocks), hold, 2, 2);
+    RomeKv::open(node, "store", options)
 }
 
 type Thread = RomeKvThread<u64, u64>;

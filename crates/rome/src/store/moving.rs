@@ -22,9 +22,11 @@
 //! *A read of the new place* begins when the reader has seen "moved", and so after the whole snapshot was there (it is loaded before the call of step 4).
 //!
 //! *The new place is found* by a reader that sees "moved", or whose update is refused, or whose owner is dead: it gets the words `place` of all members, of
-//! which the old owner's and the new one's say it, and those of nodes that have found it. The highest epoch counts. No word says so before the move is done.
+//! which the old owner's and the new one's say it, and those of nodes that have found it. The highest epoch counts. No word says so before the move is done. A node that comes to
+//! the store later is a member like the others (`store/returned.rs`).
 //!
-//! *Deaths.* The taker's before step 4: the freeze ends when its time is over ([`freeze_time`]), and the partition is where it was, with all changes.
+//! *Deaths.* The taker's before step 4: the freeze ends when its time is over ([`freeze_time`]), and the partition is where it was, with all changes. (A taker that lives and gives
+//! up says so, and they go on at once.)
 //! After it: the partition is lost, as with any owner. The old owner's before step 4: the partition is lost, and the taker discards its snapshot, since
 //! changes may have been made after a freeze that was over. After it: nothing is lost.
 //!
@@ -51,9 +53,9 @@ use farfield_core::{Endpoint, Error, ErrorKind, Result};
 use farfield_fabric::{Instant, LocalMutex, NodeId};
 use farfield_rpc::{Effect, effect_of};
 
+use super::ask::ask;
 use super::instant::again;
 use super::place::{Place, raise, word_of};
-use super::thread::ask;
 use super::updates::{Ask, Reply, Request, Served};
 use super::{Calls, RomeKv, RomeKvThread};
 use crate::errors::Moved;
@@ -68,8 +70,6 @@ pub(super) fn freeze_time(lease: Duration) -> Duration {
 
 /// A snapshot that this node has, and that is the partition if the old owner has made it so.
 pub(super) struct Pending<K, V> {
-    /// The place before.
-    from: NodeId,
     place: Place<K, V>,
     /// For the service thread. None if it has taken it: then this is the partition.
     served: Option<Served<K, V>>,
@@ -118,12 +118,13 @@ impl<K: TreeKey, V: Field> RomeKvThread<K, V> {
     /// partition is where it was, and so are its changes.
     pub async fn take_partition(&mut self, ep: &Endpoint, partition: usize) -> Result<()> {
         let (start, store) = (ep.now(), self.store.clone());
+        let deadline = start + ep.timeout();
         if partition >= store.partitions() {
             let why = format!("there is no partition {partition}: there are {}", store.partitions());
             return Err(Error::from(ErrorKind::Config { why }).of(store.path()));
         }
         loop {
-            let changing = store.changing(ep, partition).await?;
+            let changing = store.changing(ep, partition, deadline).await?;
             if store.epoch(partition) > self.trees[partition].epoch {
                 self.trees[partition] = store.at(partition)?;
             }
@@ -186,35 +187,55 @@ impl<K: TreeKey, V: Field> RomeKvThread<K, V> {
             return Ok(());
         }
         let discarded = pending.lock().take();
-        let from = discarded.as_ref().map_or(self.trees[partition].owner, |pending| pending.from);
         drop(discarded);
-        reply.and_then(|_| {
-            let what = format!("a copy of partition {partition}, which took longer than it was frozen");
-            Err(ErrorKind::Timeout { what, waited: ep.now() - start, missing: vec![from] }.into())
-        })
+        let owner = self.trees[partition].owner;
+        match reply {
+            Ok(_) => Err(late(ep, partition, start, owner)),
+            Err(error) => {
+                self.thaw(ep, partition, (known, take), start, &error).await;
+                Err(error)
+            }
+        }
+    }
+
+    /// Tells the owner that a taking is given up, so that changes go on at once. Otherwise they do when the time of its freeze is over.
+    async fn thaw(
+        &mut self,
+        ep: &Endpoint,
+        partition: usize,
+        (epoch, take): (u64, u64),
+        start: Instant,
+        because: &Error,
+    ) {
+        let store = self.store.clone();
+        if because.custom_ref::<Moved>().is_none()
+            && let Ok(client) = self.trees[partition].client(&store).cloned()
+        {
+            let request = Request { partition, epoch, ask: Ask::Thaw(take) };
+            let _ = ask(&store, ep, start, &client, request).await;
+        }
     }
 
     /// A tree of this node with what the partition has, which is frozen.
     async fn copy(&mut self, ep: &Endpoint, partition: usize, start: Instant) -> Result<Pending<K, V>> {
         let store = self.store.clone();
-        let (from, epoch) = (self.trees[partition].owner, self.trees[partition].epoch + 1);
+        let epoch = self.trees[partition].epoch + 1;
         let client = Arc::clone(self.trees[partition].client(&store)?);
         let mut tree = store.open_tree(partition, (epoch, store.me()), None)?;
         let gate = Gate::new(&store.parts.gates, partition, store.parts.options.hold);
         tree.set_gate(gate.clone());
         let served = Some(Served { number: partition, epoch, partition: tree.partition()?, gate, taker: None });
-        let request = |ask| Request { partition, epoch: epoch - 1, ask };
         let take = store.parts.takes.fetch_add(1);
-        let frozen = ask(&store, ep, start, &client, request(Ask::Freeze(take))).await?;
-        let copied = match frozen {
-            Reply::Done(_) => self.copy_frozen(ep, (partition, take), start, &client, &tree).await,
-            _ => unreachable!("a freeze is made, or asked for again"),
+        let freeze = Request { partition, epoch: epoch - 1, ask: Ask::Freeze(take) };
+        let copied = match ask(&store, ep, start, &client, freeze).await {
+            Ok(_) => self.copy_frozen(ep, (partition, take), start, &client, &tree).await,
+            // It may be frozen all the same: the reply may have been late.
+            Err(error) => Err(error),
         };
         match copied {
-            Ok(version) => Ok(Pending { from, place: Place { epoch, tree }, served, take, version }),
+            Ok(version) => Ok(Pending { place: Place::new(epoch, store.me(), tree), served, take, version }),
             Err(error) => {
-                // So that changes go on at once. Otherwise they do when its time is over.
-                let _ = ask(&store, ep, start, &client, request(Ask::Thaw(take))).await;
+                self.thaw(ep, partition, (epoch - 1, take), start, &error).await;
                 Err(error)
             }
         }
@@ -232,7 +253,14 @@ impl<K: TreeKey, V: Field> RomeKvThread<K, V> {
         let store = self.store.clone();
         let (mut asked, time) = (ep.now(), freeze_time(store.parts.options.tree.lease));
         let epoch = self.trees[partition].epoch;
-        let stay = |version| Request { partition, epoch, ask: Ask::Stay(take, version) };
+        let owner = self.trees[partition].owner;
+        let stay = async |version| {
+            let request = Request { partition, epoch, ask: Ask::Stay(take, version) };
+            match ask(&store, ep, start, client, request).await? {
+                Reply::Late => Err(late(ep, partition, start, owner)),
+                _ => Ok(()),
+            }
+        };
         let (version, pairs) = loop {
             let version = self.begin_there(ep, partition, start).await?;
             let at = &mut self.trees[partition];
@@ -245,7 +273,9 @@ impl<K: TreeKey, V: Field> RomeKvThread<K, V> {
                 }
                 if ep.now().since(asked) > time / 4 {
                     asked = ep.now();
-                    ask(&store, ep, start, client, stay(version)).await?;
+                    if let Err(error) = stay(version).await {
+                        break Err(error);
+                    }
                 }
             };
             at.end();
@@ -254,10 +284,16 @@ impl<K: TreeKey, V: Field> RomeKvThread<K, V> {
                 Err(error) => again(ep, start, error)?,
             }
         };
-        ask(&store, ep, start, client, stay(version)).await?;
+        stay(version).await?;
         tree.partition()?.load(ep, pairs)?;
         Ok(version)
     }
+}
+
+/// The error of a copy that is not of what the partition is now.
+fn late(ep: &Endpoint, partition: usize, start: Instant, owner: NodeId) -> Error {
+    let what = format!("a copy of partition {partition}, which took longer than it was frozen");
+    ErrorKind::Timeout { what, waited: ep.now() - start, missing: vec![owner] }.into()
 }
 
 impl<K: TreeKey, V: Field> RomeKv<K, V> {
@@ -281,21 +317,19 @@ impl<K: TreeKey, V: Field> RomeKv<K, V> {
         // Not in the lock: it may be the last handle of that tree.
         drop(before);
         // If this owner dies, too, others are asked.
-        self.parts.lost[partition].store(0);
+        *self.parts.lost[partition].lock() = None;
     }
 
     /// The partition was moved to this node, at this epoch: some node knows that. If no thread of this node does yet, one learns it here.
     ///
     /// # Errors
-    /// Another thread changes meanwhile where the partition is, and is not done by the endpoint's deadline.
-    pub(super) async fn settle(&self, ep: &Endpoint, partition: usize, epoch: u64) -> Result<()> {
-        let changing = self.changing(ep, partition).await?;
+    /// Another thread changes meanwhile where the partition is, and is not done by the deadline.
+    pub(super) async fn settle(&self, ep: &Endpoint, partition: usize, epoch: u64, deadline: Instant) -> Result<()> {
+        let _changing = self.changing(ep, partition, deadline).await?;
         let is_it = self.parts.pending[partition].lock().as_ref().is_some_and(|pending| pending.place.epoch == epoch);
         if is_it {
             self.own(partition);
         }
-        drop(changing);
-        ep.wake_local();
         Ok(())
     }
 
@@ -307,5 +341,75 @@ impl<K: TreeKey, V: Field> RomeKv<K, V> {
 
     fn me(&self) -> NodeId {
         self.parts.object.node().id()
+    }
+}
+
+#[cfg(test)]
+impl<K: TreeKey, V: Field> RomeKv<K, V> {
+    fn stable_of(&self, partition: usize) -> crate::arena::Stable {
+        let place = self.parts.places[partition].lock();
+        place.tree.as_ref().and_then(|tree| tree.opened.arena().ok()).expect("it is this node's").stable_now()
+    }
+
+    pub(super) fn version_of(&self, partition: usize) -> u64 {
+        self.stable_of(partition).version()
+    }
+
+    pub(super) fn is_frozen(&self, partition: usize) -> bool {
+        self.stable_of(partition).is_frozen()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use farfield_core::{Node, local_session, on_each};
+
+    use super::*;
+    use crate::RomeKvOptions;
+
+    const LONG: Duration = Duration::from_secs(60);
+
+    fn session(lease: Duration) -> (Vec<Node>, Vec<Endpoint>, Vec<RomeKv<u64, u64>>) {
+        let nodes = local_session(2).expect("a session");
+        let mut options = RomeKvOptions::new([1 << 32]);
+        options.tree.lease = lease;
+        let stores = on_each(&nodes, move |node| RomeKv::open(node, "store", options.clone())).expect("all open it");
+        let eps = nodes.iter().map(|node| node.endpoint().expect("one")).collect();
+        (nodes, eps, stores)
+    }
+
+    /// It went on to the end, and loaded what it had read.
+    #[test]
+    fn a_copy_ends_when_the_partition_is_not_frozen_for_it_and_leaves_no_announcement() {
+        let (_nodes, eps, stores) = session(LONG);
+        let (ep, mut thread) = (&eps[1], stores[1].thread().expect("a seat"));
+        let mut tree = stores[1].open_tree(0, (1, NodeId(1)), None).expect("it is the owner");
+        tree.set_gate(Gate::new(&stores[1].parts.gates, 0, Duration::from_millis(2)));
+        let client = stores[1].client_of(NodeId(0)).expect("it lives");
+        let copied = ep.block_on(thread.copy_frozen(ep, (0, 7), ep.now(), &client, &tree));
+        let error = copied.expect_err("no taking has this number");
+        assert!(error.is_timeout() && error.to_string().contains("longer than it was frozen"), "{error}");
+        let old = stores[1].parts.places[0].lock().tree.clone().expect("it is open");
+        assert!(old.opened.seats.each().all(|seat| seat.version().is_none()), "the old owner waits for no reader");
+    }
+
+    /// The old owner's changes waited for the rest of the lease.
+    #[test]
+    fn a_taking_that_fails_at_any_step_leaves_the_partition_as_it_was() {
+        let (_nodes, eps, stores) = session(LONG);
+        let (mut here, mut there) = (stores[0].thread().expect("a seat"), stores[1].thread().expect("a seat"));
+        eps[0].block_on(here.load(&eps[0], (0..40_000).map(|key| (key, key)))).expect("it is empty");
+        let start = eps[1].now();
+        eps[1].block_on(there.take_partition(&eps[1], 0)).expect("the owner lives");
+        let took = eps[1].now() - start;
+        for twelfths in 1..=11 {
+            // It is at another step when its time is over.
+            eps[0].set_timeout(took * twelfths / 12);
+            let Err(error) = eps[0].block_on(here.take_partition(&eps[0], 0)) else { break };
+            assert!(error.is_timeout(), "{error}");
+            let late = eps[1].now() + LONG / 2;
+            eps[1].block_on(eps[1].wait_until(late, || (!stores[1].is_frozen(0)).then_some(()))).expect("it thaws");
+        }
+        eps[1].block_on(there.put(&eps[1], 1, 7)).expect("it is not frozen");
     }
 }

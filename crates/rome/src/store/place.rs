@@ -5,8 +5,8 @@ use core::time::Duration;
 use std::sync::Arc;
 
 use farfield_core::toolkit::ErrorContext;
-use farfield_core::{Endpoint, Error, ErrorKind, Result};
-use farfield_fabric::{Instant, NodeId, RemotePtr, Word};
+use farfield_core::{Endpoint, Error, ErrorKind, MemberStatus, Result};
+use farfield_fabric::{ErrorKind as FabricError, Instant, NodeId, RemotePtr, Word};
 use farfield_rpc::{Client, Effect, effect_of};
 
 use super::{Calls, Parts, RomeKv, RomeKvThread, updates_of};
@@ -23,13 +23,13 @@ const PAUSE: [Duration; 2] = [Duration::from_micros(20), Duration::from_millis(1
 
 const NODE_BITS: u32 = 16;
 
-/// The word that says where a partition is: not 0.
+/// The word that says where a partition is. It is 0 before its node knows.
 pub(super) fn word_of(epoch: u64, owner: NodeId) -> u64 {
-    epoch << NODE_BITS | u64::from(owner.0)
+    (epoch + 1) << NODE_BITS | u64::from(owner.0)
 }
 
 pub(super) fn place_of(word: u64) -> (u64, NodeId) {
-    (word >> NODE_BITS, NodeId(word as u16))
+    ((word >> NODE_BITS).saturating_sub(1), NodeId(word as u16))
 }
 
 /// Makes a node's word about a place say this, unless it says a later one.
@@ -45,7 +45,15 @@ pub(super) fn raise(place: &Word, word: u64) {
 /// Where a partition is: its tree, and the number of its moves.
 pub(super) struct Place<K, V> {
     pub(super) epoch: u64,
-    pub(super) tree: RomeTree<K, V>,
+    pub(super) owner: NodeId,
+    /// None if its owner had gone when this node came.
+    pub(super) tree: Option<RomeTree<K, V>>,
+}
+
+impl<K, V> Place<K, V> {
+    pub(super) fn new(epoch: u64, owner: NodeId, tree: RomeTree<K, V>) -> Place<K, V> {
+        Place { epoch, owner, tree: Some(tree) }
+    }
 }
 
 /// The gate of a partition.
@@ -76,9 +84,10 @@ impl<K: TreeKey, V: Field> At<K, V> {
     /// # Errors
     /// It is another one than those that were needed before, and dead.
     pub(super) fn client(&mut self, store: &RomeKv<K, V>) -> Result<&Arc<Calls<K, V>>> {
-        let client = match self.client.take() {
-            Some(client) => client,
-            None => store.client_of(self.owner)?,
+        let client = match (self.client.take(), &self.access) {
+            (Some(client), _) => client,
+            (None, Access::Gone(error)) => return Err(error.clone()),
+            (None, _) => store.client_of(self.owner)?,
         };
         Ok(self.client.insert(client))
     }
@@ -104,6 +113,11 @@ impl<K: TreeKey, V: Field> DerefMut for At<K, V> {
     }
 }
 
+/// The path of the tree of a partition. The first one is that of the options.
+pub(super) fn tree_of(path: &str, partition: usize, (epoch, owner): (u64, NodeId)) -> String {
+    if epoch == 0 { format!("{path}/{partition}") } else { format!("{path}/{partition}/{epoch}-{}", owner.0) }
+}
+
 /// This error of opening what an owner has; or that the owner is dead or has left, if it is.
 fn or_gone(ep: &Endpoint, owner: NodeId, error: Error) -> Error {
     ep.check_alive(owner).err().map_or(error, Error::from)
@@ -115,29 +129,55 @@ fn leads_on(error: &Error) -> bool {
 }
 
 impl<K: TreeKey, V: Field> Parts<K, V> {
-    /// This node's word about a partition: the last place of which it knows, 0 for the first one.
+    /// This node's word about a partition: the last place of which it knows.
     pub(super) fn place_word(&self, partition: usize) -> &Word {
         self.gates.word(partition * GATE_BYTES + PLACE)
     }
 }
 
 /// A thread that changes where this node knows a partition to be. Others wait until it is dropped.
-pub(super) struct Changing<'a>(&'a Word);
+pub(super) struct Changing<'a> {
+    word: &'a Word,
+    ep: &'a Endpoint,
+}
 
 impl Drop for Changing<'_> {
     fn drop(&mut self) {
-        self.0.store(0);
+        self.word.store(0);
+        self.ep.wake_local();
     }
 }
 
+/// What all members have said of a partition: none knew a later place than this one, and its owner was dead.
+#[derive(Clone, Copy)]
+pub(super) struct Lost {
+    epoch: u64,
+    owner: NodeId,
+    /// Until then they are not asked again.
+    until: Instant,
+}
+
 impl<K: TreeKey, V: Field> RomeKv<K, V> {
+    /// The error of an owner that had gone before this node came.
+    fn gone(&self, owner: NodeId) -> Error {
+        let kind = match self.parts.object.node().status_of(owner) {
+            MemberStatus::Departed => FabricError::PeerLeft { node: owner },
+            _ => FabricError::PeerDead { node: owner, incarnation: 0 },
+        };
+        Error::from(farfield_fabric::Error::from(kind)).of(self.path())
+    }
+
     /// A thread's part in a partition.
     pub(super) fn at(&self, partition: usize) -> Result<At<K, V>> {
-        let (epoch, tree) = {
+        let (epoch, owner, tree) = {
             let place = self.parts.places[partition].lock();
-            (place.epoch, place.tree.clone())
+            (place.epoch, place.owner, place.tree.clone())
         };
-        let (owner, me) = (tree.owner(), self.parts.object.node().id());
+        let me = self.parts.object.node().id();
+        let Some(tree) = tree else {
+            let access = Access::Gone(self.gone(owner));
+            return Ok(At { access, epoch, owner, gate: GateAt::Nowhere, client: None });
+        };
         if owner == me {
             let gate = tree.gate().expect("a store has set it");
             return Ok(At {
@@ -158,6 +198,12 @@ impl<K: TreeKey, V: Field> RomeKv<K, V> {
         place_of(self.parts.place_word(partition).load())
     }
 
+    /// An endpoint of its node.
+    #[cfg(all(feature = "scenarios", not(test)))]
+    pub(crate) fn endpoint(&self) -> Result<Endpoint> {
+        self.parts.object.node().endpoint()
+    }
+
     /// How often a partition was moved, as this node knows.
     pub(super) fn epoch(&self, partition: usize) -> u64 {
         self.parts.places[partition].lock().epoch
@@ -176,7 +222,7 @@ impl<K: TreeKey, V: Field> RomeKv<K, V> {
         let path = updates_of(self.path(), owner);
         // By one thread at a time. It is not locked meanwhile: other threads wait for the word.
         let ep = self.parts.object.node().endpoint()?;
-        let opening = ep.block_on(self.alone(&ep, &self.parts.opening))?;
+        let opening = ep.block_on(self.alone(&ep, &self.parts.opening, ep.deadline()))?;
         let known = self.parts.clients.lock().get(&owner).map(Arc::clone);
         let client = match known {
             Some(client) => client,
@@ -197,29 +243,35 @@ impl<K: TreeKey, V: Field> RomeKv<K, V> {
         (epoch, owner): (u64, NodeId),
         patience: Option<Duration>,
     ) -> Result<RomeTree<K, V>> {
-        let (node, path) = (self.parts.object.node(), format!("{}/{partition}/{epoch}-{}", self.path(), owner.0));
+        let (node, path) = (self.parts.object.node(), tree_of(self.path(), partition, (epoch, owner)));
         RomeTree::open_within(&node.for_service(), &path, owner, self.parts.options.tree, patience)
     }
 
     /// Waits until no other thread of this node changes where the partition is.
-    pub(super) async fn changing(&self, ep: &Endpoint, partition: usize) -> Result<Changing<'_>> {
-        self.alone(ep, &self.parts.changing[partition]).await
+    pub(super) async fn changing<'a>(
+        &'a self,
+        ep: &'a Endpoint,
+        partition: usize,
+        deadline: Instant,
+    ) -> Result<Changing<'a>> {
+        self.alone(ep, &self.parts.changing[partition], deadline).await
     }
 
-    async fn alone<'a>(&self, ep: &Endpoint, word: &'a Word) -> Result<Changing<'a>> {
-        let deadline = ep.deadline();
+    async fn alone<'a>(&self, ep: &'a Endpoint, word: &'a Word, deadline: Instant) -> Result<Changing<'a>> {
         while word.compare_exchange(0, 1).is_err() {
             ep.wait_until(deadline, || (word.load() == 0).then_some(())).await.map_err(Error::from).of(self.path())?;
         }
-        Ok(Changing(word))
+        Ok(Changing { word, ep })
     }
 
     /// The latest place of a partition that any member knows of. None if it is no later one than this thread's.
     async fn look_up(&self, ep: &Endpoint, partition: usize, epoch: u64) -> Option<(u64, NodeId)> {
-        // Not only of the old owner: the one that it names may have closed the tree, since the partition is elsewhere again.
+        // Not only of the old owner: the one that it names may have closed the tree, since the partition is elsewhere again. Nodes that have come since are known
+        // to the object, too.
         let words = self
             .parts
             .object
+            .node()
             .others()
             .filter_map(|node| Some(self.gate_of(node, partition).ok()?.byte_add(PLACE as u64)));
         let gets: Vec<_> = words.map(|word| ep.get(word)).collect();
@@ -231,10 +283,24 @@ impl<K: TreeKey, V: Field> RomeKv<K, V> {
         Some(place_of(latest)).filter(|place| place.0 > epoch)
     }
 
-    /// Whether all members were asked for the place of a partition with a dead owner just now, and this node has heard of none since: nodes that
-    /// call it again and again do not ask each time.
-    fn is_lost(&self, ep: &Endpoint, partition: usize, epoch: u64) -> bool {
-        ep.now().ns < self.parts.lost[partition].load() && place_of(self.parts.place_word(partition).load()).0 <= epoch
+    /// The error of a partition of which all members have said a moment ago that its last owner is dead, and this node has heard of no later place since: nodes
+    /// that call it again and again do not ask each time.
+    fn still_lost(&self, ep: &Endpoint, partition: usize, epoch: u64) -> Option<Error> {
+        let Lost { epoch: last, owner, until } = (*self.parts.lost[partition].lock())?;
+        let said = place_of(self.parts.place_word(partition).load()).0;
+        if ep.now() >= until || last < epoch || last < said {
+            return None;
+        }
+        if !self.parts.object.node().has_gone(owner) {
+            return None;
+        }
+        Some(self.lost(partition, owner, ep.check_alive(owner).err().map_or_else(|| self.gone(owner), Error::from)))
+    }
+
+    /// No member knows of a later place than this one, and its owner is dead.
+    fn is_lost(&self, ep: &Endpoint, partition: usize, (epoch, owner): (u64, NodeId)) {
+        let until = ep.now() + self.parts.options.tree.lease;
+        *self.parts.lost[partition].lock() = Some(Lost { epoch, owner, until });
     }
 
     /// Opens a partition at its new place, unless another thread of this node has. The new owner may be dead. It may also have given the
@@ -244,22 +310,24 @@ impl<K: TreeKey, V: Field> RomeKv<K, V> {
         ep: &Endpoint,
         partition: usize,
         (epoch, owner): (u64, NodeId),
-        patience: Duration,
+        start: Instant,
     ) -> Result<()> {
-        let changing = self.changing(ep, partition).await?;
+        let deadline = start + ep.timeout();
+        let _changing = self.changing(ep, partition, deadline).await?;
         if self.epoch(partition) < epoch {
             // Before this node reads there: others find the place here if the old owner dies, and so does the new one if that has not answered it
             // (`store/moving.rs`).
             raise(self.parts.place_word(partition), word_of(epoch, owner));
             self.discard(partition, epoch);
+            // Longer each time, and no longer than the call has left.
+            let now = ep.now();
+            let patience = PATIENCE.max((now - start) / 2).min(deadline.since(now));
             match self.open_tree(partition, (epoch, owner), Some(patience)) {
-                Ok(tree) => self.know(partition, Place { epoch, tree }),
+                Ok(tree) => self.know(partition, Place::new(epoch, owner, tree)),
                 Err(error) if error.is_timeout() => {}
                 Err(error) => return Err(or_gone(ep, owner, error)),
             }
         }
-        drop(changing);
-        ep.wake_local();
         Ok(())
     }
 }
@@ -273,27 +341,33 @@ impl<K: TreeKey, V: Field> RomeKvThread<K, V> {
     pub(super) async fn follow(&mut self, ep: &Endpoint, partition: usize, start: Instant, error: Error) -> Result<()> {
         let store = self.store.clone();
         let At { owner, epoch, .. } = self.trees[partition];
+        // The last one that any member knows of.
+        let mut last = owner;
         if !leads_on(&error) {
             return Err(store.lost(partition, owner, error));
         }
         // Another thread of this node may have found it.
         if store.epoch(partition) <= epoch {
-            if error.is_gone() && store.is_lost(ep, partition, epoch) {
-                return Err(store.lost(partition, owner, error));
+            if let Some(lost) = store.still_lost(ep, partition, epoch) {
+                return Err(lost);
             }
             match store.look_up(ep, partition, epoch).await {
                 Some((epoch, place)) if place == store.parts.object.node().id() => {
-                    let settled = store.settle(ep, partition, epoch).await;
+                    let settled = store.settle(ep, partition, epoch, start + ep.timeout()).await;
                     settled.map_err(|error| store.lost(partition, owner, error))?;
                 }
                 Some((epoch, owner)) => {
-                    // Longer each time.
-                    let patience = PATIENCE.max((ep.now() - start) / 2);
-                    let adopted = store.adopt(ep, partition, (epoch, owner), patience).await;
-                    adopted.map_err(|error| store.lost(partition, owner, error))?;
+                    last = owner;
+                    let adopted = store.adopt(ep, partition, (epoch, owner), start).await;
+                    adopted.map_err(|error| {
+                        if error.is_gone() {
+                            store.is_lost(ep, partition, (epoch, owner));
+                        }
+                        store.lost(partition, owner, error)
+                    })?;
                 }
                 None if error.is_gone() => {
-                    store.parts.lost[partition].store((ep.now() + store.parts.options.tree.lease).ns);
+                    store.is_lost(ep, partition, (epoch, owner));
                     return Err(store.lost(partition, owner, error));
                 }
                 None => {}
@@ -307,11 +381,47 @@ impl<K: TreeKey, V: Field> RomeKvThread<K, V> {
         let (now, waited) = (ep.now(), ep.now() - start);
         if waited >= ep.timeout() {
             let what = format!("partition {partition}, which is being moved");
-            let late = ErrorKind::Timeout { what, waited, missing: vec![owner] };
-            return Err(store.lost(partition, owner, late.into()));
+            let late = ErrorKind::Timeout { what, waited, missing: vec![last] };
+            return Err(store.lost(partition, last, late.into()));
         }
         let pause = (waited / 8).clamp(PAUSE[0], PAUSE[1]);
-        let _ = ep.wait_until(now + pause, || None::<()>).await;
+        let _ = ep.wait_until((now + pause).min(start + ep.timeout()), || None::<()>).await;
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use farfield_core::{Node, local_session, on_each};
+
+    use super::*;
+    use crate::RomeKvOptions;
+
+    /// Each wait was as long as if the call had begun with it.
+    #[test]
+    fn what_a_call_waits_for_a_partition_that_was_moved_ends_with_the_call() {
+        let nodes = local_session(3).expect("a session");
+        let open = |node: &Node| RomeKv::<u64, u64>::open(node, "store", RomeKvOptions::new([500]));
+        let stores = on_each(&nodes, open).expect("all open it");
+        let eps: Vec<Endpoint> = nodes.iter().map(|node| node.endpoint().expect("one")).collect();
+        let mut taker = stores[2].thread().expect("a seat");
+        eps[2].block_on(taker.take_partition(&eps[2], 0)).expect("the owner lives");
+        let (ep, mut thread) = (&eps[1], stores[1].thread().expect("a seat"));
+        ep.set_timeout(Duration::from_secs(8));
+        // The call has taken most of its time by now.
+        let start = Instant { ns: ep.now().ns - 7_900_000_000.min(ep.now().ns) };
+        let follow = |thread: &mut RomeKvThread<u64, u64>| {
+            let begun = ep.now();
+            (ep.block_on(thread.follow(ep, 0, start, Error::custom(Moved))), ep.now() - begun)
+        };
+        let other = stores[1].parts.changing[0].compare_exchange(0, 1);
+        assert!(other.is_ok(), "another thread changes where it is");
+        let (followed, took) = follow(&mut thread);
+        assert!(followed.is_err_and(|error| error.is_timeout()) && took < Duration::from_secs(4), "{took:?}");
+        stores[1].parts.changing[0].store(0);
+        // A place at which no tree is opened.
+        raise(stores[0].parts.place_word(0), word_of(9, NodeId(2)));
+        let (followed, took) = follow(&mut thread);
+        assert!(followed.is_err_and(|error| error.is_timeout()) && took < Duration::from_secs(3), "{took:?}");
     }
 }

@@ -2,22 +2,18 @@
 
 use core::cell::RefCell;
 use core::ops::{Bound, RangeBounds};
-use core::time::Duration;
 
 use farfield_core::toolkit::ErrorContext;
 use farfield_core::{Endpoint, Error, ErrorKind, Result};
 use farfield_fabric::Instant;
 
+use super::ask::{ask, send};
 use super::instant::again;
 use super::place::At;
 use super::updates::{Ask, Reply, Request};
-use super::{Calls, RomeKv, RomeKvUpdate};
-use crate::errors::{MemoryFull, Moved};
+use super::{RomeKv, RomeKvUpdate};
 use crate::field::{Field, TreeKey};
 use crate::tree::Access;
-
-/// The pauses before an update is asked for again that its owner could not do yet.
-const PAUSE: [Duration; 2] = [Duration::from_micros(20), Duration::from_millis(10)];
 
 /// One thread of any node, which reads and changes the store.
 ///
@@ -381,7 +377,7 @@ impl<K: TreeKey, V: Field> RomeKvThread<K, V> {
             let epoch = at.epoch;
             let result = match at.access() {
                 Access::Here(tree) => update.run(tree, ep),
-                Access::There(_) => match at.client(&self.store) {
+                Access::There(_) | Access::Gone(_) => match at.client(&self.store) {
                     Ok(client) => {
                         let request = Request { partition, epoch, ask: Ask::Update(update) };
                         ask(&self.store, ep, start, client, request).await.map(Reply::before)
@@ -519,77 +515,6 @@ fn run_here<K: TreeKey, V: Field>(
 ) -> Result<Option<V>> {
     match &mut *trees[store.partition_of(update.key())] {
         Access::Here(tree) => update.run(tree, ep),
-        Access::There(_) => unreachable!("it is this node's"),
-    }
-}
-
-/// Sends some of the updates to one owner, with the epochs of their partitions; their results, with their places.
-async fn send<K: TreeKey, V: Field>(
-    store: &RomeKv<K, V>,
-    ep: &Endpoint,
-    start: Instant,
-    client: &Calls<K, V>,
-    (updates, epochs): (&[RomeKvUpdate<K, V>], &[u64]),
-    group: &[usize],
-) -> Vec<(usize, Result<Option<V>>)> {
-    let request = |at: &usize| {
-        let update = updates[*at];
-        let partition = store.partition_of(update.key());
-        Request { partition, epoch: epochs[partition], ask: Ask::Update(update) }
-    };
-    let requests: Vec<Request<K, V>> = group.iter().map(request).collect();
-    let replies = client.call_many(ep, &requests).await;
-    let mut results = Vec::with_capacity(group.len());
-    for ((at, request), reply) in group.iter().zip(requests).zip(replies) {
-        let result = match reply {
-            Ok(Reply::Done(before)) => Ok(before),
-            // Nothing of it has happened.
-            Ok(_) => ask(store, ep, start, client, request).await.map(Reply::before),
-            Err(error) => Err(error),
-        };
-        results.push((*at, result));
-    }
-    results
-}
-
-/// Asks the owner of a partition, until it has answered with more than that it has to be asked again.
-///
-/// # Errors
-/// [`Moved`]: it is not the owner, or not yet.
-pub(super) async fn ask<K: TreeKey, V: Field>(
-    store: &RomeKv<K, V>,
-    ep: &Endpoint,
-    start: Instant,
-    client: &Calls<K, V>,
-    request: Request<K, V>,
-) -> Result<Reply<V>> {
-    let (deadline, mut pause) = (start + ep.timeout(), PAUSE[0]);
-    // It is not asked again later than this. The last answer says that nothing has happened. If the next one does not come by the deadline, because the owner
-    // waits for a core, nothing is known any more.
-    let last = start + ep.timeout() / 4 * 3;
-    loop {
-        let reply = client.call_deadline(ep, &request, deadline).await;
-        let reply = reply?;
-        let now = ep.now();
-        let error = match reply {
-            Reply::Done(_) | Reply::Late => return Ok(reply),
-            Reply::Elsewhere => return Err(Error::custom(Moved)),
-            Reply::Held => {
-                let what = "reads of several partitions, or the move of this one".into();
-                ErrorKind::Timeout { what, waited: now - start, missing: vec![client.server()] }.into()
-            }
-            Reply::Full(waiting) => Error::custom(MemoryFull { blocks: store.parts.options.tree.blocks, waiting }),
-            Reply::Refused => {
-                let why = format!("{} has closed the store: open it again when it is there again", client.server());
-                return Err(Error::from(ErrorKind::Config { why }).about(client.server()).of(store.path()));
-            }
-        };
-        if now + pause >= last {
-            let _ = ep.wait_until(deadline, || None::<()>).await;
-            return Err(error).of(store.path());
-        }
-        // It did not happen: asking again is another call.
-        let _ = ep.wait_until(now + pause, || None::<()>).await;
-        pause = (2 * pause).min(PAUSE[1]);
+        Access::There(_) | Access::Gone(_) => unreachable!("it is this node's"),
     }
 }

@@ -270,7 +270,10 @@ fn a_scan_outlives_the_move_of_its_partition() {
 #[test]
 fn a_partition_is_lost_with_the_node_that_has_taken_it() {
     let (mut nodes, eps) = session(3);
-    let mut stores = open(&nodes, &options([100], 4, 2, 50));
+    let mut options = options([100], 4, 2, 50);
+    // The others are not asked again for so long.
+    options.tree.lease = std::time::Duration::from_secs(60);
+    let mut stores = open(&nodes, &options);
     let mut threads: Vec<_> = stores.iter().map(|store| store.thread().expect("a seat")).collect();
     eps[2].block_on(threads[2].take_partition(&eps[2], 0)).expect("they live");
     let gone = nodes[2].id();
@@ -287,6 +290,11 @@ fn a_partition_is_lost_with_the_node_that_has_taken_it() {
         }
         ep.block_on(thread.put(ep, 107, 1)).expect("its owner lives");
     }
+    // The others have said so, and are not asked each time.
+    let (thread, ep) = (&mut threads[0], &eps[0]);
+    let before = ep.counts();
+    assert!(ep.block_on(thread.get(ep, &7)).is_err_and(|error| error.custom_ref::<RangeUnavailable>().is_some()));
+    assert_eq!((ep.counts() - before).gets, 0);
 }
 
 /// Its node has not heard that another one has taken it meanwhile.

@@ -129,7 +129,7 @@ fn memory_is_used_again_and_nodes_are_merged() {
 
 /// Blocks of the nodes of a tree, and of those that its writers keep at hand.
 fn in_use<K: TreeKey, V: Field>(tree: &RomeTree<K, V>) -> usize {
-    let Memory { blocks, free, waiting } = tree.memory().expect("it is the owner");
+    let Memory { blocks, free, waiting, .. } = tree.memory().expect("it is the owner");
     blocks - free - waiting
 }
 

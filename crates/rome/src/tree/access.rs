@@ -1,7 +1,7 @@
 //! A tree as one thread reads it: by the processor on its owner, else by gets. Stores of several trees are made of these.
 
 use farfield_core::toolkit::ErrorContext;
-use farfield_core::{Endpoint, Result};
+use farfield_core::{Endpoint, Error, Result};
 
 use super::fetch::Here;
 use super::scan::Cursor;
@@ -14,12 +14,15 @@ use crate::reading::{check, check_here};
 pub(crate) enum Access<K, V> {
     Here(Partition<K, V>),
     There(TreeReader<K, V>),
+    /// Its owner had gone when this node came.
+    Gone(Error),
 }
 
 /// A look at `stable` that is under way.
 pub(crate) enum Look<'e> {
     Here,
     There(farfield_fabric::Op<'e, u64>),
+    Gone,
 }
 
 impl<K: TreeKey, V: Field> Access<K, V> {
@@ -32,6 +35,7 @@ impl<K: TreeKey, V: Field> Access<K, V> {
                 Ok(value)
             }
             Access::There(reader) => reader.get(ep, key).await,
+            Access::Gone(error) => Err(error.clone()),
         }
     }
 
@@ -43,6 +47,7 @@ impl<K: TreeKey, V: Field> Access<K, V> {
                 Ok(values)
             }
             Access::There(reader) => reader.multi_get(ep, keys).await,
+            Access::Gone(error) => Err(error.clone()),
         }
     }
 
@@ -56,6 +61,7 @@ impl<K: TreeKey, V: Field> Access<K, V> {
         match self {
             Access::Here(partition) => partition.tree.opened.object.path(),
             Access::There(reader) => reader.tree.opened.object.path(),
+            Access::Gone(error) => error.object().unwrap_or_default(),
         }
     }
 
@@ -67,6 +73,7 @@ impl<K: TreeKey, V: Field> Access<K, V> {
                 ahead.clear();
                 seat.announce(ep, *known);
             }
+            Access::Gone(_) => {}
         }
     }
 
@@ -75,6 +82,7 @@ impl<K: TreeKey, V: Field> Access<K, V> {
         match self {
             Access::Here(_) => Look::Here,
             Access::There(reader) => Look::There(ep.get(reader.tree.opened.stable_at())),
+            Access::Gone(_) => Look::Gone,
         }
     }
 
@@ -93,7 +101,8 @@ impl<K: TreeKey, V: Field> Access<K, V> {
                 Ok(stable) => check(&mut reader.seat, ep).and_then(|()| Stable(stable).current()),
                 Err(error) => Err(error.into()),
             },
-            (Access::There(_), Look::Here) => unreachable!("a look is for the tree that has begun it"),
+            (Access::Gone(error), _) => Err(error.clone()),
+            (Access::There(_), _) => unreachable!("a look is for the tree that has begun it"),
         };
         version.of(self.path())
     }
@@ -106,6 +115,7 @@ impl<K: TreeKey, V: Field> Access<K, V> {
                 reader.known = version;
                 reader.seat.raise(version);
             }
+            Access::Gone(_) => {}
         }
     }
 
@@ -117,6 +127,7 @@ impl<K: TreeKey, V: Field> Access<K, V> {
         let kept = match self {
             Access::Here(partition) => check_here(&mut partition.seat, ep),
             Access::There(reader) => check(&mut reader.seat, ep),
+            Access::Gone(error) => return Err(error.clone()),
         };
         kept.of(self.path())
     }
@@ -126,6 +137,7 @@ impl<K: TreeKey, V: Field> Access<K, V> {
         match self {
             Access::Here(partition) => partition.seat.clear(),
             Access::There(reader) => reader.seat.clear(),
+            Access::Gone(_) => {}
         }
     }
 
@@ -143,6 +155,7 @@ impl<K: TreeKey, V: Field> Access<K, V> {
                 cursor.next(&mut Here { arena, seat, ep, version }, into).await
             }
             Access::There(reader) => cursor.next(&mut reader.fetch(ep, version), into).await,
+            Access::Gone(error) => Err(error.clone()),
         };
         more.of(self.path())
     }

@@ -6,10 +6,14 @@
 //! *Merges.* A leaf is merged with a neighbour when it comes to have a quarter of its pairs, and again when it has none, if both fit three
 //! quarters of a node; a node without pairs fits any. So of two neighbours one has more than a quarter, but for those whose parents differ.
 //!
+//! *Links come first.* A node that its parent does not know yet is no neighbour of any. A merge that comes to one is left to later changes, which find it linked.
+//!
 //! *No change waits for these.* The change of a leaf that has led to them is visible before they begin. Each step is another change of the tree, for which
 //! `stable` has to be raised. So none begins without free memory, while `stable` is frozen, or at a closed gate: it is left to later changes. A change
 //! waits only if a freeze or a closed gate comes within a step. A thread that does not wait at gates, the service thread, passes a gate that is
 //! closed while it makes an update with the step that has begun, and with no other one.
+
+use std::collections::VecDeque;
 
 use farfield_core::Endpoint;
 
@@ -23,7 +27,7 @@ use crate::page::{Draft, Page, set_version};
 /// What one change does at most of what earlier ones have left: more than it leaves itself, and few, since its caller waits for them.
 const OLD_MAX: usize = 8;
 
-/// A step that has to wait: there is no free memory, or `stable` is not to change now.
+/// A step that has to wait: there is no free memory, `stable` is not to change now, or a node is not linked yet that is to be merged.
 #[derive(Debug)]
 struct NotNow;
 
@@ -40,13 +44,19 @@ struct Merged {
 impl<K: TreeKey, V: Field> Partition<K, V> {
     /// Does these, and some of what was left to do. What has to wait is left to later changes: this one has happened, and does not wait.
     pub(super) fn tidy(&mut self, ep: &Endpoint, new: Chores<K>) {
-        let mut chores = self.tree.later.take(OLD_MAX);
-        chores.extend(new.into_iter().flatten());
-        while let Some(chore) = chores.pop() {
+        let mut chores: VecDeque<_> = self.tree.later.take(OLD_MAX).into();
+        // A merge before the link of a neighbour would find nothing to do, and be spent.
+        for chore in new.into_iter().flatten() {
+            match chore {
+                Chore::Link { .. } => chores.push_front(chore),
+                Chore::Merge { .. } => chores.push_back(chore),
+            }
+        }
+        while let Some(chore) = chores.pop_front() {
             let is_done = match chore {
                 Chore::Link { level, separator, right } => match self.link(ep, level, separator, right) {
                     Ok(split) => {
-                        chores.extend(split);
+                        split.into_iter().for_each(|split| chores.push_front(split));
                         true
                     }
                     Err(NotNow) => false,
@@ -56,8 +66,8 @@ impl<K: TreeKey, V: Field> Partition<K, V> {
             if !is_done {
                 // The nodes of a tree that was moved stay as they are.
                 if !Self::arena(&self.tree).stable_now().is_moved() {
-                    chores.push(chore);
-                    self.tree.later.put(chores);
+                    chores.push_front(chore);
+                    self.tree.later.put(chores.into());
                 }
                 return;
             }
@@ -124,11 +134,24 @@ impl<K: TreeKey, V: Field> Partition<K, V> {
             page.pairs(u64::MAX, &mut children);
             let at = page.child_at(key);
             let lefts = at.saturating_sub(1)..(at + 1).min(children.len().saturating_sub(1));
+            // The neighbour that its parent does not know yet may fit: the split's link comes, and then this is done again.
+            if !knows_node_of::<K, T>(arena, ep, children[at].1 as u32, key) {
+                return Err(NotNow);
+            }
+            let mut is_linked = true;
             let mut fits = lefts.filter_map(|at| {
                 let slots = [at, at + 1].map(|at| children[at].1 as u32);
-                Some((at, Pair::<K, T>::lock(arena, ep, slots, pairs_max)?))
+                let pair = Pair::<K, T>::lock(arena, ep, slots, pairs_max);
+                is_linked &= !matches!(pair, Err(NotNow));
+                Some((at, pair.ok()??))
             });
-            let Some((at, pair)) = fits.next() else { break (parent.slot == ROOT, children.len()) };
+            let Some((at, pair)) = fits.next() else {
+                drop(fits);
+                if !is_linked {
+                    return Err(NotNow);
+                }
+                break (parent.slot == ROOT, children.len());
+            };
             children.remove(at + 1);
             Store { ep, pairs: pairs_max, stash, words }.merge(arena, parent, pair, &children);
             merged.has_merged = true;
@@ -189,13 +212,20 @@ struct Pair<'a, K, T> {
 }
 
 impl<'a, K: TreeKey, T: Field> Pair<'a, K, T> {
-    /// The caller has locked their parent. None if they do not fit, or are no neighbours.
-    fn lock(arena: &'a Arena, ep: &Endpoint, [left, right]: [u32; 2], pairs_max: usize) -> Option<Pair<'a, K, T>> {
-        let (left, right) = (locked(arena, ep, left)?, locked(arena, ep, right)?);
+    /// The caller has locked their parent. None if they do not fit.
+    ///
+    /// # Errors
+    /// Between the two is one that was split from the left one, and that the parent does not know yet.
+    fn lock(
+        arena: &'a Arena,
+        ep: &Endpoint,
+        slots: [u32; 2],
+        pairs_max: usize,
+    ) -> Result<Option<Pair<'a, K, T>>, NotNow> {
+        let [Some(left), Some(right)] = slots.map(|slot| locked(arena, ep, slot)) else { return Ok(None) };
         let (left_page, right_page): (Page<_, K, T>, Page<_, K, T>) = (left.page(arena), right.page(arena));
-        // Between the two may be one that was split from the left one, and that the parent does not know yet.
         if left_page.right() != Some(right.slot) {
-            return None;
+            return Err(NotNow);
         }
         let (mut pairs, mut of_right) = (Vec::new(), Vec::new());
         left_page.pairs(u64::MAX, &mut pairs);
@@ -204,8 +234,13 @@ impl<'a, K: TreeKey, T: Field> Pair<'a, K, T> {
         let is_next_to_nothing = pairs.len().min(of_right.len()) <= 1;
         pairs.append(&mut of_right);
         let fits = if is_next_to_nothing { pairs_max } else { pairs_max * 3 / 4 };
-        (pairs.len() <= fits).then_some(Pair { left, right, pairs })
+        Ok((pairs.len() <= fits).then_some(Pair { left, right, pairs }))
     }
+}
+
+/// Whether this child of a node that is locked is the one with the key: not, if that was split from it, and its parent does not know it yet.
+fn knows_node_of<K: TreeKey, T: Field>(arena: &Arena, ep: &Endpoint, child: u32, key: &K) -> bool {
+    locked(arena, ep, child).is_none_or(|child| !child.page::<K, T>(arena).is_before(key))
 }
 
 impl Store<'_> {
@@ -376,6 +411,39 @@ mod tests {
         partition.tidy(&ep, [None, None]);
         let left = tree.later.take(usize::MAX);
         assert_eq!(left, (OLD_MAX as u64..20).map(|key| Chore::Merge { key }).collect::<Vec<_>>(), "the oldest first");
+    }
+
+    /// A merge that came before the link of its neighbour, which an earlier change had left, found nothing to do once, and was spent.
+    #[test]
+    fn a_leaf_is_merged_with_a_neighbour_that_was_not_linked_yet() {
+        for is_of_right in [false, true] {
+            let node = farfield_core::Node::builder().start().expect("a node");
+            let options = TreeOptions { pairs: 4, records: 1, blocks: 1000, ..TreeOptions::default() };
+            let (tree, ep) =
+                (Tree::open(&node, "tree", node.id(), options).expect("one"), node.endpoint().expect("one"));
+            let (mut partition, mut keys) = (tree.partition().expect("a seat"), 0..100);
+            let arena = tree.opened.arena().expect("it is the owner");
+            let link = split(&mut partition, &ep, &mut keys);
+            // The right leaf has the last key alone, and the left one those before it.
+            let last = keys.start - 1;
+            for key in last - 4..last - 1 {
+                partition.change_leaf(&ep, &key, |_| Change::Delete).expect("there is room");
+            }
+            let merge = Chore::Merge { key: if is_of_right { last } else { last - 1 } };
+            let leaves = nodes_of(arena, 0).0.len();
+            if is_of_right {
+                // Another thread is about to do it.
+                partition.tidy(&ep, [Some(merge), None]);
+                partition.tidy(&ep, link);
+            } else {
+                tree.later.put(link.into_iter().flatten().collect());
+                partition.tidy(&ep, [Some(merge), None]);
+            }
+            partition.tidy(&ep, [None, None]);
+            let (row, known) = nodes_of(arena, 0);
+            assert_eq!((row.len(), row), (leaves - 1, known));
+            assert_eq!(tree.later.take(usize::MAX), [], "nothing is left to do");
+        }
     }
 
     #[test]

@@ -61,11 +61,13 @@ pub(super) struct Done {
     pub(super) pairs: u64,
     /// Scans that had to begin again.
     pub(super) retries: u64,
+    /// Changes of all the owner's threads that had to wait for readers.
+    pub(super) waits: u64,
 }
 
 impl Done {
     pub(super) fn new(is_other: bool) -> Done {
-        Done { is_other, result: ThreadResult::new(), core_seconds: 0.0, pairs: 0, retries: 0 }
+        Done { is_other, result: ThreadResult::new(), core_seconds: 0.0, pairs: 0, retries: 0, waits: 0 }
     }
 }
 

@@ -71,7 +71,7 @@ impl System {
     ) -> Result<System> {
         Ok(match kind {
             Kind::Rome => {
-                let tree = tree(node, options)?;
+                let tree = tree(node, TREE, options)?;
                 tree.partition()?.load(&node.endpoint()?, pairs)?;
                 System::Rome(tree)
             }
@@ -90,6 +90,14 @@ impl System {
         })
     }
 
+    /// How many changes had to wait for readers.
+    pub(super) fn waits(&self) -> Result<u64> {
+        match self {
+            System::Rome(tree) => Ok(tree.memory()?.waits),
+            System::BTreeMap(_) | System::Redb(_) => Ok(0),
+        }
+    }
+
     /// Calls `body` with a thread's access.
     pub(super) fn with_thread<B: Body>(&self, endpoint: &Endpoint, body: &B) -> Result<B::Output> {
         match self {
@@ -100,9 +108,14 @@ impl System {
     }
 }
 
-/// The tree of node 0, as all nodes open it.
-pub(super) fn tree(node: &Node, options: TreeOptions) -> Result<RomeTree<u64, u64>> {
-    Ok(RomeTree::open(node, "tree", NodeId(0), options)?)
+/// The tree that the workers call.
+pub(super) const TREE: &str = "tree";
+/// Another one, which scanners read in a control.
+pub(super) const CONTROL: &str = "control";
+
+/// A tree of node 0, as all nodes open it.
+pub(super) fn tree(node: &Node, name: &str, options: TreeOptions) -> Result<RomeTree<u64, u64>> {
+    Ok(RomeTree::open(node, name, NodeId(0), options)?)
 }
 
 struct Rome<'e> {

@@ -126,6 +126,7 @@ fn what_is_not_reached_is_said() {
             keys: 100,
             workers: 2,
             pairs: (1, 2),
+            control: false,
         };
         let plan = Plan { what, others: scanners, seconds: 1.0, cores: Cores::default() };
         let mut measurement = Measurement::new("rome", "b", Setup::default());
@@ -149,6 +150,29 @@ fn what_is_not_reached_is_said() {
         said(&bad).lines().filter(|line| line.starts_with("NOT REACHED")).map(str::to_owned).collect();
     assert_eq!(missed.len(), 3, "{missed:?}");
     assert_eq!(ratios::lines(&good, Sample::calls)[0].points, [(0.0, 400.0), (2.0, 380.0)]);
+}
+
+/// What scanners of another map take, too, is the machine's.
+#[test]
+fn scanners_are_compared_with_those_of_another_map() {
+    let sample = |scanners: u16, control: bool, calls: f64, waits: f64| {
+        let (system, mix, distribution) = (Kind::Rome, Mix::U, Distribution::Zipfian);
+        let what = What::Map { system, mix, distribution, keys: 100, workers: 1, pairs: (1, 2), control };
+        let plan = Plan { what, others: scanners, seconds: 1.0, cores: Cores::default() };
+        let mut measurement = Measurement::new("rome", "u", Setup::default());
+        measurement.figures = [("per_core_second".into(), calls), ("waits".into(), waits)].into();
+        Sample::of(&plan, &[measurement]).expect("it is of a map")
+    };
+    let said = |with: f64, waits: f64| {
+        let mut out = Vec::new();
+        let all = [sample(0, false, 100.0, 0.0), sample(2, false, with, waits), sample(2, true, 80.0, 0.0)];
+        ratios::write(&all, &mut out).expect("a vector takes everything");
+        String::from_utf8(out).expect("text")
+    };
+    let good = said(75.0, 0.0);
+    assert!(good.contains("0.75 of") && good.contains("0.80 beside scanners of another map; 0 changes"), "{good}");
+    assert!(!good.contains("NOT REACHED"), "{good}");
+    assert!(said(70.0, 0.0).contains("NOT REACHED") && said(80.0, 3.0).contains("NOT REACHED"));
 }
 
 #[test]

@@ -6,6 +6,7 @@
 //! trip leaves no time for them, that is the reason. A lost grant is not excused by this, because it does not make
 //! round trips longer.
 
+use super::rome::{self, LEASE_NS};
 use super::{DECIDED_NS, Death, Findings, Story};
 use crate::chaos::log::{Call, Failure, LedgerOp, Op, Turns};
 
@@ -13,9 +14,6 @@ use crate::chaos::log::{Call, Failure, LedgerOp, Op, Turns};
 const TURN_ROUND_TRIPS: u64 = 8;
 /// With fewer calls, the time of a round trip is unknown.
 const SAMPLES_MIN: usize = 5;
-
-/// The owner of a partition of the ordered store keeps memory for a stopped reader for so long.
-const LEASE_NS: u64 = 1_000_000_000;
 
 /// A call takes at most this many times its limit.
 pub(in crate::chaos) const LIMITS_MAX: u64 = 10;
@@ -187,7 +185,7 @@ fn judge_failure(story: &Story, call: &Call, at_ns: u64, failure: &Failure) -> O
         "Timeout" => {
             let took_ns = at_ns - call.begin_ns;
             // A copy of a partition may have taken longer than changes waited for it.
-            let may_be_early = matches!(call.op, Op::RomeTake { .. });
+            let may_be_early = rome::is_late_copy(story, call, took_ns);
             if took_ns < call.limit_ns && !may_be_early {
                 return Some(format!("after {} ms, before its {} ms were over", ms(took_ns), ms(call.limit_ns)));
             }
@@ -202,7 +200,7 @@ fn judge_failure(story: &Story, call: &Call, at_ns: u64, failure: &Failure) -> O
             let is_dequeue = matches!(call.op, Op::Dequeue { .. });
             let is_of_lock = matches!(call.op, Op::Lock { .. })
                 || is_of_log(&call.op)
-                || is_of_ordered_store(&call.op)
+                || rome::may_need_others(story, call, at_ns)
                 || failure.object.as_ref().is_some_and(|it| it.ends_with("/locks"));
             if let Some(named) = failure.nodes.iter().find(|node| !is_of_lock && !may_be_missing(node)) {
                 return Some(format!("node {named} was not stopped"));

@@ -198,7 +198,7 @@ mod tests {
     pub(super) fn death_of(node: u16) -> Failure {
         let object = Some("chaos/0/it".into());
         let text = "it is dead".into();
-        Failure { variant: "PeerDead".into(), nodes: vec![node], object, text, has_no_effect: false }
+        Failure { variant: "PeerDead".into(), nodes: vec![node], object, text, has_no_effect: false, partition: None }
     }
 
     /// A failure that names the object `it` of the story.

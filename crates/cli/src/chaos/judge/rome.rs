@@ -2,6 +2,7 @@
 //! instant is seen by the load.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 
 use farfield::history::Event;
 use farfield::history::kv::{KvEvent, KvInput, KvOutput};
@@ -9,7 +10,52 @@ use farfield::history::kv::{KvEvent, KvInput, KvOutput};
 use super::swarm::{event_of, judge_keys};
 use super::{Findings, Story};
 use crate::chaos::load::rome::{KEYS, first_key};
-use crate::chaos::log::{Answer, Op};
+use crate::chaos::log::{Answer, Call, KvOp, Op};
+
+/// The owner of a partition keeps memory for a stopped reader for so long, and stops changes for a node that takes the partition.
+pub(super) const LEASE_NS: u64 = 1_000_000_000;
+
+/// The partitions that a call of the ordered store needs.
+fn partitions_of(op: &Op) -> Range<usize> {
+    let one = |partition| partition..partition + 1;
+    match op {
+        Op::Rome { key, .. } => one((key >> 32) as usize),
+        Op::RomeTake { partition } => one(*partition),
+        Op::RomeScan { first, end } => *first..*end,
+        _ => 0..0,
+    }
+}
+
+/// Whether the owner of a partition may wait for others before it answers, or the call itself does. A read needs its owners alone, unless a partition was moved
+/// and this node has not called it since.
+pub(super) fn may_need_others(story: &Story, call: &Call, at_ns: u64) -> bool {
+    match call.op {
+        Op::Rome { op: KvOp::Get, .. } | Op::RomeScan { .. } => {}
+        Op::Rome { .. } | Op::RomeTake { .. } => return true,
+        _ => return false,
+    }
+    partitions_of(&call.op).any(|partition| {
+        let is_of_it = |other: &&Call| partitions_of(&other.op).contains(&partition);
+        // With the last call that has succeeded the node knew where it was.
+        let knew = |other: &&Call| other.node == call.node && other.success().is_some_and(|end| end.0 <= call.begin_ns);
+        let known_ns = story.calls.iter().filter(is_of_it).filter(knew).map(|other| other.begin_ns).max().unwrap_or(0);
+        let is_take = |other: &&Call| matches!(other.op, Op::RomeTake { .. }) && other.begin_ns <= at_ns;
+        let mut takes = story.calls.iter().filter(is_of_it).filter(is_take);
+        // One that may have had an effect may have it later.
+        let is_unknown = |take: &Call| take.failure().is_some_and(|(_, failure)| !failure.has_no_effect);
+        takes.any(|take| is_unknown(take) || take.end.as_ref().is_none_or(|(end_ns, _)| *end_ns >= known_ns))
+    })
+}
+
+/// Whether a taking may end before its time: changes did not wait until the partition was copied. They wait for a lease; an earlier taking may have left its copy.
+pub(super) fn is_late_copy(story: &Story, call: &Call, took_ns: u64) -> bool {
+    let Op::RomeTake { .. } = call.op else { return false };
+    let is_unknown = |other: &Call| other.failure().is_some_and(|(_, failure)| !failure.has_no_effect);
+    let leaves_one = |other: &Call| {
+        other.node == call.node && other.op == call.op && other.begin_ns < call.begin_ns && is_unknown(other)
+    };
+    took_ns >= LEASE_NS || story.calls.iter().any(leaves_one)
+}
 
 pub(super) fn judge(story: &Story, findings: &mut Findings) {
     let mut keys: BTreeMap<u64, Vec<KvEvent>> = BTreeMap::new();
@@ -38,7 +84,7 @@ pub(super) fn judge(story: &Story, findings: &mut Findings) {
 mod tests {
     use super::super::tests::{call, counts, death_of, found, judged, story};
     use super::*;
-    use crate::chaos::log::{Call, Failure, KvOp, Outcome};
+    use crate::chaos::log::{Failure, Outcome};
 
     fn on_key(node: u16, begin_ns: u64, op: KvOp, outcome: Outcome) -> Call {
         call(node, begin_ns, Op::Rome { key: 1, op }, Some((begin_ns + 5, outcome)))
@@ -84,5 +130,33 @@ mod tests {
             let failed = on_key(1, 10, KvOp::Upsert(7), Err(Failure { has_no_effect, ..death_of(2) }));
             assert_eq!(found(judge, vec![failed, scanned(20, seen)]).len(), violations, "{has_no_effect} {seen:?}");
         }
+    }
+
+    #[test]
+    fn a_read_needs_others_where_its_partition_was_moved_since_the_last_call() {
+        let get = |node, begin_ns| on_key(node, begin_ns, KvOp::Get, Ok(Answer::Found(None)));
+        let take = |partition, end| call(1, 20, Op::RomeTake { partition }, end);
+        let done = Some((25, Ok(Answer::Done)));
+        let needs = |calls: Vec<Call>, of: &Call| may_need_others(&story(calls), of, of.begin_ns + 5);
+        assert!(!needs(vec![], &get(0, 30)) && !needs(vec![take(1, done.clone())], &get(0, 30)), "it was not moved");
+        assert!(needs(vec![take(0, done.clone())], &get(0, 30)) && needs(vec![take(0, None)], &get(0, 30)));
+        assert!(!needs(vec![take(0, done.clone())], &get(0, 10)), "it was moved later");
+        assert!(!needs(vec![take(0, done.clone()), get(0, 26)], &get(0, 40)), "this node has called it since");
+        assert!(needs(vec![take(0, done.clone()), get(2, 26)], &get(0, 40)), "another one has");
+        let scan = |end| call(0, 30, Op::RomeScan { first: 0, end }, None);
+        assert!(needs(vec![take(1, done.clone())], &scan(2)) && !needs(vec![take(1, done)], &scan(1)));
+        assert!(needs(vec![], &on_key(0, 30, KvOp::Delete, Ok(Answer::Done))), "its owner may wait for a reader");
+        assert!(!needs(vec![], &call(0, 30, Op::Flush, None)));
+    }
+
+    #[test]
+    fn a_taking_ends_early_if_its_copy_was_late() {
+        let take = |node, begin_ns, end| call(node, begin_ns, Op::RomeTake { partition: 0 }, end);
+        let late = |calls: Vec<Call>, took_ns| is_late_copy(&story(calls), &take(0, 50, None), took_ns);
+        assert!(late(vec![], LEASE_NS) && !late(vec![], LEASE_NS - 1));
+        let failed = |node, has_no_effect| take(node, 10, Some((20, Err(Failure { has_no_effect, ..death_of(2) }))));
+        assert!(late(vec![failed(0, false)], 1), "it has a copy of before");
+        assert!(!late(vec![failed(0, true)], 1) && !late(vec![failed(1, false)], 1));
+        assert!(!is_late_copy(&story(vec![]), &call(0, 50, Op::Flush, None), LEASE_NS));
     }
 }

@@ -26,6 +26,11 @@ pub(in crate::chaos) fn first_key(partition: usize) -> u64 {
     (partition as u64) << 32
 }
 
+/// The partition that a call has found to be lost.
+fn lost_by(failure: &Failure) -> Option<usize> {
+    failure.partition.filter(|_| failure.is_death() && failure.has_no_effect)
+}
+
 pub(super) struct RomeLoad {
     thread: RomeKvThread<u64, u64>,
     endpoint: Endpoint,
@@ -78,22 +83,16 @@ impl RomeLoad {
         Some(first..end)
     }
 
-    /// A death is why partitions of these are not called any more. Others may have been moved before that.
-    fn heed(&mut self, failure: &Failure, partitions: Range<usize>) {
-        if failure.is_death() {
-            for partition in partitions {
-                self.lives[partition] &= !failure.nodes.contains(&self.thread.store().owner_of(partition).0);
-            }
+    /// A partition that is lost is not called any more. Of several that a call needed it is the one that the error names: this node may not know yet where the
+    /// others are. An update whose effect is unknown says nothing of the partition, which may have been moved before its owner died.
+    fn heed(&mut self, failure: &Failure) {
+        if let Some(partition) = lost_by(failure) {
+            self.lives[partition] = false;
         }
     }
 
-    fn end<T>(&mut self, ended: Result<T, Failure>, partitions: Range<usize>) -> Option<T> {
-        ended.map_err(|failure| self.heed(&failure, partitions)).ok()
-    }
-
-    fn end_of_key<T>(&mut self, ended: Result<T, Failure>, key: u64) -> Option<T> {
-        let partition = self.thread.store().partition_of(&key);
-        self.end(ended, partition..partition + 1)
+    fn end<T>(&mut self, ended: Result<T, Failure>) -> Option<T> {
+        ended.map_err(|failure| self.heed(&failure)).ok()
     }
 
     fn one(&mut self, log: &Recorder, key: u64, op: KvOp) {
@@ -109,7 +108,7 @@ impl RomeLoad {
             })
         };
         let done = log.call(Op::Rome { key, op }, endpoint, call, Answer::clone);
-        self.end_of_key(done, key);
+        self.end(done);
     }
 
     /// Moves a partition to this node, unless it has one.
@@ -120,7 +119,7 @@ impl RomeLoad {
         let (thread, endpoint) = (&mut self.thread, &self.endpoint);
         let take = thread.take_partition(endpoint, partition);
         let done = log.call(Op::RomeTake { partition }, endpoint, take, |()| Answer::Done);
-        self.end(done, partition..partition + 1);
+        self.end(done);
     }
 
     fn choose(&mut self) -> Option<(u64, KvOp)> {
@@ -155,17 +154,16 @@ impl RomeLoad {
             (*op, log.begin(Op::Rome { key: *update.key(), op: *op }, limit))
         };
         let begun: Vec<_> = updates.iter().map(begin).collect();
-        let keys: Vec<u64> = updates.iter().map(|(_, update)| *update.key()).collect();
         let updates: Vec<_> = updates.into_iter().map(|(_, update)| update).collect();
         let results = self.endpoint.block_on(self.thread.apply(&self.endpoint, &updates));
-        for (((op, begun), result), key) in begun.into_iter().zip(results).zip(keys) {
+        for ((op, begun), result) in begun.into_iter().zip(results) {
             let answer = |before: &Option<u64>| match op {
                 KvOp::Insert(_) => Answer::Changed(before.is_none()),
                 KvOp::Update(_) | KvOp::Delete => Answer::Changed(before.is_some()),
                 _ => Answer::Done,
             };
             let ended = log.end(begun, result, answer);
-            self.end_of_key(ended, key);
+            self.end(ended);
         }
     }
 
@@ -197,7 +195,7 @@ impl RomeLoad {
             Answer::Numbers(shared.flat_map(|(key, value)| [*key, *value]).collect())
         };
         let done = log.call(op, endpoint, call, flat);
-        let Some(pairs) = self.end(done, partitions.clone()) else { return };
+        let Some(pairs) = self.end(done) else { return };
         if !pairs.is_sorted_by(|one, next| one.0 < next.0) {
             violation(format!("the keys of a scan of the ordered store are in no order: {pairs:?}"));
         }
@@ -249,7 +247,7 @@ impl RomeLoad {
             let (thread, endpoint) = (&mut self.thread, &self.endpoint);
             let put = async { thread.put(endpoint, key, self.number).await.map(drop) };
             let done = log.call(Op::Rome { key, op }, endpoint, put, |()| Answer::Done);
-            if self.end_of_key(done, key).is_none() {
+            if self.end(done).is_none() {
                 // It may happen later.
                 (self.pair, self.number) = (self.pair + 1, 0);
                 return;
@@ -283,5 +281,25 @@ impl Load for RomeLoad {
                 }
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_partition_that_an_error_names_is_lost_and_no_other() {
+        let failure = |variant: &str, has_no_effect| Failure {
+            variant: variant.into(),
+            nodes: vec![1],
+            object: None,
+            text: String::new(),
+            has_no_effect,
+            partition: Some(2),
+        };
+        assert_eq!(lost_by(&failure("PeerDead", true)), Some(2));
+        assert_eq!(lost_by(&failure("PeerDead", false)), None, "it may have been moved before the death");
+        assert_eq!(lost_by(&failure("Timeout", true)), None);
     }
 }
