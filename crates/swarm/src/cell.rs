@@ -22,7 +22,7 @@
 //! that the record was chosen. If the change maps a key to a register, `version` is the value that was written with it. If
 //! `from` was that of a key, `limit` is the last version of its register that counts, or the seal (`moving`).
 
-use crate::version::{INSTANCE_BITS, Location, Version, hash_of};
+use crate::version::{Format, INSTANCE_BITS, Location, Version, hash_of};
 
 /// Entries of a cell. A cell has one key on average; more than these have one in thirty million.
 pub(crate) const ENTRIES: usize = 10;
@@ -192,7 +192,7 @@ pub(crate) struct Change {
 
 impl Change {
     pub(crate) const NONE: Change =
-        Change { from: Entry::NONE, to: Entry::NONE, version: Version(0), limit: Version(0) };
+        Change { from: Entry::NONE, to: Entry::NONE, version: Version::NONE, limit: Version::NONE };
 
     /// Without a value.
     pub(crate) fn new(from: Entry, to: Entry) -> Change {
@@ -253,7 +253,8 @@ impl Record {
             *entry = Entry(*word);
         }
         let (from, to) = (Entry(words[3]), Entry(words[4]));
-        let change = Change { from, to, version: Version(words[5]), limit: Version(words[6]) };
+        let change =
+            Change { from, to, version: Format::STORE.version(words[5]), limit: Format::STORE.version(words[6]) };
         Some(Record { ballot: words[1], base: words[2], change, entries })
     }
 }
@@ -300,8 +301,12 @@ mod tests {
         let at = |register| Location { register, instance: 3 };
         let mut record = Record { ballot: 128, base: 5, ..Record::VIRGIN };
         record.entries[1] = Entry::mapped(at(4), 9);
-        record.change =
-            Change { from: record.entries[1], to: Entry::held(at(4), 2), version: Version(77), limit: Version(78) };
+        record.change = Change {
+            from: record.entries[1],
+            to: Entry::held(at(4), 2),
+            version: Format::STORE.version(77),
+            limit: Format::STORE.version(78),
+        };
         let mut words = [0; RECORD_WORDS];
         record.encode(6, 8, &mut words);
         assert_eq!(Record::decode(6, 8, &words), Some(record));

@@ -182,11 +182,38 @@ pub(crate) fn register(
     let reserved = |client: usize| found.iter().map(|words| words[1 + client]).max().unwrap_or(0);
     let reserved = (0..writers.len()).map(reserved).collect();
     let succeeds = found.iter().any(|words| words[0] != 0);
-    let entry = [0, requests.packed()];
-    on_each_home(node, endpoint, replicas, majority, |replica| {
-        Raise::new(endpoint, replica.clients.at(table.node(rank)), entry, |found, entry| found == entry)
-    })?;
+    enter(node, endpoint, replicas, table.node(rank), requests)?;
     Ok(Entered { reserved, succeeds })
+}
+
+/// Puts an entry of a node into the tables of all memory nodes that count and have not gone.
+pub(crate) fn enter(
+    node: &Node,
+    endpoint: &Endpoint,
+    replicas: &[Replica],
+    at: usize,
+    requests: RemotePtr<u64>,
+) -> Result<()> {
+    let entry = [0, requests.packed()];
+    on_each_home(node, endpoint, replicas, replicas.len() / 2 + 1, |replica| {
+        Raise::new(endpoint, replica.clients.at(at), entry, |found, entry| found == entry)
+    })
+    .map(drop)
+}
+
+/// Enters this node also where a memory node joins, which may have had its copy of the table before `register`. One whose seat was
+/// not found by a look after that gets its copy later, and with it the entry.
+///
+/// Otherwise it would keep the entry of an earlier opening of this node for good, and each request would also go to that one.
+pub(crate) fn enter_where_one_joins(
+    node: &Node,
+    endpoint: &Endpoint,
+    mut replicas: Vec<Replica>,
+    at: usize,
+    requests: RemotePtr<u64>,
+) -> Result<()> {
+    replicas.iter_mut().for_each(|replica| replica.counts |= replica.joins);
+    enter(node, endpoint, &replicas, at, requests)
 }
 
 /// The seats of the memory nodes, as their tables have them: those that an object was opened with, or of others that have replaced them. They are
@@ -200,9 +227,10 @@ pub(crate) fn agreed_seats(node: &Node, endpoint: &Endpoint, view: &View, table:
             for (number, own) in opened_with.iter().enumerate() {
                 let at = replica.clients.at(table.seat(number));
                 let own_word = own.words()[0];
-                let found = match own.has_gone_before() {
-                    false => endpoint.cas(at, 0, own_word).await?,
-                    true => endpoint.get(at).await?,
+                // One that has replaced another writes its own seat.
+                let found = match own.standing == Standing::First && !own.has_gone_before() {
+                    true => endpoint.cas(at, 0, own_word).await?,
+                    false => endpoint.get(at).await?,
                 };
                 if found == 0 || found == own_word {
                     seats.push(*own);
@@ -223,12 +251,17 @@ pub(crate) fn agreed_seats(node: &Node, endpoint: &Endpoint, view: &View, table:
         let met = on_each_home(node, endpoint, &replicas, 1, |replica| Box::pin(meet(replica)))?;
         for (number, own) in opened_with.iter().enumerate() {
             let others = || met.iter().map(|seats| seats[number]).filter(|seat| seat != own);
-            // It has other memory than the one that earlier nodes have found.
-            if !own.has_gone_before() && others().any(|seat| seat.standing == Standing::First) {
+            // It has other memory than the one that earlier nodes have found. (A table may still have the seat of the one that it replaces.)
+            if own.standing == Standing::First
+                && !own.has_gone_before()
+                && others().any(|seat| seat.standing == Standing::First)
+            {
                 return Err(Error::custom(MemoryLost { node: own.node() }).about(own.node()));
             }
             let last = |seat: &Seat| (!node.has_gone(seat.node()), seat.node(), seat.standing);
-            if let Some(seat) = others().filter(|seat| seat.standing != Standing::First).max_by_key(last) {
+            // What was seen before counts as well: a table may be behind.
+            let seats = met.iter().map(|seats| seats[number]).chain([*own]);
+            if let Some(seat) = seats.filter(|seat| seat.standing != Standing::First).max_by_key(last) {
                 view.set(number, seat);
             }
         }

@@ -18,7 +18,7 @@ use crate::registers::Ended;
 use crate::replicas::Replicas;
 use crate::sections::Sections;
 use crate::version::hash_of;
-use crate::version::{Location, TIMESTAMP_MAX, Version};
+use crate::version::{Format, Location, Version};
 use crate::view::{Replica, View};
 use farfield_core::toolkit::Object;
 use farfield_core::{Error, ErrorKind, Result};
@@ -60,7 +60,7 @@ pub(crate) struct Place {
     /// For each register, its instance, and for each memory node the last value of this writer's metadata word in it that it
     /// knows.
     instances: Vec<u64>,
-    known: Vec<Version>,
+    known: Vec<u64>,
     /// For each register, this writer's last write, with its buffer.
     pub(crate) held: Vec<Held>,
     pub(crate) pool: Pool,
@@ -155,7 +155,7 @@ impl Place {
             client,
             writer,
             instances: vec![0; layout.registers],
-            known: vec![Version(0); layout.registers * memory_nodes],
+            known: vec![0; layout.registers * memory_nodes],
             held: vec![Held::default(); layout.registers],
             pool: Pool {
                 free: (0..buffers).rev().map(|buffer| buffer as u16).collect(),
@@ -267,7 +267,7 @@ impl<'e> Core<'e> {
     pub(crate) fn known(&self, at: Location, replica: usize) -> Version {
         let word = at.register * self.shared.memory_nodes + replica;
         self.with_place(|place| match place.instances[at.register] == at.instance {
-            true => place.known[word],
+            true => self.version(place.known[word]),
             false => Version::empty(at.instance),
         })
     }
@@ -279,10 +279,10 @@ impl<'e> Core<'e> {
             let instance = &mut place.instances[at.register];
             if *instance < at.instance {
                 *instance = at.instance;
-                place.known[words.clone()].fill(Version::empty(at.instance));
+                place.known[words.clone()].fill(Version::empty(at.instance).0);
             }
             if *instance == at.instance {
-                place.known[words.start + replica] = version;
+                place.known[words.start + replica] = version.0;
             }
         });
     }
@@ -336,6 +336,16 @@ impl<'e> Core<'e> {
         self.replica(replica).registers.at(self.shared.layout.register(register))
     }
 
+    /// The version of a metadata word.
+    pub(crate) fn version(&self, word: u64) -> Version {
+        self.shared.layout.format.version(word)
+    }
+
+    /// The highest of some metadata words.
+    pub(crate) fn newest(&self, words: &[u64]) -> Version {
+        self.shared.layout.format.newest(words)
+    }
+
     /// The metadata word of a writer.
     pub(crate) fn word_at(&self, replica: usize, register: usize, writer: usize) -> RemotePtr<u64> {
         self.register_at(replica, register).at(self.shared.layout.metadata_word(writer))
@@ -356,6 +366,7 @@ impl<'e> Core<'e> {
         image: Option<&'b Buf<'_, u64>>,
     ) -> Raise<'b> {
         let word = self.word_at(replica, at.register, new.writer());
+        let is_as_new = self.shared.layout.format.is_as_new();
         // The word may hold another writer's later version. It never falls: then nothing is exchanged.
         let known = if known.is_as_new(new) { Version::empty(at.instance) } else { known };
         let raise = match image {
@@ -405,11 +416,6 @@ impl<'e> Core<'e> {
     }
 }
 
-/// Whether a metadata word is of the same write as another, or of a later one.
-pub(crate) fn is_as_new(found: u64, new: u64) -> bool {
-    Version(found).is_as_new(Version(new))
-}
-
 /// The hash of a value in place. It covers the write that the value is of, but not the flag, which is set later.
 pub(crate) fn hash(at: Location, version: Version, value: &[u64]) -> u64 {
     hash_of(version.write_at(at), value)
@@ -425,25 +431,25 @@ impl Core<'_> {
 
     /// A timestamp that is probably higher than those of all writes that have ended, and certainly than this writer's own.
     pub(crate) fn guess(&self, at: Location, clock: u64, buffer: u16) -> Result<Version, TimestampsUsedUp> {
-        self.guess_of(at, clock, |timestamp, writer| Version::guessed(timestamp, writer, buffer))
+        self.guess_of(at, clock, |format, timestamp, writer| format.guessed(timestamp, writer, buffer))
     }
 
     /// A seal of this client.
     pub(crate) fn guess_seal(&self, at: Location, clock: u64) -> Result<Version, TimestampsUsedUp> {
-        self.guess_of(at, clock, Version::seal)
+        self.guess_of(at, clock, Format::seal)
     }
 
     fn guess_of(
         &self,
         at: Location,
         clock: u64,
-        version: impl FnOnce(u64, usize) -> Result<Version, TimestampsUsedUp>,
+        version: impl FnOnce(Format, u64, usize) -> Result<Version, TimestampsUsedUp>,
     ) -> Result<Version, TimestampsUsedUp> {
         self.with_place(|place| {
             // A guess that is too low is stale, at worst. More are reserved before the next one.
             let time = clock.min(place.reserved.saturating_sub(SLACK / 2)).max(place.last + 1).max(at.base() + 1);
             debug_assert!(time <= place.reserved, "{time} of {}", place.reserved);
-            let version = version(time - at.base(), place.writer)?;
+            let version = version(self.shared.layout.format, time - at.base(), place.writer)?;
             place.last = time;
             Ok(version)
         })
@@ -451,7 +457,7 @@ impl Core<'_> {
 
     /// Whether this register has no timestamp left for this client.
     pub(crate) fn is_used_up(&self, at: Location) -> bool {
-        self.with_place(|place| place.last).max(self.clock()) >= at.base() + TIMESTAMP_MAX
+        self.with_place(|place| place.last).max(self.clock()) >= at.base() + self.shared.layout.format.timestamp_max()
     }
 
     #[cold]

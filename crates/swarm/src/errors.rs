@@ -65,8 +65,21 @@ pub struct MemoryLost {
     pub node: NodeId,
 }
 
-/// The clock of a writer has reached the end of the timestamps ([`Error::custom_ref`](farfield_core::Error::custom_ref)): twelve days after
-/// an array was opened, and four and a half years after a store was. Nothing was written.
+/// None of the memory nodes that an array or a store was opened with lives any more: each has died or left, and has been replaced or not
+/// ([`Error::custom_ref`](farfield_core::Error::custom_ref)). Clients that have it open go on while a majority of its present memory nodes
+/// lives, but it cannot be opened, and no memory node of it replaced.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[error(
+    "none of its first memory nodes lives any more ({memory:?}), and others are found by these only: copy the values to another array or \
+     store with a client that has it open"
+)]
+pub struct FirstMemoryGone {
+    /// These memory nodes.
+    pub memory: Vec<NodeId>,
+}
+
+/// The clock of a writer has reached the end of the timestamps ([`Error::custom_ref`](farfield_core::Error::custom_ref)): four and a half years after
+/// an array or a store was opened, and sooner for an array of more registers than have room beside such long timestamps. Nothing was written.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("the timestamps are used up: open another array or store, and copy the values to it")]
 pub struct TimestampsUsedUp;

@@ -24,6 +24,7 @@ use farfield_core::Result;
 use farfield_core::toolkit::region_bytes;
 
 use crate::cell::{CELL_WORDS, ENTRIES, RECORD_WORDS};
+use crate::version::Format;
 
 /// The regions of a memory node, in this order.
 pub(crate) const REGIONS: [&str; REGION_COUNT] = ["clients", "registers", "buffers", "locks", "index", "records"];
@@ -109,6 +110,7 @@ pub(crate) struct Layout {
     pub(crate) buffers: usize,
     /// Of each register.
     pub(crate) lock_words: usize,
+    pub(crate) format: Format,
 }
 
 impl Layout {
@@ -121,7 +123,9 @@ impl Layout {
         has_limits: bool,
     ) -> Result<Layout> {
         let lock_words = writers + usize::from(has_limits);
-        let layout = Layout { registers, value_words, writers, metadata_words, buffers, lock_words };
+        // Only a store has limits.
+        let format = if has_limits { Format::STORE } else { Format::of_array(writers, buffers) };
+        let layout = Layout { registers, value_words, writers, metadata_words, buffers, lock_words, format };
         layout.registers_bytes()?;
         layout.buffers_bytes()?;
         layout.locks_bytes()?;

@@ -20,6 +20,9 @@
 //! └─────────────────────────────┴────────────┴───┴──────────────┘
 //! ```
 //!
+//! These widths are those of a store. In an array the timestamp has 47 bits or more, and the writer and the buffer only those that their numbers
+//! need (the module `version`).
+//!
 //! # Algorithm
 //!
 //! *Safe-Guess* (§3) orders writes by timestamps that the writers guess, from clocks that need no synchronisation: a
@@ -153,7 +156,7 @@ use smallvec::SmallVec;
 use zerocopy::IntoBytes;
 
 use self::client::{Core, Home};
-pub use self::errors::{MemoryLost, NoMajority, StoreFull, TimestampsUsedUp};
+pub use self::errors::{FirstMemoryGone, MemoryLost, NoMajority, StoreFull, TimestampsUsedUp};
 pub use self::lender::{Lent, MemoryNode};
 use self::open::{Opened, Shape};
 pub use self::options::{SwarmOptions, SwarmStoreOptions};

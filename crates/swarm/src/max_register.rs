@@ -113,8 +113,9 @@ impl<'e> Core<'e> {
     fn highest(&self, at: Location, answers: PerReplica<Buf<'e, u64>>) -> Result<(Found<'e>, PerReplica<u64>)> {
         let layout = &self.shared.layout;
         let head = layout.head_words();
-        let version = answers.iter().map(|(_, answer)| newest(&answer[1..head])).max_by_key(|version| version.rank());
-        let version = version.unwrap_or(Version(0));
+        let version =
+            answers.iter().map(|(_, answer)| self.newest(&answer[1..head])).max_by_key(|version| version.rank());
+        let version = version.unwrap_or(Version::NONE);
         let mut found = Found { version, holders: Replicas::default(), image: None };
         let mut words: PerReplica<u64> = PerReplica::new();
         if version.is_initial() {
@@ -122,7 +123,7 @@ impl<'e> Core<'e> {
         }
         for (replica, answer) in answers {
             // A seal counts, whichever client has put it, and a version, in whichever word it is (`stale`).
-            let there = newest(&answer[1..head]);
+            let there = self.newest(&answer[1..head]);
             if there.write() == version.write() || version.is_sealed() && there.is_sealed() {
                 found.holders.add(replica);
             } else {
@@ -164,13 +165,14 @@ impl<'e> Core<'e> {
             .gather_within(at_least, false, order, needed, |replica| {
                 section.puts_to(replica);
                 let known = words.iter().find(|(answered, _)| *answered == replica);
-                let known = known.map_or(Version::empty(at.instance), |(_, word)| Version(*word));
+                let known = known.map_or(Version::empty(at.instance), |(_, word)| self.version(*word));
                 Ok(self.store(replica, at, [known, version], image))
             })
             .await?;
         for (replica, word) in &written.answers {
             section.has_landed(*replica);
-            if Version(*word).write() == version.write() || version.is_sealed() && Version(*word).is_sealed() {
+            let word = self.version(*word);
+            if word.write() == version.write() || version.is_sealed() && word.is_sealed() {
                 found.holders.add(*replica);
             }
         }
@@ -211,9 +213,4 @@ impl<'e> Core<'e> {
             },
         }
     }
-}
-
-/// The highest of some metadata words.
-pub(crate) fn newest(words: &[u64]) -> Version {
-    words.iter().map(|word| Version(*word)).max_by_key(|version| version.rank()).unwrap_or(Version(0))
 }

@@ -358,16 +358,17 @@ impl<'e> Core<'e> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::version::Format;
 
     #[test]
     fn a_limit_is_that_of_its_instance() {
-        let version = Version::guessed(1 << 38, 126, 7).expect("a timestamp");
+        let version = Format::STORE.guessed(1 << 38, 126, 7).expect("a timestamp");
         for instance in [1, INSTANCES - 1, INSTANCES, 3 * INSTANCES + 5] {
             let at = |instance| Location { register: 3, instance };
             let limit = Limit::new(at(instance), version);
             assert!(limit.is_of(at(instance)) && !limit.is_of(at(instance - 1)) && !limit.is_of(at(instance + 1)));
             assert_eq!((limit.write(), limit.is_seal()), (version.write(), false));
-            assert!(Limit::new(at(instance), Version::seal(7, 1).expect("a timestamp")).is_seal());
+            assert!(Limit::new(at(instance), Format::STORE.seal(7, 1).expect("a timestamp")).is_seal());
         }
         assert!(!Limit(0).is_of(Location { register: 3, instance: 0 }));
     }

@@ -227,6 +227,10 @@ farfield_core::mutants! {
     ///
     /// *Scenario:* `swarm-kv/replace-delete`.
     SWARM_END_UNOWNED = "swarm-end-unowned" in "SwarmStore": "A delete goes on to the next entry though its seal counts.";
+    /// *Missing:* the high bits of an array's timestamp in the order of its locks. Needs no reordering.
+    ///
+    /// *Scenario:* `swarm/years`.
+    SWARM_LOCK_OF_DAYS = "swarm-lock-of-days" in "SwarmArray": "A lock compares timestamps by their low 40 bits.";
     /// *Missing:* the answers of all nodes before a memory node that replaces another one gets its copy.
     ///
     /// *Scenario:* `swarm/replaced`.
@@ -235,6 +239,10 @@ farfield_core::mutants! {
     ///
     /// *Scenario:* `swarm/replaced`.
     SWARM_REPLACED_UNCOPIED = "swarm-replaced-uncopied" in "SwarmArray": "A memory node that replaces another one has what one of the others has.";
+    /// *Missing:* the entry of a node that comes where a memory node joins. Needs no reordering.
+    ///
+    /// *Scenario:* `swarm/replaced-reopens`.
+    SWARM_REPLACED_UNENTERED = "swarm-replaced-unentered" in "SwarmArray": "A node that comes is entered at the memory nodes that count, and no others.";
     /// *Missing:* the wait while a memory node that joins gets a register.
     ///
     /// *Scenario:* `swarm-kv/replaced-reuse`.

@@ -6,14 +6,16 @@ use farfield_core::toolkit::{ErrorContext, ObjectBuilder, Participants, Regions}
 use farfield_core::{Error, ErrorKind, Node, Result};
 use farfield_fabric::{Endpoint, GroupKey, LocalMutex, NodeId};
 
-use crate::census::{Asks, REQUEST_BYTES, Table, agreed_seats, register};
+use crate::census::{Asks, REQUEST_BYTES, Table, agreed_seats, enter_where_one_joins, register};
 use crate::client::{Place, Shared};
+use crate::errors::{FirstMemoryGone, NoMajority};
 use crate::layout::IndexLayout;
 use crate::options::SwarmOptions;
 use crate::plan::{Parts, Plan};
 use crate::sections::{Answers, Sections};
 use crate::shards::{Cores, Places, shards_of};
-use crate::view::View;
+use crate::version::LASTING_BITS;
+use crate::view::{Standing, View};
 
 /// The kinds of objects, and their regions on a memory node.
 pub(crate) const KINDS: [&str; 2] = [ARRAY, STORE];
@@ -77,6 +79,28 @@ impl Members {
     }
 }
 
+/// Does something at a majority of the memory nodes, and once more if one of them was replaced meanwhile and too few of the others live since.
+fn with_present_seats<T>(
+    node: &Node,
+    endpoint: &Endpoint,
+    view: &View,
+    table: Table,
+    attempt: impl Fn() -> Result<T>,
+) -> Result<T> {
+    loop {
+        let seen = view.changes();
+        match attempt() {
+            Err(error) if error.custom_ref::<NoMajority>().is_some() => {
+                agreed_seats(node, endpoint, view, table)?;
+                if view.changes() == seen {
+                    return Err(error);
+                }
+            }
+            ended => return ended,
+        }
+    }
+}
+
 /// An array or a store that is open on this node.
 pub(crate) struct Opened {
     pub(crate) shards: Vec<Arc<Shared>>,
@@ -105,10 +129,22 @@ impl Opened {
         let members = Members::of(node, path, participants, options)?;
         let Members { memory, client_nodes, rank, writers } = &members;
         let writers = *writers;
+        if memory.iter().all(|home| node.has_gone(*home)) {
+            return Err(Error::custom(FirstMemoryGone { memory: memory.clone() }).of(path));
+        }
         let (shards, size_of_each) = shards_of(shape, writers).of(path)?;
         let index = is_store.then(|| IndexLayout::new(size_of_each, writers));
         let registers = index.map_or(size_of_each, |index| index.registers());
         let layout = options.layout(registers, *value_words, writers, *is_store).of(path)?;
+        let timestamp_bits = layout.format.timestamp_bits();
+        if !is_store && timestamp_bits < LASTING_BITS {
+            let days = (1u64 << timestamp_bits) / (24 * 3600 * 1_000_000);
+            tracing::warn!(
+                node = node.id().0,
+                object = path,
+                "it has so many registers that its timestamps end after {days} days"
+            );
+        }
         let (clients, nodes) = (options.clients_per_node, client_nodes.count());
         let table = Table { nodes, clients: layout.writers, memory_nodes: memory.len() };
         let (answers_bytes, requests_bytes) = (clients * table.asked() * 8, table.askers() * REQUEST_BYTES);
@@ -152,14 +188,17 @@ impl Opened {
         let opened = node.now();
         let endpoint = if rank.is_some() { Some(node.endpoint()?) } else { None };
         let (mut all, mut entered, mut questions) = (Vec::new(), Vec::new(), questions.into_iter());
+        let mut own_requests = Vec::new();
         if let Some(endpoint) = &endpoint {
             agreed_seats(node, endpoint, &view, table).of(path)?;
         }
         for shard in 0..shards {
             let mut asks = None;
             if let (Some(rank), Some(endpoint), Some((requests, answers))) = (*rank, &endpoint, questions.next()) {
-                let (own, replicas) = (rank * clients..(rank + 1) * clients, view.replicas(shard));
-                entered.push(register(node, endpoint, &replicas, table, rank, own, requests.remote(0)).of(path)?);
+                let (own, at) = (rank * clients..(rank + 1) * clients, requests.remote(0));
+                own_requests.push((table.node(rank), at));
+                let register = || register(node, endpoint, &view.replicas(shard), table, rank, own.clone(), at);
+                entered.push(with_present_seats(node, endpoint, &view, table, register).of(path)?);
                 let (sections, view) = (Arc::clone(&sections), Arc::clone(&view));
                 node.add_poller(Box::new(Answers::new(sections, view, requests, rank, table, object.hold())));
                 asks = Some(Asks { table, answers, seat: LocalMutex::default() });
@@ -182,6 +221,13 @@ impl Opened {
         if let Some(endpoint) = &endpoint {
             // One that replaces another from now on asks this node, too.
             agreed_seats(node, endpoint, &view, table).of(path)?;
+            // The service thread may have heard meanwhile that one counts that joined before.
+            if view.seats().iter().any(|seat| seat.standing != Standing::First) {
+                for (shard, (at, requests)) in own_requests.into_iter().enumerate() {
+                    let enter = || enter_where_one_joins(node, endpoint, view.replicas(shard), at, requests);
+                    with_present_seats(node, endpoint, &view, table, enter).of(path)?;
+                }
+            }
         }
         let of_client = |client: usize| {
             let writer = rank.map_or(0, |rank| rank * clients + client);

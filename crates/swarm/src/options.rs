@@ -7,7 +7,7 @@ use farfield_core::{Error, ErrorKind, Result};
 use farfield_fabric::NodeId;
 
 use crate::layout::{Layout, REPLICAS_MAX};
-use crate::version::{TIMESTAMP_MAX, WRITERS_MAX};
+use crate::version::WRITERS_MAX;
 
 /// Memory nodes that replace others propose records, too (`replacement`): those have numbers of writers.
 const CLIENTS_MAX: usize = WRITERS_MAX - REPLICAS_MAX;
@@ -36,8 +36,8 @@ pub struct SwarmOptions {
     /// read is shorter, and a write repeats its compare-and-swap more often. Default: 0, one for each client.
     pub metadata_words: usize,
     /// Spare buffers of each client on each memory node, beside one for each register: values that were replaced, and
-    /// that slow readers may still read. More of them are given back less often. A store or an array of more than 65,000 buffers for each client
-    /// has so many spare ones in each of its shards. Default: 32.
+    /// that slow readers may still read. More of them are given back less often. A store of more than 65,000 buffers for each client
+    /// has so many spare ones in each of its shards, and so has an array of more than 8,000 with seven clients. Default: 32.
     pub spare_buffers: usize,
     /// How long a call waits at least for the majority that it has asked before it asks the other memory nodes, too. Each client
     /// also measures how long they take to answer, and waits longer where they are slow. Default: 100 µs.
@@ -156,10 +156,6 @@ impl SwarmOptions {
         has_limits: bool,
     ) -> Result<Layout> {
         at_least_one(&[("registers", registers), ("first_timestamp", self.first_timestamp as usize)])?;
-        if self.first_timestamp > TIMESTAMP_MAX {
-            let why = format!("`first_timestamp` is {}, and timestamps end at {TIMESTAMP_MAX}", self.first_timestamp);
-            return config(why);
-        }
         let metadata_words = if self.metadata_words == 0 { writers } else { self.metadata_words };
         if metadata_words > writers {
             return config(format!("`metadata_words` is {metadata_words}, and there are only {writers} clients"));
@@ -168,7 +164,12 @@ impl SwarmOptions {
         if spare < Self::SPARE_BUFFERS_MIN {
             return config(format!("`spare_buffers` is {spare}: it has to be at least {}", Self::SPARE_BUFFERS_MIN));
         }
-        Layout::new(registers, value_words, writers, metadata_words, registers + spare, has_limits)
+        let layout = Layout::new(registers, value_words, writers, metadata_words, registers + spare, has_limits)?;
+        let max = layout.format.timestamp_max();
+        if self.first_timestamp > max {
+            return config(format!("`first_timestamp` is {}, and timestamps end at {max}", self.first_timestamp));
+        }
+        Ok(layout)
     }
 }
 

@@ -61,7 +61,7 @@ impl Plan {
     /// The numbers, as a part of the description that all nodes of an object have in common.
     pub(crate) fn described(&self) -> String {
         let Plan { parts, layout, index, table, memory } = self;
-        let Layout { registers, value_words, writers, metadata_words, buffers, lock_words } = *layout;
+        let Layout { registers, value_words, writers, metadata_words, buffers, lock_words, .. } = *layout;
         let none = IndexLayout { buckets: 0, group: 0, groups: 0, records: 0 };
         let IndexLayout { buckets, group, groups, records } = index.unwrap_or(none);
         let mut numbers = vec![parts.shards, registers, value_words, writers, metadata_words, buffers, lock_words];
@@ -80,7 +80,8 @@ impl Plan {
             return None;
         };
         let [.., buckets, group, groups, records, nodes] = *numbers else { return None };
-        let layout = Layout { registers, value_words, writers, metadata_words, buffers, lock_words };
+        let has_limits = lock_words > writers;
+        let layout = Layout::new(registers, value_words, writers, metadata_words, buffers, has_limits).ok()?;
         let index = (records > 0).then_some(IndexLayout { buckets, group, groups, records });
         let table = Table { nodes, clients: writers, memory_nodes: memory.len() };
         let memory = memory.iter().map(|node| u16::try_from(*node).ok().map(NodeId)).collect::<Option<Vec<_>>>()?;

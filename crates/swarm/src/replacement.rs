@@ -30,6 +30,7 @@ use farfield_fabric::{self as fabric, Endpoint, GroupKey, LocalMutex, NodeId, Re
 use crate::cell::{CELL_WORDS, CellWord, RECORD_WORDS};
 use crate::census::{Asks, REQUEST_BYTES, agreed_seats, is_out, on_each_home};
 use crate::client::{Common, Core, Place, Shared};
+use crate::errors::FirstMemoryGone;
 use crate::layout::IndexLayout;
 use crate::lender::Lent;
 use crate::moving::latest_limit;
@@ -41,7 +42,7 @@ use crate::replicas::Order;
 use crate::sections::{Answers, Sections};
 use crate::timestamp_lock::dominating;
 use crate::together::together;
-use crate::version::{Location, Version};
+use crate::version::Location;
 use crate::view::{Progress, Replica, Seat, Standing, View};
 
 /// Registers or cells that are copied at a time: so many may wait to be used again.
@@ -80,6 +81,9 @@ impl Replacement {
         let replica = plan.memory.iter().position(|home| *home == of);
         let replica = replica.ok_or_else(|| config("the node to replace is none of its memory nodes"))?;
         let (me, table) = (node.id(), plan.table);
+        if plan.memory.iter().all(|home| *home == of || node.has_gone(*home)) {
+            return Err(Error::custom(FirstMemoryGone { memory: plan.memory }).of(path));
+        }
         let mut regions = Regions::new(node);
         for (name, bytes) in plan.parts.all().of(path)? {
             regions.alloc(name, GroupKey::DATA, bytes).of(path)?;
@@ -320,18 +324,27 @@ impl<'e> Core<'e> {
             Ok(self.endpoint.get_into(self.replica(other).clients, buf))
         };
         let found = self.gather(self.order(0), self.majority(), get).await?.answers;
-        let mut own = self.endpoint.buf(table.seat(table.memory_nodes))?;
-        for (word, own) in own.iter_mut().enumerate().take(words) {
+        let clients = self.replica(replica).clients;
+        let copy = async |word: usize| -> Result<()> {
             // Any incarnation of a node that is there: a call that needs another one finds that in another table. Of timestamps the last.
-            *own = found.iter().map(|(_, table)| table[word]).max().unwrap_or(0);
-        }
+            let new = found.iter().map(|(_, table)| table[word]).max().unwrap_or(0);
+            // A node that comes just now enters itself here as well (`enter_where_one_joins`), and that entry is the later one.
+            let is_enough = if word < table.asked() { |found, _| found != 0 } else { |found, new| found >= new };
+            if new != 0 {
+                Raise::new(self.endpoint, clients.at(word), [0, new], is_enough).await?;
+            }
+            Ok(())
+        };
+        together(COPIES_AT_A_TIME, (0..words).map(copy)).await?;
+        let mut own = self.endpoint.buf(table.seat(table.memory_nodes) - words)?;
+        let at = |number: usize| table.seat(number) - words..table.seat(number + 1) - words;
         for (number, seat) in
             seats.iter().enumerate().filter(|(number, seat)| *number != replica && !seat.has_gone_before())
         {
-            own[table.seat(number)..table.seat(number + 1)].copy_from_slice(&seat.words());
+            own[at(number)].copy_from_slice(&seat.words());
         }
-        own[table.seat(replica)..table.seat(replica + 1)].copy_from_slice(&seats[replica].words());
-        self.endpoint.put(self.replica(replica).clients, &own).await?;
+        own[at(replica)].copy_from_slice(&seats[replica].words());
+        self.endpoint.put(clients.at(words), &own).await?;
         Ok(())
     }
 
@@ -365,7 +378,7 @@ impl<'e> Core<'e> {
         // A majority with the earlier memory node may have been frozen.
         own[0] = if found.iter().any(|(_, words)| words[0] == at.moving()) { at.moving() } else { instance };
         for word in 1..head {
-            let versions = found.iter().map(|(other, words)| (*other, Version(words[word])));
+            let versions = found.iter().map(|(other, words)| (*other, layout.format.version(words[word])));
             let (_, highest) =
                 versions.clone().max_by_key(|(_, version)| (version.rank(), version.0)).expect("a majority");
             own[word] = highest.0;
@@ -381,7 +394,7 @@ impl<'e> Core<'e> {
             let image = self.gather(holders, 1, fetch).await?.answers.pop().expect("one has answered").1;
             self.endpoint.put(self.buffer_at(replica, highest), &image).await?;
             // That of the last version: readers tell by its hash.
-            if highest.rank() >= own[1..word].iter().map(|word| Version(*word).rank()).max().unwrap_or(0) {
+            if highest.rank() >= layout.format.newest(&own[1..word]).rank() {
                 own[head..].copy_from_slice(&image);
             }
         }

@@ -13,7 +13,7 @@ use crate::buffers::UnusedBuffer;
 use crate::chores::Chore;
 use crate::client::{Core, Home, Unfinished, Writing};
 use crate::errors::TimestampsUsedUp;
-use crate::max_register::{Found, Look, newest};
+use crate::max_register::{Found, Look};
 use crate::raise::Raise;
 use crate::replicas::Replicas;
 use crate::sections::Section;
@@ -381,8 +381,9 @@ impl<'e> Core<'e> {
         }
         let mut found = version;
         for (replica, (stored, head)) in &gathered.answers {
-            self.set_known(at, *replica, Version(*stored));
-            let there = [newest(&head[1..]), Version(*stored)].into_iter().max_by_key(|version| version.rank());
+            self.set_known(at, *replica, self.version(*stored));
+            let there =
+                [self.newest(&head[1..]), self.version(*stored)].into_iter().max_by_key(|version| version.rank());
             found = there.filter(|there| there.rank() > found.rank()).unwrap_or(found);
         }
         let mut stale = None;
@@ -442,11 +443,11 @@ impl<'e> Core<'e> {
             if head[0] != at.instance {
                 return Ok(if head[0] == at.moving() { Sealed::Moving } else { Sealed::Moved });
             }
-            let is_other = |word: u64| Version(word).is_sealed() && Version(word) != seal;
+            let is_other = |word: u64| self.version(word).is_sealed() && self.version(word) != seal;
             if is_other(*stored) || head[1..].iter().any(|word| is_other(*word)) {
                 sealed = Sealed::Before;
             }
-            self.set_known(at, *replica, Version(*stored));
+            self.set_known(at, *replica, self.version(*stored));
         }
         Ok(sealed)
     }
@@ -466,7 +467,7 @@ impl<'e> Core<'e> {
     /// [`Core::seal`] in a section of its own, and the seal.
     pub(crate) async fn seal_in_section(&self, at: Location) -> Result<(Sealed, Version)> {
         let clock = self.keep_reserved(at).await?;
-        let Ok(seal) = self.guess_seal(at, clock) else { return Ok((Sealed::UsedUp, Version(0))) };
+        let Ok(seal) = self.guess_seal(at, clock) else { return Ok((Sealed::UsedUp, Version::NONE)) };
         let section = self.enter()?;
         let sealed = self.seal(at, seal).await;
         section.end();
@@ -508,7 +509,7 @@ impl<'e> Core<'e> {
                 return Ok(false);
             }
             for (replica, (stored, _)) in &gathered.answers {
-                self.set_known(at, *replica, Version(*stored));
+                self.set_known(at, *replica, self.version(*stored));
             }
             drop(gathered);
             self.verify_own(at, version, posted, image);
@@ -517,7 +518,7 @@ impl<'e> Core<'e> {
         let post = |replica: usize| Ok(self.store(replica, at, [self.known(at, replica), version], Some(image)));
         let gathered = self.gather(self.order(at.register), self.majority(), post).await?;
         for (replica, stored) in &gathered.answers {
-            self.set_known(at, *replica, Version(*stored));
+            self.set_known(at, *replica, self.version(*stored));
         }
         drop(gathered);
         self.store_in_place(self.order(at.register).first(), at.register, image);

@@ -22,7 +22,7 @@ use farfield_fabric::Word;
 use self::parts::{Opened, open, open_in_shards, register};
 use crate::SwarmOptions;
 use crate::timestamp_lock::Mode;
-use crate::version::{Location, Version};
+use crate::version::Location;
 
 /// All of them.
 ///
@@ -35,6 +35,7 @@ pub fn all() -> Vec<Scenario> {
         write_read(),
         two_reads(),
         stale(),
+        years(),
         lock(),
         in_place(),
         reuse(),
@@ -133,6 +134,45 @@ fn stale() -> Scenario {
     ])
 }
 
+/// Clocks pass 2⁴⁰ microseconds while calls go on: the twelve days after which the timestamps of a store's register end. One of them is
+/// behind before that and after it.
+fn years() -> Scenario {
+    Scenario::new("swarm/years", "the timestamps of an array go on after twelve days", 3, |cluster| {
+        let options = SwarmOptions { first_timestamp: TWELVE_DAYS - LEFT, ..SwarmOptions::default() };
+        let Opened { clients, history } = open(cluster, 1, options)?;
+        let slow = [0; 3].map(|_| cluster.draw(3));
+        let (turn, in_turn) = (Rc::new(Word::new(0)), cluster.draw(2) == 0);
+        for (node, slow) in slow.into_iter().take(2).enumerate() {
+            let turn = Rc::clone(&turn);
+            register(cluster, node, &clients, &history, move |client| {
+                client.set_slow(slow);
+                for (round, ahead) in [50, 2 * LEFT, 3 * LEFT].into_iter().enumerate() {
+                    let now = 2 * round as u64 + node as u64;
+                    if in_turn {
+                        client.wait_for(&turn, now)?;
+                    }
+                    if node == 0 {
+                        client.set_ahead(ahead);
+                    }
+                    client.write(now + 1)?;
+                    turn.store(now + 1);
+                }
+                client.read()
+            });
+        }
+        register(cluster, 2, &clients, &history, move |client| {
+            client.set_slow(slow[2]);
+            (0..3).try_for_each(|_| client.read())
+        });
+        Ok(())
+    })
+    .kills(&["swarm-lock-of-days"])
+}
+
+/// In microseconds.
+const TWELVE_DAYS: u64 = 1 << 40;
+const LEFT: u64 = 1_000_000;
+
 /// True exclusion (appendix B): the two sides never both have a timestamp. True safety: a side without a rival has it.
 fn lock() -> Scenario {
     Scenario::new("swarm/lock", "a timestamp is locked by readers or by its writer", 3, |cluster| {
@@ -146,8 +186,9 @@ fn lock() -> Scenario {
             let (array, taken) = (Rc::clone(&clients[node]), taken.clone());
             cluster.thread(node, "locks", move |ep| {
                 let client = array.client(ep)?;
-                let version = Version::guessed(5, 0, 0).expect("it is far from the end");
-                if ep.block_on(client.cores.first().try_lock(Location { register: 0, instance: 0 }, version, mode))? {
+                let core = client.cores.first();
+                let version = core.shared.layout.format.guessed(5, 0, 0).expect("it is far from the end");
+                if ep.block_on(core.try_lock(Location { register: 0, instance: 0 }, version, mode))? {
                     taken.push(mode == Mode::Write);
                 }
                 Ok(())

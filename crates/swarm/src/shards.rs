@@ -1,6 +1,21 @@
 //! Objects of many registers. A metadata word has 16 bits for a buffer, so an object of more registers than that consists of several
 //! *shards*, and each register or key belongs to one of them. All lie in the same regions, one behind the other. A shard has buffers, an index
 //! and timestamps of its own; a client has one number in all of them, and its calls are counted together.
+//!
+//! The fewer buffers a client has, the more bits are left for the timestamps of an array (`version`). So an array has as many shards
+//! as leave 47 bits, four and a half years:
+//!
+//! | clients | registers of a shard, with 32 spare buffers | of 64 shards |
+//! |---|---|---|
+//! | up to 3 | 16,351 | 1,046,464 |
+//! | 7 | 8,159 | 522,176 |
+//! | 15 | 4,063 | 260,032 |
+//! | 31 | 2,015 | 128,960 |
+//! | 63 | 991 | 63,424 |
+//! | 127 | 479 | 30,656 |
+//!
+//! An array of more registers than that has all 64 shards. Each time that it is twice as large as in this table its timestamps end in half of the time, and never
+//! sooner than after twelve days.
 
 use core::ops::Index;
 use std::rc::Rc;
@@ -12,6 +27,7 @@ use farfield_fabric::{Endpoint, LocalMutex};
 use crate::client::{Common, Core, Place, Shared};
 use crate::layout::IndexLayout;
 use crate::open::{Closes, Shape};
+use crate::version::Format;
 
 /// The most shards of an object.
 const SHARDS_MAX: usize = 64;
@@ -19,7 +35,7 @@ const SHARDS_MAX: usize = 64;
 /// How many shards an object has, and how many registers, or keys, each of them.
 pub(crate) fn shards_of(shape: &Shape<'_>, writers: usize) -> Result<(usize, usize)> {
     let (spare, buffers_max) = (shape.options.spare_buffers, shape.buffers_max);
-    let fits = |size: usize| {
+    let fits = |size: usize, buffers_max: usize| {
         let registers = match shape.is_store {
             true if size > buffers_max => return false,
             true => {
@@ -34,9 +50,18 @@ pub(crate) fn shards_of(shape: &Shape<'_>, writers: usize) -> Result<(usize, usi
         };
         registers.saturating_add(spare) <= buffers_max
     };
-    let mut all = (1..=SHARDS_MAX).map(|shards| (shards, size_of_each(shape, shards)));
-    all.find(|(_, size)| fits(*size)).ok_or_else(|| {
-        let why = match fits(1) {
+    let all = (1..=SHARDS_MAX).map(|shards| (shards, size_of_each(shape, shards)));
+    let most = (SHARDS_MAX, size_of_each(shape, SHARDS_MAX));
+    let found = match shape.is_store {
+        true => all.into_iter().find(|(_, size)| fits(*size, buffers_max)),
+        false => {
+            let lasting = buffers_max.min(Format::buffers_that_last(writers));
+            let lasts = all.into_iter().find(|(_, size)| fits(*size, lasting));
+            lasts.or_else(|| Some(most).filter(|(_, size)| fits(*size, buffers_max)))
+        }
+    };
+    found.ok_or_else(|| {
+        let why = match fits(1, buffers_max) {
             true => format!(
                 "there are {} {}: an object has {SHARDS_MAX} shards at most, each with {buffers_max} buffers of a client (with {writers} \
                  clients a store needs up to half as many again); open several",

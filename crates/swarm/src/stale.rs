@@ -32,7 +32,7 @@ use farfield_core::Result;
 use farfield_fabric::{self as fabric, Buf, Op};
 
 use crate::client::Core;
-use crate::max_register::{Found, newest};
+use crate::max_register::Found;
 use crate::patience;
 use crate::replicas::{PerReplica, Replicas};
 use crate::sections::Section;
@@ -73,8 +73,8 @@ impl<'e> Core<'e> {
         let mut own = PerReplica::new();
         let mut has_guess = false;
         for (replica, (stored, head)) in answers {
-            let stored = Version(*stored);
-            match stored.write() == later.write() || newest(&head[1..]).write() == later.write() {
+            let stored = self.version(*stored);
+            match stored.write() == later.write() || self.newest(&head[1..]).write() == later.write() {
                 true => {
                     found.holders.add(*replica);
                     has_guess |= stored.write() == guess.write();
@@ -124,7 +124,7 @@ impl<'e> Core<'e> {
                 return Ok(Box::pin(async move {
                     let there = stored.await?;
                     if there != word.0 {
-                        self.set_known(at, replica, Version(there));
+                        self.set_known(at, replica, self.version(there));
                     }
                     lock.await
                 }));

@@ -26,7 +26,7 @@ use crate::buffers::{Held, Used};
 use crate::cell::{CellWord, ENTRIES, Entry};
 use crate::chores::Chore;
 use crate::client::{Core, Home, Place, Unfinished};
-use crate::max_register::{Found, newest};
+use crate::max_register::Found;
 use crate::registers::Ended;
 use crate::replicas::{PerReplica, Replicas};
 use crate::version::{Location, Version};
@@ -55,13 +55,18 @@ impl Core<'_> {
         }
     }
 
-    /// A memory node that gets a copy just now may get what the others do not have any more when this looks. The result is the view.
+    /// A memory node that gets a copy just now may get what the others do not have any more when this looks. So this waits for as long
+    /// as the copy makes progress. The result is the view.
     async fn wait_while_one_joins(&self) -> Result<u64> {
-        let start = self.endpoint.now();
+        let (mut start, mut seen) = (self.endpoint.now(), None);
         loop {
             self.look_at_view();
             let joining = self.joining.get().iter().find(|replica| self.is_live(replica));
             let Some(joining) = joining else { return Ok(self.seen_view.get()) };
+            let progress = self.progress_of(joining).await;
+            if seen != progress {
+                (start, seen) = (self.endpoint.now(), progress);
+            }
             if self.endpoint.now() >= start + self.endpoint.timeout() {
                 let joining = self.replica(joining).node;
                 let what = format!("{joining}, which replaces a memory node, to get its copy");
@@ -70,6 +75,17 @@ impl Core<'_> {
             }
             self.pause(self.endpoint.now() + self.shared.options.patience).await;
         }
+    }
+
+    /// What a memory node that joins gets just now, in each shard: they are copied one after the other. None if it does not answer.
+    async fn progress_of(&self, joining: usize) -> Option<Vec<u64>> {
+        let at = self.asks().table.progress();
+        let mut words = vec![joining as u64];
+        for shard in 0..self.shared.shards {
+            let clients = self.shared.view.replicas(shard)[joining].clients;
+            words.push(self.endpoint.get(clients.at(at)).await.ok()?);
+        }
+        Some(words)
     }
 
     fn live_set(&self) -> Replicas {
@@ -239,9 +255,9 @@ impl Core<'_> {
             if !at.is_in(head[0]) {
                 continue;
             }
-            self.set_known(at, *replica, Version(head[self.shared.layout.metadata_word(self.writer)]));
+            self.set_known(at, *replica, self.version(head[self.shared.layout.metadata_word(self.writer)]));
             // Others may have copied one to their own words (`stale`).
-            for word in head[1..].iter().map(|word| Version(*word)) {
+            for word in head[1..].iter().map(|word| self.version(*word)) {
                 if word.is_initial() || word.is_sealed() || word.writer() != self.writer {
                     continue;
                 }
@@ -273,7 +289,7 @@ impl Core<'_> {
                 }
             },
         };
-        if is_last && heads.iter().any(|(_, head)| at.is_in(head[0]) && newest(&head[1..]).is_sealed()) {
+        if is_last && heads.iter().any(|(_, head)| at.is_in(head[0]) && self.newest(&head[1..]).is_sealed()) {
             self.find_deleted(home.cell, home.entry).await?;
         }
         let Some((last, holders)) = writes.first().copied() else { return Ok(true) };

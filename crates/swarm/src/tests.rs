@@ -83,7 +83,7 @@ fn a_read_finds_the_last_write_of_any_client() -> Result<()> {
     Ok(())
 }
 
-/// More registers than a metadata word could have buffers for.
+/// More registers than a metadata word could have buffers for, beside timestamps that last for years.
 #[test]
 fn an_array_of_many_registers_has_several_shards() -> Result<()> {
     const REGISTERS: usize = 150_000;
@@ -92,7 +92,7 @@ fn an_array_of_many_registers_has_several_shards() -> Result<()> {
     let arrays = on_each(&nodes, open)?;
     let (ep, far) = (nodes[0].endpoint()?, nodes[1].endpoint()?);
     let (mine, yours) = (arrays[0].client(&ep)?, arrays[1].client(&far)?);
-    assert_eq!((mine.cores.len(), arrays[0].len()), (3, REGISTERS));
+    assert_eq!((mine.cores.len(), arrays[0].len()), (10, REGISTERS));
     let some = || (0..REGISTERS).step_by(1001).chain(REGISTERS - 3..REGISTERS);
     for register in some() {
         mine.write_blocking(register, register as u64 + 1)?;
@@ -146,7 +146,10 @@ fn a_client_whose_clock_is_behind_is_set_right() -> Result<()> {
 #[test]
 fn timestamps_end_with_an_error_and_nothing_is_written() -> Result<()> {
     let nodes = local_session(3)?;
-    let options = SwarmOptions { first_timestamp: version::TIMESTAMP_MAX - 1_000_000, ..SwarmOptions::default() };
+    let end = open(&nodes, &SwarmOptions::default())?[0].opened.shards[0].layout.format.timestamp_max();
+    let years = Duration::from_micros(end).as_secs() / (365 * 24 * 3600);
+    assert!(years >= 4, "its timestamps last for {years} years");
+    let options = SwarmOptions { first_timestamp: end - 1_000_000, ..SwarmOptions::default() };
     let arrays = open(&nodes, &options)?;
     let ep = nodes[0].endpoint()?;
     let client = arrays[0].client(&ep)?;
@@ -279,5 +282,20 @@ fn a_majority_that_is_gone_is_named_in_time() -> Result<()> {
         assert!(error.is_unreachable(), "{error}");
     }
     assert!(ep.now() - start < Duration::from_secs(5));
+    Ok(())
+}
+
+#[test]
+fn an_array_whose_first_memory_nodes_are_gone_cannot_be_opened() -> Result<()> {
+    let mut nodes = local_session(2)?;
+    let options = SwarmOptions { memory: vec![nodes[0].id()], ..SwarmOptions::default() };
+    drop(open(&nodes, &options)?);
+    let first = nodes.remove(0);
+    let gone = first.id();
+    first.leave();
+    let ep = nodes[0].endpoint()?;
+    ep.block_on(ep.wait_until(ep.deadline(), || nodes[0].has_gone(gone).then_some(())))?;
+    let error = open(&nodes, &options).err().expect("no memory node lives");
+    assert_eq!(error.custom_ref(), Some(&FirstMemoryGone { memory: vec![gone] }), "{error}");
     Ok(())
 }

@@ -7,6 +7,9 @@
 //! └─────────────────────────────┴────────────┴───┴──────────────┘
 //! ```
 //!
+//! These are the widths in a store. In an array, writers and buffers have as many bits as their numbers need, and the timestamp has the
+//! rest ([`Format`]).
+//!
 //! Timestamp and writer name a write of an instance of a register, and order it. V is set when the timestamp is known to be *fresh*: higher than those
 //! of all writes that had ended when this one began. The buffer is one of the writer's own, with the same number on all
 //! memory nodes. It decides nothing in the order.
@@ -19,14 +22,18 @@
 //! an instance
 //! 38        31 30                     0
 //! ┌───────────┬────────────────────────┐
-//! │ epoch (8) │ count (31)             │   in an array always 0
+//! │ epoch (8) │ count (31)             │   always 0 in an array
 //! └───────────┴────────────────────────┘
 //! ```
 //!
-//! *Timestamps do not end.* A clock counts microseconds, and 40 bits of them are over after twelve days. So the timestamps of a register
+//! *Timestamps last for years.* A clock counts microseconds, and 40 bits of them are over after twelve days. In a store the timestamps of a register
 //! count from the beginning of an epoch, of 2³⁹ microseconds each, which is that of its instance. A key whose register is used up moves to
 //! another one (`moving`) with its next write; a register that comes free begins an instance of the present epoch. Until 256 epochs are over,
-//! a store is four and a half years old. An array has no index in which its registers could move, and ends after the first two.
+//! a store is four and a half years old.
+//!
+//! An array has no index in which its registers could move, and needs none: it has so many shards that 47 bits are left for the
+//! timestamps, which last as long. Only an array that is too large for that even with the most shards has fewer: it ends sooner, and says
+//! so when it is opened (`shards`).
 //!
 //! Timestamps of different registers are compared by the clock that they stand for ([`Location::time`]).
 
@@ -50,11 +57,110 @@ pub(crate) const BUFFERS_MAX: usize = (1 << BUFFER_BITS) - 1;
 
 const BUFFER_BITS: u32 = 16;
 const WRITER_BITS: u32 = 7;
-const VERIFIED: u64 = 1 << BUFFER_BITS;
-const WRITER_SHIFT: u32 = BUFFER_BITS + 1;
-const TIMESTAMP_SHIFT: u32 = WRITER_SHIFT + WRITER_BITS;
-/// The last timestamp of a guess, in microseconds: two epochs. A version that has to be later than a guess has room beyond.
-pub(crate) const TIMESTAMP_MAX: u64 = (1 << (64 - TIMESTAMP_SHIFT)) - 1 - (1 << 24);
+/// The last timestamp of a guess in a store, in microseconds: two epochs.
+#[cfg(any(test, feature = "scenarios"))]
+pub(crate) const TIMESTAMP_MAX: u64 = Format::STORE.timestamp_max();
+/// Timestamps of so many bits last for four and a half years, as a store does.
+pub(crate) const LASTING_BITS: u32 = EPOCH_BITS + (INSTANCE_BITS - COUNT_BITS);
+
+/// How many bits of a metadata word the writer and the buffer have. The timestamp has the others, but for the flag.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Format {
+    writer_bits: u8,
+    buffer_bits: u8,
+}
+
+impl Format {
+    pub(crate) const STORE: Format = Format { writer_bits: WRITER_BITS as u8, buffer_bits: BUFFER_BITS as u8 };
+
+    /// That of an array with so many writers, each with so many buffers. The last numbers of both have their own meaning in a store, and
+    /// no other one here.
+    pub(crate) fn of_array(writers: usize, buffers: usize) -> Format {
+        debug_assert!(writers <= WRITERS_MAX && buffers <= BUFFERS_MAX);
+        let bits = |count: usize| (usize::BITS - count.leading_zeros()) as u8;
+        Format { writer_bits: bits(writers), buffer_bits: bits(buffers) }
+    }
+
+    /// The most buffers of a writer with which the timestamps of an array last.
+    pub(crate) fn buffers_that_last(writers: usize) -> usize {
+        let Format { writer_bits, .. } = Format::of_array(writers, 0);
+        let bits = 63 - LASTING_BITS - u32::from(writer_bits);
+        (1 << bits.min(BUFFER_BITS)) - 1
+    }
+
+    const fn verified(self) -> u64 {
+        1 << self.buffer_bits
+    }
+
+    const fn writer_shift(self) -> u32 {
+        self.buffer_bits as u32 + 1
+    }
+
+    const fn timestamp_shift(self) -> u32 {
+        self.writer_shift() + self.writer_bits as u32
+    }
+
+    /// The bits of a timestamp.
+    pub(crate) fn timestamp_bits(self) -> u32 {
+        64 - self.timestamp_shift()
+    }
+
+    /// The last timestamp of a guess. A version that has to be later than a guess has room beyond.
+    pub(crate) const fn timestamp_max(self) -> u64 {
+        (1 << (64 - self.timestamp_shift())) - 1 - (1 << 24)
+    }
+
+    /// The version of a metadata word.
+    pub(crate) fn version(self, word: u64) -> Version {
+        Version(word, self)
+    }
+
+    /// A write whose timestamp is a guess.
+    pub(crate) fn guessed(self, timestamp: u64, writer: usize, buffer: u16) -> Result<Version, TimestampsUsedUp> {
+        debug_assert!(writer < (1 << self.writer_bits) - 1 && u64::from(buffer) < self.verified());
+        if timestamp > self.timestamp_max() {
+            return Err(TimestampsUsedUp);
+        }
+        let word = timestamp << self.timestamp_shift() | (writer as u64) << self.writer_shift() | u64::from(buffer);
+        Ok(Version(word, self))
+    }
+
+    /// The end of an instance of a register of a store.
+    pub(crate) fn seal(self, timestamp: u64, writer: usize) -> Result<Version, TimestampsUsedUp> {
+        self.guessed(timestamp, writer, (self.verified() - 1) as u16).map(Version::verified)
+    }
+
+    /// The highest of some metadata words.
+    pub(crate) fn newest(self, words: &[u64]) -> Version {
+        let versions = words.iter().map(|word| self.version(*word));
+        versions.max_by_key(|version| version.rank()).unwrap_or(Version::NONE)
+    }
+
+    /// Whether a metadata word is of the same write as another, or of a later one, for words of this format.
+    pub(crate) fn is_as_new(self) -> fn(u64, u64) -> bool {
+        // By the bits of the buffer: the others order writes, whatever they stand for.
+        const OF: [fn(u64, u64) -> bool; BUFFER_BITS as usize + 1] = [
+            is_as_new::<0>,
+            is_as_new::<1>,
+            is_as_new::<2>,
+            is_as_new::<3>,
+            is_as_new::<4>,
+            is_as_new::<5>,
+            is_as_new::<6>,
+            is_as_new::<7>,
+            is_as_new::<8>,
+            is_as_new::<9>,
+            is_as_new::<10>,
+            is_as_new::<11>,
+            is_as_new::<12>,
+            is_as_new::<13>,
+            is_as_new::<14>,
+            is_as_new::<15>,
+            |found, new| Format::STORE.version(found).is_as_new(Format::STORE.version(new)),
+        ];
+        OF[usize::from(self.buffer_bits)]
+    }
+}
 
 /// The bits of an instance.
 pub(crate) const INSTANCE_BITS: u32 = COUNT_BITS + 8;
@@ -123,82 +229,89 @@ impl Location {
     }
 }
 
-/// A metadata word.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Version(pub(crate) u64);
+/// For the words of an array, which has no seals.
+fn is_as_new<const BUFFER_BITS: u32>(found: u64, new: u64) -> bool {
+    found >> (BUFFER_BITS + 1) >= new >> (BUFFER_BITS + 1)
+}
+
+/// A metadata word, and how its bits are used.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Version(pub(crate) u64, Format);
+
+impl PartialEq for Version {
+    fn eq(&self, other: &Version) -> bool {
+        self.0 == other.0
+    }
+}
+
+impl Eq for Version {}
 
 impl Version {
-    /// A write whose timestamp is a guess.
-    pub(crate) fn guessed(timestamp: u64, writer: usize, buffer: u16) -> Result<Version, TimestampsUsedUp> {
-        debug_assert!(writer < WRITERS_MAX);
-        if timestamp > TIMESTAMP_MAX {
-            return Err(TimestampsUsedUp);
-        }
-        Ok(Version(timestamp << TIMESTAMP_SHIFT | (writer as u64) << WRITER_SHIFT | u64::from(buffer)))
-    }
+    /// Nothing was written yet.
+    pub(crate) const NONE: Version = Version(0, Format::STORE);
 
     /// The word of a register to which nothing was written in this instance.
     pub(crate) fn empty(instance: u64) -> Version {
         match instance {
-            0 => Version(0),
-            _ => Version(instance << TIMESTAMP_SHIFT | (WRITERS_MAX as u64) << WRITER_SHIFT),
+            0 => Version::NONE,
+            _ => {
+                let format = Format::STORE;
+                let word = instance << format.timestamp_shift() | (WRITERS_MAX as u64) << format.writer_shift();
+                Version(word, format)
+            }
         }
     }
 
-    /// The end of an instance of a register.
-    pub(crate) fn seal(timestamp: u64, writer: usize) -> Result<Version, TimestampsUsedUp> {
-        Version::guessed(timestamp, writer, BUFFERS_MAX as u16).map(Version::verified)
-    }
-
     pub(crate) fn is_sealed(self) -> bool {
-        self.buffer() == BUFFERS_MAX
+        self.buffer() as u64 == self.1.verified() - 1
     }
 
     /// The same value at another timestamp.
     pub(crate) fn at(self, timestamp: u64) -> Version {
-        debug_assert!(timestamp >> (64 - TIMESTAMP_SHIFT) == 0);
-        Version(self.0 & ((1 << TIMESTAMP_SHIFT) - 1) | timestamp << TIMESTAMP_SHIFT)
+        let shift = self.1.timestamp_shift();
+        debug_assert!(timestamp >> (64 - shift) == 0);
+        Version(self.0 & ((1 << shift) - 1) | timestamp << shift, self.1)
     }
 
     /// The same write, as a guess.
     pub(crate) fn unverified(self) -> Version {
-        Version(self.0 & !VERIFIED)
+        Version(self.0 & !self.1.verified(), self.1)
     }
 
     /// The same write, with a timestamp that is known to be fresh.
     pub(crate) fn verified(self) -> Version {
-        Version(self.0 | VERIFIED)
+        Version(self.0 | self.1.verified(), self.1)
     }
 
     pub(crate) fn is_verified(self) -> bool {
-        self.0 & VERIFIED != 0
+        self.0 & self.1.verified() != 0
     }
 
     /// Whether nothing was written yet.
     pub(crate) fn is_initial(self) -> bool {
-        self.0 == 0 || self.writer() == WRITERS_MAX
+        self.0 == 0 || self.writer() == (1 << self.1.writer_bits) - 1
     }
 
     pub(crate) fn timestamp(self) -> u64 {
-        self.0 >> TIMESTAMP_SHIFT
+        self.0 >> self.1.timestamp_shift()
     }
 
     pub(crate) fn writer(self) -> usize {
-        (self.0 >> WRITER_SHIFT) as usize % (1 << WRITER_BITS)
+        (self.0 >> self.1.writer_shift()) as usize & ((1 << self.1.writer_bits) - 1)
     }
 
     pub(crate) fn buffer(self) -> usize {
-        self.0 as usize % (1 << BUFFER_BITS)
+        self.0 as usize & ((1 << self.1.buffer_bits) - 1)
     }
 
     /// The write itself: verified or not, and wherever its value is.
     pub(crate) fn write(self) -> u64 {
-        if self.is_initial() { 0 } else { self.0 >> WRITER_SHIFT }
+        if self.is_initial() { 0 } else { self.0 >> self.1.writer_shift() }
     }
 
-    /// The write itself, among those of all instances of a register.
+    /// The write itself, among those of all instances of a register. (In an array there is one instance, of epoch 0.)
     pub(crate) fn write_at(self, at: Location) -> u64 {
-        at.epoch() << (64 - WRITER_SHIFT) | self.write()
+        at.epoch() << (64 - Format::STORE.writer_shift()) | self.write()
     }
 
     /// Its place in the order of the max register. A verified version is above the same guessed one.
@@ -247,24 +360,67 @@ mod tests {
 
     #[test]
     fn timestamps_order_first_then_writers_then_the_flag() -> Result<(), TimestampsUsedUp> {
-        let first = Version::guessed(7, 126, 9)?;
+        let format = Format::STORE;
+        let first = format.guessed(7, 126, 9)?;
         let ascending = [
-            Version(0),
+            Version::NONE,
             first,
             first.verified(),
-            Version::guessed(8, 0, 0)?,
-            Version::guessed(8, 1, 65_534)?,
-            Version::guessed(TIMESTAMP_MAX, 0, 0)?,
-            Version::seal(1, 0)?,
+            format.guessed(8, 0, 0)?,
+            format.guessed(8, 1, 65_534)?,
+            format.guessed(TIMESTAMP_MAX, 0, 0)?,
+            format.seal(1, 0)?,
         ];
         assert!(ascending.is_sorted_by_key(|version| version.rank()));
         assert_eq!((first.timestamp(), first.writer(), first.buffer()), (7, 126, 9));
         assert_eq!(first.verified().write(), first.write());
-        assert!(Version::guessed(TIMESTAMP_MAX + 1, 0, 0).is_err());
+        assert!(format.guessed(TIMESTAMP_MAX + 1, 0, 0).is_err());
         for instance in [0, 1, 7] {
             let empty = Version::empty(instance);
             assert!(empty.is_initial() && !empty.is_sealed() && first.is_as_new(empty) && empty.rank() == 0);
             assert_ne!(empty, Version::empty(instance + 1));
+        }
+        Ok(())
+    }
+
+    #[test]
+    fn an_array_orders_versions_as_a_store_does_with_timestamps_that_last() -> Result<(), TimestampsUsedUp> {
+        for writers in [1, 2, 3, 7, 8, 64, WRITERS_MAX] {
+            let most = Format::buffers_that_last(writers);
+            for buffers in [1, 2, 3, most - 1, most] {
+                let format = Format::of_array(writers, buffers);
+                assert!(format.timestamp_bits() >= LASTING_BITS, "{writers} writers, {buffers} buffers: {format:?}");
+                let (writer, buffer, max) = (writers - 1, buffers as u16 - 1, format.timestamp_max());
+                let late = 1 << 40 | 7;
+                let last = format.guessed(late, writer, buffer)?;
+                assert_eq!((last.timestamp(), last.writer(), last.buffer()), (late, writer, usize::from(buffer)));
+                assert!(
+                    !last.is_sealed() && !last.is_initial() && !last.is_verified() && last.verified().is_verified()
+                );
+                let ascending = [
+                    Version::NONE,
+                    format.guessed(7, 0, buffer)?,
+                    format.guessed(7, writer, 0)?.verified(),
+                    format.guessed(late, 0, buffer)?,
+                    last,
+                    last.verified(),
+                    last.at(late + 1),
+                    format.guessed(max, writer, buffer)?.verified(),
+                ];
+                assert!(ascending.is_sorted_by_key(|version| version.rank()));
+                let is_as_new = format.is_as_new();
+                for (at, low) in ascending.iter().enumerate() {
+                    for (number, high) in ascending.iter().enumerate() {
+                        let expected = low.write() >= high.write();
+                        assert_eq!(low.is_as_new(*high), expected, "{at}, {number}");
+                        assert_eq!(is_as_new(low.0, high.0), expected, "{at}, {number}");
+                    }
+                }
+                assert!(format.guessed(max + 1, 0, 0).is_err());
+            }
+            let least = Format::of_array(writers, (most + 1).min(BUFFERS_MAX));
+            assert_eq!(least.timestamp_bits() < LASTING_BITS, most < BUFFERS_MAX);
+            assert!(Format::of_array(writers, BUFFERS_MAX).timestamp_bits() >= 40);
         }
         Ok(())
     }

@@ -3,21 +3,21 @@
 use core::cell::RefCell;
 use std::rc::Rc;
 
-use farfield_check::{Cluster, Scenario, choose};
+use farfield_check::{Cluster, Faults, Scenario, choose};
 use farfield_core::{Node, Result};
 use farfield_fabric::{Endpoint, Instant, NodeId, Word};
 
 use super::comings::{open_on_with, open_registers};
-use super::parts::{Recorded as Client, register};
+use super::parts::{Array, History, Recorded as Client, register, run, unless_no_majority};
 use super::store::options;
 use super::store_parts::{Opened, Recorded, client, open_here, opened};
 use crate::client::Shared;
 use crate::open::{ARRAY, STORE};
 use crate::replacement::Replacement;
-use crate::{SwarmOptions, SwarmStoreOptions};
+use crate::{SwarmArray, SwarmOptions, SwarmStoreOptions};
 
 pub(super) fn scenarios() -> Vec<Scenario> {
-    vec![registers(), behind(), halfway(), store(), reused(), cleared()]
+    vec![registers(), five(), shards(), dies(), reopens(), behind(), halfway(), store(), reused(), cleared()]
 }
 
 /// The node that takes the place of node 0.
@@ -33,31 +33,71 @@ fn know(known: &Known, shared: &Shared) {
     *known.borrow_mut() = Some((shared.object.path().into(), shared.object.layout().into()));
 }
 
+/// Memory nodes that leave at the second turn, and the one that takes the place of node 0 before that.
+#[derive(Clone, Copy)]
+struct Plan {
+    leave: usize,
+    comes: usize,
+}
+
+/// Of three memory nodes.
+const OF_THREE: Plan = Plan { leave: 1, comes: COMES };
+
 /// Node 0, a memory node, leaves at the first turn. Another one takes its place, which is the second turn. Then node 1 leaves: what is on two memory
 /// nodes is on the new one.
 fn replace(cluster: &Cluster, kind: &'static str, known: &Known, turn: &Turns) {
-    for number in 0..2 {
-        let (leaves, turn) = (cluster.node(number), Rc::clone(&turn[number]));
-        cluster.thread_without_endpoint(number, "leaves", move || {
-            let ep = leaves.endpoint()?;
-            wait(&ep, || turn.load() > 0)?;
-            drop(ep);
-            leaves.clone().leave();
-            Ok(())
-        });
+    replace_in(cluster, OF_THREE, kind, known, turn);
+}
+
+fn replace_in(cluster: &Cluster, plan: Plan, kind: &'static str, known: &Known, turn: &Turns) {
+    for number in 0..=plan.leave {
+        leaves(cluster, number, &turn[number.min(1)]);
     }
-    let (node, turn, known) = (cluster.node(COMES), Rc::clone(&turn[1]), Rc::clone(known));
+    let node = cluster.node(plan.comes);
+    replaces(cluster, plan.comes, kind, known, &turn[1], move |ep| {
+        wait(ep, || node.has_gone(NodeId(0)))?;
+        Ok(true)
+    });
+}
+
+fn leaves(cluster: &Cluster, number: usize, turn: &Rc<Word>) {
+    let (leaves, turn) = (cluster.node(number), Rc::clone(turn));
+    cluster.thread_without_endpoint(number, "leaves", move || {
+        let ep = leaves.endpoint()?;
+        wait(&ep, || turn.load() > 0)?;
+        drop(ep);
+        leaves.clone().leave();
+        Ok(())
+    });
+}
+
+/// A node takes the place of node 0 when that is wanted, and the turn is over.
+fn replaces(
+    cluster: &Cluster,
+    comes: usize,
+    kind: &'static str,
+    known: &Known,
+    turn: &Rc<Word>,
+    is_wanted: impl Fn(&Endpoint) -> Result<bool> + 'static,
+) {
+    let (node, turn, known) = (cluster.node(comes), Rc::clone(turn), Rc::clone(known));
     let kept: Rc<RefCell<Option<Replacement>>> = Rc::default();
     let keeps = Rc::clone(&kept);
     cluster.at_end(move || {
         drop(keeps.take());
         Ok(())
     });
-    cluster.thread(COMES, "replaces", move |ep| {
-        wait(ep, || node.has_gone(NodeId(0)))?;
-        let (path, layout) = known.borrow().clone().expect("a client has opened it");
-        let replacement = Replacement::open(&node, ep, kind, &path, &layout, NodeId(0))?;
-        replacement.run(ep)?;
+    cluster.thread(comes, "replaces", move |ep| {
+        if !is_wanted(ep)? {
+            return Ok(());
+        }
+        let replaced = || {
+            let (path, layout) = known.borrow().clone().expect("a client has opened it");
+            let replacement = Replacement::open(&node, ep, kind, &path, &layout, NodeId(0))?;
+            replacement.run(ep)?;
+            Ok(replacement)
+        };
+        let Some(replacement) = unless_no_majority(replaced())? else { return Ok(()) };
         *kept.borrow_mut() = Some(replacement);
         turn.store(1);
         Ok(())
@@ -81,29 +121,132 @@ fn registers() -> Scenario {
         let (arrays, history) = open_on_with(cluster, 4, 2, open)?;
         let (turn, known) = (turns(), Known::default());
         know(&known, &arrays[2].opened.shards[0]);
-        for node in 2..4 {
-            let (turn, slow) = (turn.clone(), cluster.draw(4));
-            register(cluster, node, &arrays, &history, move |client: &Client<'_, '_>| {
-                if slow < 3 {
-                    client.set_slow(slow);
-                }
-                let value = 10 * node as u64;
-                client.write_at(0, value)?;
-                client.write_at(1, value + 1)?;
-                turn[0].store(1);
-                for more in 2..5 {
-                    client.write_at(more % 2, value + more as u64)?;
-                    client.read_at((more + 1) % 2)?;
-                }
-                client.wait_for(&turn[1], 1)?;
-                client.read_at(0)?;
-                client.write_at(1, value + 5)?;
-                client.read_at(1)
-            });
-        }
+        write_meanwhile(cluster, &arrays, &history, &turn);
         replace(cluster, ARRAY, &known, &turn);
         Ok(())
     })
+}
+
+/// Of five memory nodes one is replaced, and then two leave.
+fn five() -> Scenario {
+    let about = "one of five memory nodes is replaced while clients write, and two leave after that";
+    Scenario::new("swarm/replaced-of-five", about, 7, |cluster| {
+        let open = |node: &Node| open_registers(node, 2, (0..5).map(NodeId));
+        let (arrays, history) = open_on_with(cluster, 6, 2, open)?;
+        let (turn, known) = (turns(), Known::default());
+        know(&known, &arrays[5].opened.shards[0]);
+        write_meanwhile(cluster, &arrays, &history, &turn);
+        replace_in(cluster, Plan { leave: 2, comes: 6 }, ARRAY, &known, &turn);
+        Ok(())
+    })
+    .steps_max(1_000_000)
+}
+
+/// Each register is in a shard of its own.
+fn shards() -> Scenario {
+    let about =
+        "a memory node of an array of two shards is replaced while clients write, and another one leaves after that";
+    Scenario::new("swarm/replaced-shards", about, 5, |cluster| {
+        let open = |node: &Node| {
+            let memory = (0..3).map(NodeId).collect();
+            let options = SwarmOptions { spare_buffers: 2, memory, ..SwarmOptions::default() };
+            let nodes: Vec<NodeId> = (0..node.nodes() as u16).map(NodeId).collect();
+            Ok(Rc::new(SwarmArray::open_in_shards(node, "array", &nodes, 2, options, 3)?))
+        };
+        let (arrays, history) = open_on_with(cluster, 4, 2, open)?;
+        let (turn, known) = (turns(), Known::default());
+        assert_eq!(arrays[2].opened.shards.len(), 2);
+        know(&known, &arrays[2].opened.shards[0]);
+        write_meanwhile(cluster, &arrays, &history, &turn);
+        replace(cluster, ARRAY, &known, &turn);
+        Ok(())
+    })
+    .steps_max(1_000_000)
+}
+
+/// The memory node that comes dies, perhaps in the middle of its copy, and another one takes the place.
+fn dies() -> Scenario {
+    let about = "a memory node dies while it takes the place of another one, and a third one takes it";
+    Scenario::new("swarm/replacer-dies", about, 6, |cluster| {
+        let open = |node: &Node| open_registers(node, 2, (0..3).map(NodeId));
+        let (arrays, history) = open_on_with(cluster, 4, 2, open)?;
+        let (turn, known) = (turns(), Known::default());
+        know(&known, &arrays[2].opened.shards[0]);
+        write_meanwhile(cluster, &arrays, &history, &turn);
+        replace(cluster, ARRAY, &known, &turn);
+        let (node, second) = (cluster.node(5), Rc::clone(&turn[1]));
+        replaces(cluster, 5, ARRAY, &known, &turn[1], move |ep| {
+            wait(ep, || node.has_gone(NodeId(COMES as u16)) || second.load() > 0)?;
+            Ok(second.load() == 0)
+        });
+        Ok(())
+    })
+    .steps_max(1_000_000)
+    .faults(Faults::new().crashes(1).of([COMES]))
+}
+
+/// A node closes the array and opens it again while a memory node gets its copy. That one must not keep the entry of the first opening.
+fn reopens() -> Scenario {
+    let about =
+        "a node opens an array again while a memory node is replaced, which does not go on to ask the first opening";
+    Scenario::new("swarm/replaced-reopens", about, 5, |cluster| {
+        let open = |node: &Node| open_registers(node, 1, (0..3).map(NodeId));
+        let (arrays, history) = open_on_with(cluster, 3, 1, open)?;
+        let (turn, known, here) = (turns(), Known::default(), cluster.node(3));
+        know(&known, &arrays[2].opened.shards[0]);
+        let (turns, seen) = (turn.clone(), history.clone());
+        cluster.thread(3, "comes twice", move |ep| {
+            run(&open(&here)?, ep, 3, &seen, &|client| client.write(1))?;
+            turns[0].store(1);
+            wait(ep, || here.has_gone(NodeId(0)))?;
+            for _ in 0..1000 * choose(6) {
+                turns[1].load();
+            }
+            let array = open(&here)?;
+            run(&array, ep, 3, &seen, &|client| {
+                client.write(2)?;
+                client.wait_for(&turns[1], 1)?;
+                client.read()
+            })?;
+            // It is entered everywhere in the same way, and as it is now.
+            let shared = &array.opened.shards[0];
+            let at = shared.asks.as_ref().expect("it has clients").table.node(3);
+            let counted =
+                shared.view.replicas(0).into_iter().filter(|replica| replica.counts && !here.has_gone(replica.node));
+            let entries = counted.filter_map(|replica| ep.get(replica.clients.at(at)).wait().ok());
+            let entries: Vec<u64> = entries.collect();
+            assert!(entries.windows(2).all(|pair| pair[0] == pair[1]), "{entries:x?}");
+            Ok(())
+        });
+        replace(cluster, ARRAY, &known, &turn);
+        Ok(())
+    })
+    .steps_max(1_000_000)
+    .kills(&["swarm-replaced-unentered"])
+}
+
+/// The last two nodes that have the array open write and read while a memory node is replaced, and after that.
+fn write_meanwhile(cluster: &Cluster, arrays: &[Array], history: &History, turn: &Turns) {
+    for node in arrays.len() - 2..arrays.len() {
+        let (turn, slow) = (turn.clone(), cluster.draw(4));
+        register(cluster, node, arrays, history, move |client: &Client<'_, '_>| {
+            if slow < 3 {
+                client.set_slow(slow);
+            }
+            let value = 10 * node as u64;
+            client.write_at(0, value)?;
+            client.write_at(1, value + 1)?;
+            turn[0].store(1);
+            for more in 2..5 {
+                client.write_at(more % 2, value + more as u64)?;
+                client.read_at((more + 1) % 2)?;
+            }
+            client.wait_for(&turn[1], 1)?;
+            client.read_at(0)?;
+            client.write_at(1, value + 5)?;
+            client.read_at(1)
+        });
+    }
 }
 
 /// The memory node that is asked first for a copy has missed the last write.

@@ -79,7 +79,7 @@ impl<'e, K: Key, V: Value> SwarmStoreClient<'e, K, V> {
                     return None;
                 }
                 let deleted = deleted.filter(|(entry, _)| entries.contains(entry));
-                let (from, limit) = deleted.unwrap_or((Entry::NONE, Version(0)));
+                let (from, limit) = deleted.unwrap_or((Entry::NONE, Version::NONE));
                 let is_alike = |entry: &&Entry| entry.may_be(name.hash) && !others.contains(*entry) && **entry != from;
                 alike = entries.iter().find(is_alike).copied();
                 is_full = !entries.contains(&from);
