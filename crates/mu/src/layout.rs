@@ -14,7 +14,8 @@ pub(crate) const PROOF: usize = 5;
 pub(crate) const COMMIT: usize = 0;
 /// In a log: the entries before this one are not there, since the others have recycled them before this replica has come.
 pub(crate) const BASE: usize = 8;
-/// In a log of a replica that has come back: the ballot of a leader that has brought it to all of its entries.
+/// In a log of a replica that has come back: the ballot of a leader that has brought it to all of its entries. A majority knows before it that the
+/// replica reads from now on ([`Slots::reads_at`]).
 pub(crate) const BROUGHT: usize = 16;
 /// In a log: where the slots begin.
 pub(crate) const SLOTS_AT: usize = 64;
@@ -184,6 +185,12 @@ impl Slots {
 
     pub(crate) fn bytes_max(&self) -> usize {
         (self.words - HEADER) * 8
+    }
+
+    /// Behind the slots, for each rank: the node + 1 that has come back there and reads, so that no slot is used again before it has. It only
+    /// grows. Each leader has it from those before it, as the entries.
+    pub(crate) fn reads_at(&self, rank: usize) -> usize {
+        SLOTS_AT + self.count as usize * self.words * 8 + 8 * rank
     }
 }
 

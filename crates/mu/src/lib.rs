@@ -10,6 +10,7 @@
 //!   +64  ├──────────────┼────────┬────────┬────────┬───────┬────────┬───────────────────────┬─
 //!        │ index + 1    │ ballot │ origin │ length │ check │ raised │ bytes, padded to 8    │ …  `entries` such slots,
 //!        └──────────────┴────────┴────────┴────────┴───────┴────────┴───────────────────────┴─   used in turn
+//!          behind the slots, for each rank: the node + 1 that has come back there and reads, or 0
 //!          origin: the node that has proposed it (16 bits), and its count of proposals (48)
 //!          check: a checksum of all but itself and `raised`
 //!          raised: the highest ballot with which the replica has accepted the entry
@@ -141,6 +142,7 @@ include!(concat!(env!("OUT_DIR"), "/seeded.rs"));
 mod tests;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use farfield_core::toolkit::{ErrorContext, ObjectBuilder, Participants, Regions};
 use farfield_core::{Error, ErrorKind, Node, Result};
@@ -270,7 +272,7 @@ impl ReplicatedLog {
         let mut regions = Regions::new(node);
         // It may be that of a log that was closed: each grant revokes it from all others first (`LogPoller::may_write`).
         let group = regions.group(Bell::Service).of(path)?;
-        let log_bytes = options.log_bytes().of(path)?;
+        let log_bytes = options.log_bytes(ranks).of(path)?;
         let control_bytes = layout::control_bytes(ranks);
         let log = regions.alloc("log", group, log_bytes).of(path)?;
         let control = regions.alloc("control", GroupKey::SERVICE, control_bytes).of(path)?;
@@ -317,10 +319,15 @@ impl ReplicatedLog {
     /// # Errors
     /// A node that is missing, dead or departed, or that opens it differently.
     pub fn wait(&self) -> Result<()> {
+        self.wait_longer(Duration::ZERO)
+    }
+
+    /// [`ReplicatedLog::wait`], so much longer than the node's timeout for a vote.
+    pub(crate) fn wait_longer(&self, by: Duration) -> Result<()> {
         let endpoint = self.wait_for_all()?;
         let Handle { object, core, .. } = &*self.0;
         let is_up_to_date = || (core.votes.load() != 0).then_some(());
-        let waited = endpoint.block_on(endpoint.wait_until(endpoint.deadline(), is_up_to_date));
+        let waited = endpoint.block_on(endpoint.wait_until(endpoint.deadline() + by, is_up_to_date));
         waited.waiting_for("a leader of the log to bring this node up to date").of(object.path())
     }
 
@@ -445,6 +452,28 @@ impl ReplicatedLog {
     /// [`NoMajority`], with the number of those that are left.
     pub fn check_majority(&self) -> std::result::Result<(), NoMajority> {
         self.0.core.check_majority()
+    }
+
+    /// The entries in this node's memory, whether it knows that they are decided or not: for scenarios that judge what survivors have.
+    #[cfg(feature = "scenarios")]
+    #[doc(hidden)]
+    pub fn entries_here(&self) -> Vec<Vec<u8>> {
+        let core = &self.0.core;
+        let mut words = vec![0; core.slots.words];
+        let mut entries = Vec::new();
+        for slot in 0..core.slots.count {
+            let there = core.slots.words_of(&core.log, slot, core.slots.words);
+            let mut image = layout::Image(&mut words);
+            image.load(there);
+            if let (Some(index), _, len) = layout::header_of(there)
+                && image.is_whole(index)
+            {
+                let mut entry = Vec::new();
+                layout::read_entry(there, len, &mut entry);
+                entries.push(entry);
+            }
+        }
+        entries
     }
 
     /// How many entries are known here to be decided.

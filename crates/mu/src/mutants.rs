@@ -62,6 +62,16 @@ farfield_core::mutants! {
     /// *Scenario:* `mu/returns-recycled`.
     MU_NOT_REBASED = "mu-not-rebased" in "Mu":
         "A leader brings a replica that comes back entries that are recycled.";
+    /// *Missing:* that a replica reads which another leader has brought its entries, and whose vote this one does not know. Needs no reordering.
+    ///
+    /// *Scenario:* `mu/returns-unseen`.
+    MU_NOT_KEPT = "mu-not-kept" in "Mu":
+        "A leader uses slots again that a replica which has come back has not read.";
+    /// *Missing:* that another node has taken a seat since its word was got. Needs no reordering.
+    ///
+    /// *Scenario:* `mu/returns-busy`.
+    MU_OLD_HEARD = "mu-old-heard" in "Mu":
+        "A leader takes what a node has read for what the one has read that has come back in its place.";
     /// *Missing:* the wait for the leader that brings a replica its entries: with it another majority decides without an entry that was decided. Needs
     /// no reordering.
     ///
@@ -73,6 +83,11 @@ farfield_core::mutants! {
     /// *Scenario:* `mu/mutex-returns`.
     MU_VOTES_STATELESS = "mu-votes-stateless" in "Mu":
         "A node that comes back to a lock has a vote before it has the lock's state.";
+    /// *Missing:* what is ordered between the pieces of the lock's state. Needs no reordering.
+    ///
+    /// *Scenario:* `mu/mutex-returns-busy`.
+    MU_STATE_ALONE = "mu-state-alone" in "Mu":
+        "A node that comes back to a lock takes its state from the log, and leaves out the commands in between.";
     /// *Missing:* the release of a dead node's locks. Needs no reordering.
     ///
     /// *Scenario:* `mu/mutex-holder-dies`.

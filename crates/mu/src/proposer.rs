@@ -269,7 +269,13 @@ impl Proposer {
             let mut least = (core.applied().load(), core.me);
             let mut heard: SmallVec<[(usize, u64); FEW]> = SmallVec::new();
             let mut ops: SmallVec<[(usize, Op<'_, u64>); FEW]> = SmallVec::new();
-            let (peers, mut is_cut_short) = (core.state.lock().peers.clone(), false);
+            let (peers, bases) = {
+                let state = core.state.lock();
+                (state.peers.clone(), state.bases.clone())
+            };
+            let mut is_cut_short = false;
+            // By a leader before this one, and not by this one yet, which knows where it begins.
+            let is_kept = |rank: usize| core.reads(rank) && bases[rank].is_none();
             // The dead are left out: their memory is out of reach, and they never read again.
             for rank in (0..core.ranks()).filter(|rank| *rank != core.me && !core.is_gone(*rank)) {
                 let at = peers[rank].control.byte_add(applied_at(core.ranks()) as u64);
@@ -284,7 +290,7 @@ impl Proposer {
                 });
                 match applied.await {
                     // One that has come back holds nothing up before a leader brings it its first entry. From then on it does: see below.
-                    Some(Ok(0)) if !core.has_vote(rank) => {}
+                    Some(Ok(0)) if !core.has_vote(rank) && !is_kept(rank) => {}
                     Some(Ok(applied)) => {
                         least = least.min((applied, rank));
                         heard.push((rank, applied));
@@ -304,7 +310,9 @@ impl Proposer {
                 return Err(self.not_leader());
             }
             let mut state = core.state.lock();
-            let State { leading, bases, .. } = &mut *state;
+            let State { leading, bases, peers: present } = &mut *state;
+            // Not from a node whose seat another one has taken meanwhile: that one has read nothing.
+            heard.retain(|(rank, _)| present[*rank].control == peers[*rank].control);
             // Under the lock, as it gets its first entry. Its word may not say so yet.
             for (rank, base) in bases.iter().enumerate().filter_map(|(rank, base)| Some((rank, (*base)?))) {
                 let is_heard = heard.iter().any(|(of, applied)| *of == rank && *applied >= base);

@@ -224,6 +224,12 @@ impl Core {
         self.returned.load() >> rank & 1 == 0 || self.standing(rank).votes(rank)
     }
 
+    /// Whether a replica that has come back has begun to read, as far as leaders before this one have known: then no slot is used again before it has
+    /// read there, whether its vote is known or not.
+    pub(crate) fn reads(&self, rank: usize) -> bool {
+        self.node_at(rank).is_some_and(|node| self.log.word(self.slots.reads_at(rank)).load() == u64::from(node.0) + 1)
+    }
+
     pub(crate) fn standing(&self, rank: usize) -> Standing {
         Standing(self.control.word(standing_at(self.ranks(), rank)).load())
     }

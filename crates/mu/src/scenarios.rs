@@ -23,6 +23,7 @@ use farfield_core::{Endpoint, Error, Result};
 use farfield_fabric::DeathRule;
 
 use self::histories::{LogAnswer, LogCall, LogModel};
+use crate::layout::BASE;
 use crate::{LogFull, LogOptions, LogReader, NotLeader, OutcomeUnknown, Proposer, ReplicatedLog};
 
 /// All of them.
@@ -80,6 +81,8 @@ struct Member {
     log: ReplicatedLog,
     proposer: RefCell<Proposer>,
     reader: RefCell<LogReader>,
+    /// The first entry that was there, on a node that has come back.
+    base: u64,
 }
 
 /// Opens a log on all nodes. It is closed when all threads have ended.
@@ -95,7 +98,8 @@ fn open(cluster: &Cluster, entries: usize, left: u64) -> Result<(Vec<Rc<Member>>
 
 fn member_of(log: ReplicatedLog) -> Result<Rc<Member>> {
     let (proposer, reader) = (RefCell::new(log.proposer()?), RefCell::new(log.reader()?));
-    Ok(Rc::new(Member { log, proposer, reader }))
+    let base = log.0.core.log.word(BASE).load();
+    Ok(Rc::new(Member { log, proposer, reader, base }))
 }
 
 /// The history of all nodes, which is judged at the end. Then these are dropped.

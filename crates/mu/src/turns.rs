@@ -21,15 +21,17 @@
 //!
 //! # A node that comes back
 //!
-//! It takes the state from the log. The leader orders the state in pieces (`STATE`), one after the other, and then that the node is back (`BACK`). Nothing
-//! else is ordered in between, or the pieces do not count and the leader begins again; a later leader goes on where the one before has ended. So they are
-//! the state at one index of the log. The others count the pieces, and take from `BACK` that claims of that rank are those of another node now. The
-//! leader does this once it has the new node as a follower, which has no vote yet, and again if the node still has none later: it may have missed
-//! pieces. The node has a vote when it has the state. So no node leads the log that cannot order anything.
+//! It takes the state from the log. The leader orders the state in pieces (`STATE`), and then that the node is back (`BACK`). All replicas keep the
+//! state as it was before the first piece, so the others are pieces of the same, whatever is ordered in between, and a later leader goes on where
+//! the one before has ended. The new node applies what has come in between to the state when that is whole. So claims and renewals do not wait for
+//! the pieces. The others take from `BACK` that claims of that rank are those of another node now. The leader does this once it has the new node as a
+//! follower, which has no vote yet, and again if the node still has none later: it may have missed pieces. A node that stops does not keep
+//! others that come back from their state. The node has a vote when it has the state. So no node leads the log that cannot order anything.
 //!
 //! The claims of the node before it end first, as for any node that has gone: by `GONE`, and not before the lease of a holder has ended.
 //! Commands of different nodes at one rank have different numbers: those of the later node are higher.
 
+mod back;
 mod queue;
 
 use core::time::Duration;
@@ -40,6 +42,9 @@ use farfield_core::toolkit::{ErrorContext, Hold, Object, ObjectBuilder, Poller, 
 use farfield_core::{Error, ErrorKind, MemberStatus, Node, Result};
 use farfield_fabric::{self as fabric, DeathRule, Endpoint, Instant, LocalMutex, NodeId, Word};
 
+use self::back::Coming;
+#[cfg(test)]
+pub(crate) use self::back::{Due, first_due};
 use self::queue::{BACK, CLAIM, Command, ENTRY_WORDS, EXPIRE, GONE, Queue, RELEASE, RENEW, STATE, numbers_of};
 use crate::commands::{CommandNumbers, CommandOptions, CommandProposer, Commands, Decision, Forward, Ordered, Served};
 use crate::replica::{Core, rank_in};
@@ -51,17 +56,14 @@ const ENTRIES: usize = 256;
 /// How long the service thread waits for one entry. It has other work, too.
 const PROPOSE_AT_MOST: Duration = Duration::from_millis(1);
 
-/// The leader orders the state for a node again if that has no vote so long after the last piece.
-const STATE_AGAIN: Duration = Duration::from_millis(100);
-
 /// The part of a node.
 struct Local {
     reader: LogReader,
     queue: Queue,
-    /// On a node that has come back: the pieces of the state so far, until it has all.
-    coming: Option<Vec<[u64; 2]>>,
-    /// As the leader: the node + 1 that has got the state last, and when.
-    brought: Option<(u64, Instant)>,
+    /// On a node that has come back, until it has the state.
+    coming: Option<Coming>,
+    /// As the leader, by rank: the node + 1 that has got the state, and when.
+    brought: Vec<Option<(u64, Instant)>>,
     /// Commands of this node that are not in the log yet.
     waiting: VecDeque<Command>,
     /// The number of the last command that was queued here.
@@ -140,14 +142,15 @@ impl Turns {
             gone: vec![false; ranks],
             nodes: seated,
             numbers: CommandNumbers::new(ranks),
+            state: Vec::new(),
             pieces: 0,
             places,
         };
         let local = Local {
             reader: commands.log().reader()?,
             queue,
-            coming: (core.has_state.load() == 0).then(Vec::new),
-            brought: None,
+            coming: (core.has_state.load() == 0).then(Coming::default),
+            brought: vec![None; ranks],
             waiting: VecDeque::new(),
             numbered,
             seen: node.now(),
@@ -171,8 +174,8 @@ impl Turns {
             Chores { shared: Arc::clone(&shared), served: Served::default(), forward: None, open: Some(object.hold()) };
         node.add_poller(Box::new(chores));
         let turns = Turns { object, shared };
-        // On a node that has come back: for the state.
-        turns.shared.commands.log().wait()?;
+        // On a node that has come back: for the state, before which the lease of the one before it ends.
+        turns.shared.commands.log().wait_longer(lease.unwrap_or_default())?;
         Ok(turns)
     }
 
@@ -266,7 +269,7 @@ impl Drop for Held {
 }
 
 impl Shared {
-    fn core(&self) -> &Core {
+    pub(crate) fn core(&self) -> &Core {
         &self.commands.log().0.core
     }
 
@@ -293,19 +296,9 @@ impl Shared {
             match local.reader.try_next(&mut entry) {
                 Ok(None) => break,
                 Ok(Some(_)) => some = true,
-                // The state has what they have done. One that was here lacks it, and nothing may be applied to that: it is taken once more, as the
-                // leader offers it to a node without a vote. Such a node is never the last one of a majority: the leader that has brought it
-                // here had one without it.
-                Err(error) if error.custom_ref::<EntriesMissing>().is_some() => {
-                    some = true;
-                    if local.coming.is_none() {
-                        let core = self.core();
-                        tracing::warn!(node = core.node.id().0, object = core.path, %error, "takes the state once more");
-                        core.has_state.store(0);
-                        core.votes.store(0);
-                        core.changed();
-                    }
-                    local.coming = Some(Vec::new());
+                // The state has what they have done. Once that is here none goes missing: the others keep what this node has not read.
+                Err(error) if error.custom_ref::<EntriesMissing>().is_some() && local.coming.is_some() => {
+                    (some, local.coming) = (true, Some(Coming::default()));
                     continue;
                 }
                 Err(error) => return Err(error),
@@ -376,14 +369,6 @@ impl Shared {
             }
             again = Some(ends);
         }
-        if let Some((rank, node)) = self.lacks_state(queue) {
-            match local.brought {
-                Some((of, at)) if of == node && endpoint.now() < at + STATE_AGAIN => {
-                    again = again.into_iter().chain([at + STATE_AGAIN]).min();
-                }
-                _ => return (Some(queue.next_piece(rank, node)), again),
-            }
-        }
         (local.waiting.front().copied().filter(|command| queue.wants(command)), again)
     }
 
@@ -395,14 +380,15 @@ impl Shared {
             if local.reader.position() != next.index {
                 return Ok(Decision::End(Ordered::NotLeader));
             }
-            // Of the state at this index.
-            let command = match (command.kind, self.lacks_state(&local.queue)) {
-                (STATE | BACK, None) => return Ok(Decision::End(Ordered::Done(None))),
-                (STATE | BACK, Some((rank, node))) => local.queue.next_piece(rank, node),
-                _ => *command,
-            };
+            let mut command = *command;
+            if [STATE, BACK].contains(&command.kind) {
+                // Of the state at this index.
+                let (piece, _) = self.next_piece(&local, next.endpoint.now());
+                let Some(piece) = piece else { return Ok(Decision::End(Ordered::Done(None))) };
+                command = piece;
+            }
             if command.kind == BACK {
-                local.brought = Some((command.args[0], next.endpoint.now()));
+                local.brought[command.rank] = Some((command.args[0], next.endpoint.now()));
             }
             let entry = || Decision::Propose(command.bytes().to_vec(), Ordered::Done(None));
             Ok(if local.queue.wants(&command) { entry() } else { Decision::End(Ordered::Done(None)) })
@@ -414,33 +400,22 @@ impl Shared {
         })
     }
 
-    /// A node that has come back, is a follower of this leader, and has no vote, since it lacks the state: its rank, and the node + 1.
-    fn lacks_state(&self, queue: &Queue) -> Option<(usize, u64)> {
-        let core = self.core();
-        let (confirmed, returned) = (core.confirmed.load(), core.returned.load());
-        let lacks = |rank: &usize| {
-            let is_follower = *rank != self.me && confirmed >> rank & returned >> rank & 1 != 0;
-            is_follower && !core.is_gone(*rank) && !core.has_vote(*rank)
-        };
-        let seated = |rank: usize| Some((rank, u64::from(core.node_at(rank)?.0) + 1));
-        let mut lacking = (0..core.ranks()).filter(lacks).filter_map(seated);
-        // The claims of the node before it end first.
-        lacking.find(|(rank, node)| queue.nodes[*rank] == *node || queue.gone[*rank] || queue.nodes[*rank] == 0)
-    }
-
     fn check_majority(&self) -> Result<()> {
         self.commands.log().0.core.check_majority().map_err(Error::custom)
     }
 
     /// Whether a node's claims end: none of its operations can land any more. A lease ends by itself, unless the node's process
     /// is known to run no more.
+    ///
+    /// Not one that this node has never known, since it was gone before: the leader that has brought this node its state has ended that one's claims
+    /// first, but a lease, which ends by itself here, too. One that is unknown may as well be newer, and hold.
     fn is_released(&self, endpoint: &Endpoint, node: u64, rank: usize, holds: bool) -> bool {
         let node = NodeId((node - 1) as u16);
         // Another one is at its rank only when nothing of it can land any more.
         let is_taken_over = self.core().node_at(rank).is_some_and(|seated| seated > node);
         let is_over = is_taken_over || self.node.fenced_error(endpoint, node).is_some();
-        let is_certain =
-            self.node.fabric().death_rule() == DeathRule::System && self.node.status_of(node) == MemberStatus::Evicted;
+        let is_seen = self.node.fabric().death_rule() == DeathRule::System && self.core().is_known(node);
+        let is_certain = is_seen && self.node.status_of(node) == MemberStatus::Evicted;
         is_over && (self.lease.is_none() || !holds || is_certain)
     }
 }
@@ -449,25 +424,6 @@ impl Shared {
 const MARGIN: u32 = 8;
 
 impl Local {
-    /// On a node that has come back: takes a piece of the state. Whether it has all now, and this entry is the one behind them.
-    fn comes(&mut self, command: &Command, me: usize, now: Instant) -> bool {
-        let Some(pieces) = &mut self.coming else { return true };
-        match command.kind {
-            STATE if command.number == pieces.len() as u64 => pieces.push(command.args),
-            STATE if command.number == 0 => *pieces = vec![command.args],
-            BACK if command.number == pieces.len() as u64
-                && (command.rank, command.args[0]) == (me, self.queue.nodes[me]) =>
-            {
-                if let Some(queue) = Queue::of_pieces(pieces, self.queue.gone.len(), self.queue.places) {
-                    (self.queue, self.coming, self.seen) = (queue, None, now);
-                    return true;
-                }
-            }
-            _ => pieces.clear(),
-        }
-        false
-    }
-
     /// Whether the release of this node's claim is under way.
     fn resigns(&self, ticket: u64) -> bool {
         self.waiting.iter().any(|command| command.kind == RELEASE && command.args[0] == ticket)
@@ -509,15 +465,12 @@ impl Chores {
         None
     }
 
-    /// Orders a command, if this node leads. Whether something has changed; when it has to look again.
+    /// As the leader: orders a command of its own, the first of each other node, and a piece of the state for a node that has come back. None of
+    /// them waits for the others. Whether something has changed; when it has to look again.
     fn lead(&mut self, endpoint: &Endpoint) -> (Progress, Option<Instant>) {
         let shared = Arc::clone(&self.shared);
         let (command, again) = shared.next_command(endpoint);
-        if let Some(command) = command {
-            let Some(mut proposer) = shared.commands.proposer() else { return (Progress::Retry, again) };
-            let is_done = matches!(shared.propose(&mut proposer, &command), Ok(Ordered::Done(_)));
-            return (if is_done { Progress::Busy } else { Progress::Retry }, again);
-        }
+        let (mut has_worked, mut is_retried) = self.order(command);
         let nodes = shared.core().ranks();
         let served = shared.commands.serve(endpoint, &mut self.served, |proposer, asked| {
             let command = Command::from_bytes(&asked.bytes, nodes);
@@ -528,11 +481,27 @@ impl Chores {
             let Some(command) = command.filter(is_its) else { return Ok(Ordered::Done(None)) };
             shared.propose(proposer, &command)
         });
-        match served {
-            _ if served.has_worked => (Progress::Busy, again),
-            _ if served.is_retried => (Progress::Retry, again),
-            _ => (Progress::Idle, again),
-        }
+        // What is over ends first: a node that comes back may not know of one that was gone before, and could not end its claims.
+        let is_first = command.is_some_and(|command| command.kind == GONE);
+        let (piece, later) =
+            if is_first { (None, None) } else { shared.next_piece(&shared.local.lock(), endpoint.now()) };
+        let ordered = self.order(piece);
+        has_worked |= served.has_worked | ordered.0;
+        is_retried |= served.is_retried | ordered.1;
+        let progress = match (has_worked, is_retried) {
+            (true, _) => Progress::Busy,
+            (false, true) => Progress::Retry,
+            (false, false) => Progress::Idle,
+        };
+        (progress, again.into_iter().chain(later).min())
+    }
+
+    /// Orders a command, if there is one. Whether it has; whether it has to try again.
+    fn order(&self, command: Option<Command>) -> (bool, bool) {
+        let Some(command) = command else { return (false, false) };
+        let Some(mut proposer) = self.shared.commands.proposer() else { return (false, true) };
+        let is_done = matches!(self.shared.propose(&mut proposer, &command), Ok(Ordered::Done(_)));
+        (is_done, !is_done)
     }
 
     /// Puts this node's first command to the leader. The result is when it has to look again.

@@ -6,7 +6,7 @@ use farfield_core::toolkit::Progress;
 use farfield_fabric::{Buf, Endpoint, Instant, Op};
 use smallvec::SmallVec;
 
-use super::returns::begins_at;
+use super::returns::{begins_at, begins_to_read, get_reads, known_reads};
 use super::trips::{wait_for, wait_for_all};
 use crate::layout::{BASE, BROUGHT, CHECK, COMMIT, Image, RAISED, Stamp, applied_at, grant_at, request_at};
 use crate::replica::{Core, FEW, Follower, Leading, Peer};
@@ -280,13 +280,14 @@ impl Candidacy {
         let granted = self.granted(core);
         let commit = |rank: &usize| endpoint.get(peers[*rank].log.byte_add(COMMIT as u64));
         let answers = wait_for_all(endpoint, granted.iter().map(commit).collect());
+        let are_known = get_reads(core, peers, endpoint, &granted);
         let own = core.decided();
         let (mut from, mut until) = (core.me, own);
-        for (rank, answer) in granted.into_iter().zip(answers) {
+        for ((rank, answer), is_known) in granted.into_iter().zip(answers).zip(are_known) {
             match answer {
-                Some(decided) if decided > until => (from, until) = (rank, decided),
-                Some(_) => {}
-                None => self.others[rank].fails(endpoint.now()),
+                Some(decided) if is_known && decided > until => (from, until) = (rank, decided),
+                Some(_) if is_known => {}
+                _ => self.others[rank].fails(endpoint.now()),
             }
         }
         if self.has_majority(core) {
@@ -396,6 +397,8 @@ impl Candidacy {
         let followers = (0..core.ranks()).map(|_| Follower::default()).collect();
         let ballot = self.stamp.ballot();
         state.leading = Some(Leading { ballot, tail, decided: tail, room: 0, followers });
+        // Of an earlier term: another leader may have brought them from another entry since.
+        state.bases.iter_mut().for_each(|base| *base = None);
         core.leading.store(ballot);
         drop(state);
         tracing::info!(node = core.node.id().0, object = core.path, term = ballot, entries = tail, "leads");
@@ -409,12 +412,17 @@ impl Candidacy {
 /// Brings replicas that have given the right to the entries of the leader, and makes them followers. Whether there was one.
 fn bring_up(core: &Core, peers: &[Peer], endpoint: &Endpoint, candidacy: &mut Candidacy) -> bool {
     let ballot = candidacy.stamp.ballot();
+    let granted = candidacy.granted(core);
     let mut has_worked = false;
     for (rank, other) in candidacy.others.iter_mut().enumerate() {
         if !matches!(other.state, Granted::Yes { .. }) {
             continue;
         }
         has_worked = true;
+        if !core.has_vote(rank) && !begins_to_read(core, peers, endpoint, rank, &granted) {
+            other.fails(endpoint.now());
+            continue;
+        }
         let target = {
             let state = core.state.lock();
             state.leading.as_ref().filter(|leading| leading.ballot == ballot).map(|it| (it.tail, it.decided))
@@ -533,6 +541,9 @@ impl Other {
                 }
             }
         }
+        for (at, node) in known_reads(core) {
+            puts.push(endpoint.put_value(peer.log.byte_add(at as u64), node));
+        }
         let has = first + count;
         if has == tail {
             // An entry that was proposed here and never decided. The reader must not take it for the next one.
@@ -542,13 +553,14 @@ impl Other {
             }
         }
         let told = told.max(decided.min(has));
-        if let Some(ballot) = ballot.filter(|_| has_returned && has == tail) {
-            // It has all that was decided before it came, so it has a vote from now on. This lands before it is counted.
-            puts.push(endpoint.put_value(peer.log.byte_add(BROUGHT as u64), ballot));
-        }
         // The word after the entries (`NRW → NRW`), and the get after both (`NRW → NRR`): when it has ended, they are
         // there, and nothing of this endpoint can overtake the proposer's puts.
         puts.push(endpoint.put_value(commit, told));
+        if let Some(ballot) = ballot.filter(|_| has_returned && has == tail) {
+            // It has all that was decided before it came, so it has a vote from now on. This lands before it is counted, and after the word
+            // (`NRW → NRW`): a candidate copies what lies behind its own.
+            puts.push(endpoint.put_value(peer.log.byte_add(BROUGHT as u64), ballot));
+        }
         let flush = endpoint.get(commit);
         wait_for_all(endpoint, puts.into_vec()).into_iter().all(|put| put.is_some()).then_some(())?;
         wait_for(endpoint, flush)?;

@@ -20,6 +20,12 @@
 //! without the new node, or with D before step 1. So it has the entry: it is that leader, or has found it at a replica of both majorities. It has
 //! its entries when it has taken the new node in, so it counts D for no later one.
 //!
+//! # Slots that it has not read
+//!
+//! While it catches up it holds nothing up. From its first entry on a leader uses no slot again before it has read there, and neither may a later leader, which may not
+//! know of its vote yet: otherwise it would lack entries that others have recycled, and could neither read on nor lead. So the leader first puts to a majority that
+//! the node *reads* (`Slots::reads_at`), and then brings it its entries. Each later leader has that from its own majority, as it has the entries.
+//!
 //! *Gone* is a replica that has closed the log, and one of which no operation can land any more.
 
 use std::sync::Arc;
@@ -27,10 +33,11 @@ use std::time::Duration;
 
 use farfield_core::toolkit::{ObjectDescriptor, Participants};
 use farfield_core::{Error, ErrorKind, Node, Result};
-use farfield_fabric::{Endpoint, LocalMutex, NodeId, RemotePtr, Word};
+use farfield_fabric::{Buf, Endpoint, LocalMutex, NodeId, RemotePtr, Word};
 use smallvec::SmallVec;
 
 use super::LogPoller;
+use super::trips::wait_for_all;
 use crate::layout::{
     BASE, BROUGHT, Stamp, Standing, closed_at, founders_at, grant_at, promise_at, request_at, standing_at,
 };
@@ -323,4 +330,60 @@ pub(super) fn begins_at(core: &Core, rank: usize, first: u64, applied: u64) -> u
     // Earlier ones that it has are read there, too.
     state.bases[rank] = Some(if from > first { from } else { first.min(applied) });
     from
+}
+
+/// What this node knows of [`Slots::reads_at`](crate::layout::Slots::reads_at): where a word is in a log, and what it is.
+pub(super) fn known_reads(core: &Core) -> impl Iterator<Item = (usize, u64)> {
+    let ranks = if core.returned.load() == 0 { 0 } else { core.ranks() };
+    let word_of = |rank| {
+        let at = core.slots.reads_at(rank);
+        (at, core.log.word(at).load())
+    };
+    (0..ranks).map(word_of).filter(|(_, node)| *node != 0)
+}
+
+/// As a candidate: adds what these replicas, which have granted the right, know of the ones that read. For each, whether it has answered.
+pub(super) fn get_reads(core: &Core, peers: &[Peer], endpoint: &Endpoint, granted: &[usize]) -> Vec<bool> {
+    // None has come back, or the candidate would have taken it in: before that it grants nothing, and no leader can bring it anything.
+    if core.returned.load() == 0 {
+        return vec![true; granted.len()];
+    }
+    let at = core.slots.reads_at(0);
+    let gets = granted.iter().filter_map(|rank| {
+        let into = endpoint.buf::<u64>(core.ranks()).ok()?;
+        Some(endpoint.get_into(peers[*rank].log.byte_add(at as u64), into))
+    });
+    let gets: Vec<_> = gets.collect();
+    if gets.len() < granted.len() {
+        return vec![false; granted.len()];
+    }
+    let answers = wait_for_all(endpoint, gets).into_iter();
+    let add = |answer: Option<Buf<'_, u64>>| {
+        for (rank, node) in answer.iter().flat_map(|words| words.iter().enumerate()) {
+            let own = core.log.word(core.slots.reads_at(rank));
+            // Of two nodes at a rank the later one.
+            own.store(own.load().max(*node));
+        }
+        answer.is_some()
+    };
+    answers.map(add).collect()
+}
+
+/// As the leader: has a majority know that a replica reads which has come back. Whether it does.
+pub(super) fn begins_to_read(core: &Core, peers: &[Peer], endpoint: &Endpoint, rank: usize, granted: &[usize]) -> bool {
+    let Some(node) = core.node_at(rank).filter(|_| !core.reads(rank)) else { return true };
+    let (at, word) = (core.slots.reads_at(rank) as u64, u64::from(node.0) + 1);
+    let (mut puts, mut gets) = (Vec::new(), Vec::new());
+    for peer in granted.iter().filter(|of| **of != rank).map(|of| &peers[*of]) {
+        puts.push(endpoint.put_value(peer.log.byte_add(at), word));
+        // Behind the put (`NRW → NRR`), as for an entry: then each later leader finds it that has the right to this log.
+        gets.push(endpoint.get(peer.log.byte_add(at)));
+    }
+    let puts = wait_for_all(endpoint, puts);
+    let there = puts.iter().zip(wait_for_all(endpoint, gets)).filter(|(put, got)| put.is_some() && *got == Some(word));
+    if 1 + there.count() < core.majority() {
+        return false;
+    }
+    core.log.word(core.slots.reads_at(rank)).store(word);
+    true
 }

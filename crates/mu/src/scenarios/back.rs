@@ -14,8 +14,18 @@ use crate::{Election, Leadership, ReplicatedGuard, ReplicatedMutex};
 pub(super) fn scenarios() -> Vec<Scenario> {
     let about = "a node that comes back to a lock has its state, and counts when another one goes";
     vec![
-        locks("mu/mutex-returns", about, false).kills(&["mu-votes-stateless"]),
-        locks("mu/mutex-returns-held", "a lock that a node holds while another one comes back stays held", true),
+        locks("mu/mutex-returns", about, Meanwhile::Nothing).kills(&["mu-votes-stateless"]),
+        locks(
+            "mu/mutex-returns-held",
+            "a lock that a node holds while another one comes back stays held",
+            Meanwhile::Held,
+        ),
+        locks(
+            "mu/mutex-returns-busy",
+            "a node that comes back has what was ordered while it got the state",
+            Meanwhile::Busy,
+        )
+        .kills(&["mu-state-alone"]),
         elects(),
     ]
 }
@@ -30,6 +40,8 @@ struct Course {
     turns: Word,
     went: Word,
     came: Word,
+    /// Node 3 has begun to get the state.
+    follows: Word,
     /// The node inside, and the last token.
     inside: Cell<Option<usize>>,
     token: Cell<u64>,
@@ -87,7 +99,28 @@ fn start(starter: &Starter, course: &Course) -> Result<(Node, [NodeId; 3])> {
     Ok((node, among))
 }
 
-fn locks(name: &str, about: &str, is_held: bool) -> Scenario {
+/// Turns of node 2 while node 3 gets the state.
+const TURNS: usize = 4;
+
+/// On node 1: waits until node 3 follows it. Now it brings that one the state.
+fn wait_until_followed(ep: &Endpoint, lock: &ReplicatedMutex) {
+    let core = lock.0.shared.core();
+    let follows = || (core.confirmed.load() & core.returned.load() & 1 != 0).then_some(());
+    while ep.block_on(ep.wait_until(ep.deadline(), follows)).is_err() {}
+}
+
+/// What happens while node 3 comes.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Meanwhile {
+    Nothing,
+    /// Node 1 holds the lock.
+    Held,
+    /// Node 2 takes it some times.
+    Busy,
+}
+
+fn locks(name: &str, about: &str, meanwhile: Meanwhile) -> Scenario {
+    let is_held = meanwhile == Meanwhile::Held;
     Scenario::new(name, about, COMES + 1, move |cluster| {
         let course = Rc::new(Course::default());
         let founders = [0, 1, 2].map(NodeId);
@@ -117,10 +150,18 @@ fn locks(name: &str, about: &str, is_held: bool) -> Scenario {
                     0 if is_held => wait_for(&ep, &course.turns, 4)?,
                     0 => {}
                     1 => {
+                        if meanwhile == Meanwhile::Busy {
+                            wait_until_followed(&ep, &lock);
+                            course.follows.store(1);
+                        }
                         wait_for(&ep, &course.came, 1)?;
                         course.turn(me, &lock, &ep)?;
                     }
                     _ => {
+                        if meanwhile == Meanwhile::Busy {
+                            wait_for(&ep, &course.follows, 1)?;
+                            (0..TURNS).try_for_each(|_| course.turn(me, &lock, &ep))?;
+                        }
                         wait_for(&ep, &course.went, 2)?;
                         course.turn(me, &lock, &ep)?;
                         kept.borrow_mut().push(lock);

@@ -27,6 +27,16 @@ pub(super) fn scenarios() -> Vec<Scenario> {
             .steps_max(1_000_000)
             .faults(Faults::new().crashes(1).of([0]))
             .kills(&["mu-votes-empty"]),
+        busy("mu/returns-busy", "a node that comes back has read nothing of what the one before it has")
+            .steps_max(1_000_000)
+            .kills(&["mu-old-heard"]),
+        unseen(
+            "mu/returns-unseen",
+            "a leader that knows of no vote of a replica that has come back keeps what it reads",
+        )
+        .steps_max(1_000_000)
+        .faults(Faults::new().pauses(1).stalls(1).of([3]))
+        .kills(&["mu-not-kept"]),
     ]
 }
 
@@ -49,6 +59,11 @@ struct Course {
     is_over: Word,
     /// Node 2 lacks the first entry, until node 1 has gone.
     lacks: Word,
+    /// Node 2 takes the lead as soon as the replica that comes back has its entries.
+    takes_lead: bool,
+    brought: Word,
+    /// So many more entries are decided while a node is away.
+    more: u64,
 }
 
 impl Course {
@@ -84,6 +99,11 @@ impl Course {
     fn due(&self, goes: usize) -> u64 {
         EACH * (1 + goes as u64)
     }
+
+    /// So many are decided at most before the next one comes.
+    fn limit(&self, came: usize) -> u64 {
+        self.due(came) + if self.is_away() { 1 + self.more } else { 0 }
+    }
 }
 
 /// Reads all that there is. A node that has come back takes what is recycled from another one that has read it.
@@ -107,6 +127,8 @@ fn read(me: usize, member: &Member, course: &Course) -> Result<u64> {
                 let Some(EntriesMissing { next }) = error.custom_ref::<EntriesMissing>().copied() else {
                     return Err(error);
                 };
+                // None goes missing later: the others keep it.
+                assert_eq!(next, member.base, "node {me} has lost entries since it has a vote");
                 let mut read = course.read.borrow_mut();
                 let of =
                     read.iter().position(|read| read.len() as u64 >= next).expect("recycled, and not read anywhere");
@@ -142,7 +164,7 @@ fn take_part(me: usize, node: &Node, member: &Member, course: &Course, ep: &Endp
             return Ok(());
         }
         // Entries until the next one goes, and some without it.
-        let limit = course.due(came) + u64::from(course.is_away());
+        let limit = course.limit(came);
         let leads = || member.log.is_leader() && course.decided() < limit && course.history.left.get() > 0;
         if leads() {
             propose(me, member, &course.history, ep, true)?;
@@ -186,8 +208,7 @@ fn take_part(me: usize, node: &Node, member: &Member, course: &Course, ep: &Endp
 
 fn open(node: &Node, among: &[NodeId], entries: usize) -> Result<Rc<Member>> {
     let log = ReplicatedLog::open_among(node, "log", among, LogOptions { entry_bytes_max: 8 * WORDS, entries })?;
-    let (proposer, reader) = (RefCell::new(log.proposer()?), RefCell::new(log.reader()?));
-    Ok(Rc::new(Member { log, proposer, reader }))
+    super::member_of(log)
 }
 
 /// The first proposal of node 0, of which nothing has come to node 2: node 1 has it, so it is decided.
@@ -234,6 +255,10 @@ fn stays_or_goes(me: usize, node: Node, member: Rc<Member>, course: &Course, kep
         node.leave();
         course.went.fetch_add(1);
     } else {
+        if goes {
+            // It has lost its place before its turn, so none comes in its place.
+            course.is_over.store(1);
+        }
         kept.borrow_mut().push((node, member));
     }
     Ok(())
@@ -259,10 +284,12 @@ fn comes(
     }
     let excuse = Excuse::now();
     // In a simulated session the nodes that come later may run already.
-    let among: Vec<NodeId> = (0..course.places).map(|rank| NodeId(course.node_of(rank, at + 1) as u16)).collect();
+    let nodes = (0..course.places).map(|rank| course.node_of(rank, at + 1)).filter(|node| !crashed(*node));
+    let among: Vec<NodeId> = nodes.map(|node| NodeId(node as u16)).collect();
     let are_known = || among.iter().all(|of| node.members().any(|member| member == *of)).then_some(());
     while ep.block_on(ep.wait_until(ep.deadline(), are_known)).is_err() {
-        if course.is_over() || course.history.has_given_up.get() {
+        if course.is_over() || course.history.has_given_up.get() || among.iter().any(|of| crashed(of.index())) {
+            course.is_over.store(1);
             return Ok(None);
         }
     }
@@ -282,15 +309,58 @@ fn comes(
 
 /// Nodes of these ranks go, one after the other. Each comes back before the next goes. Entries are decided before, between and after.
 fn returns(name: &str, about: &str, places: usize, entries: usize, goes: &'static [usize]) -> Scenario {
-    returns_if(name, about, places, entries, goes, false)
+    returns_if(name, about, places, entries, goes, Beside::Nothing)
 }
 
 /// Node 1 goes and comes back, and has helped to decide an entry that node 2 lacks.
 fn lacking(name: &str, about: &str) -> Scenario {
-    returns_if(name, about, 3, 8, &[1], true)
+    returns_if(name, about, 3, 8, &[1], Beside::Lacks)
 }
 
-fn returns_if(name: &str, about: &str, places: usize, entries: usize, goes: &'static [usize], lacks: bool) -> Scenario {
+/// A follower goes and comes back, while the leader uses the few slots again and again.
+fn busy(name: &str, about: &str) -> Scenario {
+    returns_if(name, about, 3, 2, &[2], Beside::GoesOn)
+}
+
+/// Node 0 goes and comes back as node 3, which node 1 brings its entries. Then node 2 leads, and uses all slots again.
+fn unseen(name: &str, about: &str) -> Scenario {
+    returns_if(name, about, 3, 4, &[0], Beside::TakesLead)
+}
+
+/// What happens beside the return.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Beside {
+    Nothing,
+    Lacks,
+    TakesLead,
+    GoesOn,
+}
+
+/// On node 1, which leads: waits until it has brought the node that comes back to its entries. On node 2: takes the lead then.
+fn takes_lead(me: usize, member: &Member, course: &Course, ep: &Endpoint) {
+    let core = &member.log.0.core;
+    let follows = || me == 1 && core.confirmed.load() & core.returned.load() & 1 != 0;
+    let is_time = || (follows() || me == 2 && course.brought.load() != 0 || course.is_over()).then_some(());
+    while ep.block_on(ep.wait_until(ep.deadline(), is_time)).is_err() {
+        if course.history.has_given_up.get() {
+            return;
+        }
+    }
+    if me == 1 {
+        course.brought.store(1);
+    } else {
+        member.log.ask_to_lead();
+    }
+}
+
+fn returns_if(
+    name: &str,
+    about: &str,
+    places: usize,
+    entries: usize,
+    goes: &'static [usize],
+    beside: Beside,
+) -> Scenario {
     Scenario::new(name, about, nodes_of(places, goes), move |cluster| {
         let course = Rc::new(Course {
             history: History::default(),
@@ -300,10 +370,18 @@ fn returns_if(name: &str, about: &str, places: usize, entries: usize, goes: &'st
             came: Word::new(0),
             went: Word::new(0),
             is_over: Word::new(0),
-            lacks: Word::new(u64::from(lacks)),
+            lacks: Word::new(u64::from(beside == Beside::Lacks)),
+            takes_lead: beside == Beside::TakesLead,
+            brought: Word::new(0),
+            more: match beside {
+                Beside::Nothing | Beside::Lacks => 0,
+                // Slots are used again.
+                Beside::TakesLead => 1 + entries as u64,
+                Beside::GoesOn => 4 * entries as u64,
+            },
         });
         let nodes = nodes_of(places, goes);
-        course.history.left.set(EACH * (1 + goes.len() as u64) + goes.len() as u64 + 3);
+        course.history.left.set(EACH * (1 + goes.len() as u64) + goes.len() as u64 + 3 + course.more);
         course.history.is_contested.set(true);
         course.read.borrow_mut().resize_with(nodes, Vec::new);
         let kept = Kept::default();
@@ -316,6 +394,13 @@ fn returns_if(name: &str, about: &str, places: usize, entries: usize, goes: &'st
             drop(keeps.take());
             Ok(())
         });
+        for me in [1, 2].into_iter().filter(|_| course.takes_lead) {
+            let (course, member) = (Rc::clone(&course), Rc::clone(&members[me]));
+            cluster.thread(me, "asks", move |ep| {
+                takes_lead(me, &member, &course, ep);
+                Ok(())
+            });
+        }
         for (me, member) in members.into_iter().enumerate() {
             let (course, kept, node) = (Rc::clone(&course), Rc::clone(&kept), cluster.node(me));
             cluster.thread_without_endpoint(me, "part", move || stays_or_goes(me, node, member, &course, &kept));

@@ -94,3 +94,24 @@ fn a_leader_renews_its_lease_and_resigns() {
     println!("resigned and elected in {:?}", start.elapsed());
     assert!(next.is_leader() && next.term() == 2);
 }
+
+/// Of two nodes that have come back one is stopped, and never has a vote.
+#[test]
+fn a_stopped_node_does_not_keep_another_from_its_state() {
+    use crate::turns::{Due, first_due};
+    let at = |ms: u64| farfield_fabric::Instant { ns: ms * 1_000_000 };
+    let (stopped, comes) = ((0, 6), (1, 7));
+    let mut brought = vec![None; 5];
+    let due = |brought: &[_], lacking: &[(usize, u64)], now| first_due(lacking.iter().copied(), brought, at(now));
+    assert_eq!(due(&brought, &[stopped], 0), Due::Now(0, 6));
+    brought[0] = Some((6, at(10)));
+    assert_eq!(due(&brought, &[stopped], 11), Due::At(at(110)));
+    // The other one comes: it has got nothing, so it is first, also when the stopped one gets the state again.
+    assert_eq!(due(&brought, &[stopped, comes], 20), Due::Now(1, 7));
+    assert_eq!(due(&brought, &[stopped, comes], 200), Due::Now(1, 7));
+    brought[1] = Some((7, at(200)));
+    assert_eq!(due(&brought, &[stopped, comes], 201), Due::Now(0, 6));
+    // Another node at the rank of the stopped one has got nothing.
+    assert_eq!(due(&brought, &[(0, 11)], 201), Due::Now(0, 11));
+    assert_eq!(due(&brought, &[], 201), Due::None);
+}

@@ -56,7 +56,8 @@ pub(super) struct Queue {
     /// By rank: the node + 1 that the claims and numbers are of.
     pub(super) nodes: Vec<u64>,
     pub(super) numbers: CommandNumbers,
-    /// How many pieces of the state are ordered, one after the other.
+    /// The state as it was before its first piece was ordered, until all pieces and `BACK` are, and how many pieces are.
+    pub(super) state: Vec<[u64; 2]>,
     pub(super) pieces: u64,
     /// The number of places, by which the numbers of nodes at one rank are apart.
     pub(super) places: u64,
@@ -73,20 +74,26 @@ impl Queue {
         match kind {
             GONE => !self.gone[rank],
             EXPIRE => self.holder().is_some_and(|(holder, _)| holder == rank) && args == [self.token, self.renewals],
-            STATE => number == 0 || number == self.pieces,
-            BACK => number == self.pieces && number == self.pieces_of_all(),
+            STATE => number == 0 || number == self.pieces && number < self.state.len() as u64,
+            BACK => number > 0 && number == self.pieces && number == self.state.len() as u64,
             _ => !self.numbers.has(rank, number) && !self.gone[rank],
         }
     }
 
     pub(super) fn apply(&mut self, command: &Command) {
-        let wants = self.wants(command);
+        if !self.wants(command) {
+            return;
+        }
         let Command { kind, rank, number, args } = *command;
-        self.pieces = if wants && kind == STATE { number + 1 } else { 0 };
-        if !wants || kind == STATE {
+        if kind == STATE {
+            if number == 0 {
+                self.state = self.to_pieces();
+            }
+            self.pieces = number + 1;
             return;
         }
         if kind == BACK {
+            (self.state, self.pieces) = (Vec::new(), 0);
             // Not if it was brought the state once more.
             if self.nodes[rank] < args[0] {
                 self.claims.retain(|(of, _)| *of != rank);
@@ -117,25 +124,25 @@ impl Queue {
 
     // ---- the state in pieces ------------------------------------------------------------------------------------------
 
-    fn pieces_of_all(&self) -> u64 {
-        (1 + self.gone.len() + self.claims.len()) as u64
+    fn to_pieces(&self) -> Vec<[u64; 2]> {
+        let of_rank = |rank: usize| [self.numbers.last(rank), self.nodes[rank] << 1 | u64::from(self.gone[rank])];
+        let of_ranks = (0..self.gone.len()).map(of_rank);
+        let claims = self.claims.iter().map(|(of, ticket)| [*of as u64, *ticket]);
+        [[self.token, self.renewals]].into_iter().chain(of_ranks).chain(claims).collect()
     }
 
     /// The next entry that brings the state to a node + 1 at a rank.
     pub(super) fn next_piece(&self, rank: usize, node: u64) -> Command {
-        let (number, ranks) = (self.pieces, self.gone.len());
+        let number = self.pieces;
         let piece = |args| Command { kind: STATE, rank, number, args };
-        match (number as usize).checked_sub(1) {
-            None => piece([self.token, self.renewals]),
-            Some(of) if of < ranks => piece([self.numbers.last(of), self.nodes[of] << 1 | u64::from(self.gone[of])]),
-            Some(at) => match self.claims.get(at - ranks) {
-                Some((of, ticket)) => piece([*of as u64, *ticket]),
-                None => Command { kind: BACK, rank, number, args: [node, 0] },
-            },
+        match self.state.get(number as usize) {
+            _ if number == 0 => piece([self.token, self.renewals]),
+            Some(args) => piece(*args),
+            None => Command { kind: BACK, rank, number, args: [node, 0] },
         }
     }
 
-    /// Of all pieces, in their order. None if it is no state of so many ranks.
+    /// Of all pieces, in their order: as before the first of them, but that all are ordered. None if it is no state of so many ranks.
     pub(super) fn of_pieces(pieces: &[[u64; 2]], ranks: usize, places: u64) -> Option<Queue> {
         let (of_all, rest) = pieces.split_first()?;
         let (of_ranks, claims) = rest.split_at_checked(ranks)?;
@@ -148,6 +155,7 @@ impl Queue {
             gone: of_ranks.iter().map(|of| of[1] & 1 != 0).collect(),
             nodes: of_ranks.iter().map(|of| of[1] >> 1).collect(),
             numbers,
+            state: pieces.to_vec(),
             pieces: pieces.len() as u64,
             places,
         })
