@@ -110,7 +110,7 @@ use super::descriptor::{self, Descriptors, Id};
 use super::entry::{Entry, Moving};
 use super::grant::{Grant, LOCK, Wait};
 use super::local::{Local, LocalEntry, LocalHead};
-use super::queue::{Queue, Words, deaths_told};
+use super::queue::{Head, Queue, Words, deaths_told};
 use super::{Layout, LockArray, Spread, WaitLimit, in_order};
 use farfield_core::toolkit::{Either, ErrorContext, Holding, Regions, Rest};
 use farfield_core::{Node, Result};
@@ -241,37 +241,6 @@ impl ALockArray {
         ALockGuard { locks: self, endpoint, held, budget, holding: Holding::new(is_poisoned) }
     }
 
-    /// Takes a lock that is free, where nothing has to be waited for.
-    #[inline(always)]
-    fn begins<'a>(
-        &'a self,
-        endpoint: &'a Endpoint,
-        index: usize,
-    ) -> Result<core::result::Result<ALockGuard<'a>, Taking<'a>>> {
-        let record = self.spread.record(index);
-        let Some(local) = self.local(record) else {
-            let head = match self.queue.enters(endpoint, record, index)? {
-                Ok(head) => head,
-                Err(moving) => return Ok(Err(Taking::Remote(Entering::Enters(moving)))),
-            };
-            return match names_victim(endpoint, record) {
-                Ok(Ok(look)) if look.has_won() && look.is_repaired() => {
-                    Ok(Ok(self.guard(endpoint, Held::Remote(head), self.options.remote_budget, false)))
-                }
-                look => {
-                    let entry = self.queue.at_head(endpoint, head, Grant::new(0, false));
-                    // A put of a word that fails here was refused: no victim is named, and the entry may leave the head.
-                    let look = look.of(self.spread.path())?;
-                    Ok(Err(Taking::Remote(Entering::Competes(Competing(Some((entry, look)))))))
-                }
-            };
-        };
-        Ok(match local.enters_at_once(endpoint, index, local.offset(record)) {
-            Some(head) if local.competes(endpoint, head) => Ok(self.won_local(endpoint, local, head)),
-            head => Err(Taking::Local(local, head.map(|head| local.at_head(endpoint, head, Grant::new(0, false))))),
-        })
-    }
-
     async fn go_on<'a>(
         &'a self,
         endpoint: &'a Endpoint,
@@ -323,7 +292,7 @@ impl ALockArray {
                 (self.options.remote_budget, is_poisoned)
             }
         };
-        Ok(Some(self.guard(endpoint, Held::Remote(entry.into_head()), budget, is_poisoned)))
+        Ok(Some(self.guard(endpoint, Held::remote(entry.into_head()), budget, is_poisoned)))
     }
 
     /// The lock of an operation that has just won against the head of the remote queue.
@@ -331,7 +300,7 @@ impl ALockArray {
     fn won_local<'a>(&'a self, endpoint: &'a Endpoint, local: &Local, head: LocalHead) -> ALockGuard<'a> {
         // Read after the lock is taken. Deaths that are reported later cannot be those of a holder.
         let (deaths, repaired) = local.deaths(head);
-        self.guard(endpoint, Held::Local(head), self.options.local_budget, deaths != repaired)
+        self.guard(endpoint, Held::local(head), self.options.local_budget, deaths != repaired)
     }
 
     /// Waits for a lock of this node, as the operation at the head of the local queue, or as one that is not in it yet.
@@ -356,7 +325,7 @@ impl ALockArray {
             granted = Some(entry.granted(&mut wait).await.of(path)?);
         }
         if let Some(grant) = granted.filter(|grant| grant.budget() > 0) {
-            let held = Held::Local(entry.into_head());
+            let held = Held::local(entry.into_head());
             return Ok(Some(self.guard(endpoint, held, grant.budget(), grant.is_poisoned())));
         }
         // A head that was passed in has competed, and not won yet.
@@ -378,10 +347,54 @@ impl ALockArray {
         index: usize,
         limit: L,
     ) -> Result<Begun<ALockGuard<'a>, impl Rest<Option<ALockGuard<'a>>> + use<'a, L>>> {
-        Ok(match self.begins(endpoint, index)? {
-            Ok(guard) => Ok(guard),
-            Err(taking) => Err(endpoint.boxed(self.go_on(endpoint, index, taking, limit))),
-        })
+        let record = self.spread.record(index);
+        let taking = match self.local(record) {
+            Some(local) => match local.enters_at_once(endpoint, index, local.offset(record)) {
+                Some(head) if local.competes(endpoint, head) => return Ok(Ok(self.won_local(endpoint, local, head))),
+                head => Taking::Local(local, head.map(|head| local.at_head(endpoint, head, Grant::new(0, false)))),
+            },
+            None => {
+                let (head, asked) = self.queue.asks(endpoint, record, index)?;
+                if self.queue.is_head(head, &asked) {
+                    match names_victim(endpoint, record) {
+                        Ok(Ok(look)) if look.has_won() && look.is_repaired() => {
+                            let budget = self.options.remote_budget;
+                            return Ok(Ok(self.guard(endpoint, Held::remote(head), budget, false)));
+                        }
+                        look => Taking::Remote(self.competing(endpoint, head, look)?),
+                    }
+                } else {
+                    Taking::Remote(Entering::Enters(self.queue.entering(endpoint, head, asked)?))
+                }
+            }
+        };
+        Ok(Err(self.begin_rest(endpoint, index, taking, limit)))
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn competing<'a>(
+        &'a self,
+        endpoint: &'a Endpoint,
+        head: Head,
+        look: fabric::Result<Looking<'a>>,
+    ) -> Result<Entering<'a>> {
+        let entry = self.queue.at_head(endpoint, head, Grant::new(0, false));
+        // A put of a word that fails here was refused: no victim is named, and the entry may leave the head.
+        let look = look.of(self.spread.path())?;
+        Ok(Entering::Competes(Competing(Some((entry, look)))))
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn begin_rest<'a, L: BorrowMut<WaitLimit>>(
+        &'a self,
+        endpoint: &'a Endpoint,
+        index: usize,
+        taking: Taking<'a>,
+        limit: L,
+    ) -> impl Rest<Option<ALockGuard<'a>>> + use<'a, L> {
+        endpoint.boxed(self.go_on(endpoint, index, taking, limit))
     }
 }
 

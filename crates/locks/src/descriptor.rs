@@ -194,6 +194,7 @@ impl Descriptors {
     }
 
     /// Publishes the state of an operation of this node.
+    #[inline]
     pub(super) fn tell(&self, id: Id, lock: usize, state: State) {
         self.at(id.slot()).about().store(About::new(id.generation(), lock, state).0);
     }

@@ -67,38 +67,68 @@ impl Drop for Moving<'_> {
 }
 
 impl Queue {
-    /// Begins an operation, and asks for an empty queue. Where the answer is there at once, as on shared memory, and the
-    /// queue was empty, the operation is at its head, and no entry was made. Otherwise [`Entry::enqueue`] goes on.
+    /// Begins an operation, and asks for an empty queue: [`Queue::is_head`] looks at the answer.
     ///
     /// # Errors
     /// All descriptors are in use, or the home is unreachable.
     #[inline(always)]
-    pub(super) fn enters<'a>(
+    pub(super) fn asks<'a>(
         self: &'a Arc<Self>,
         endpoint: &'a Endpoint,
         record: RemotePtr<u64>,
         lock: usize,
-    ) -> Result<core::result::Result<Head, Moving<'a>>> {
+    ) -> Result<(Head, Asked<'a>)> {
         let slot = self.descriptors.take(endpoint).of(&self.path)?;
         let id = self.descriptors.begin(slot, lock);
         let (head, tail) = (Head { record, lock: lock as u32, id }, record.at(self.words.tail));
-        // A refused operation is not done, and its descriptor can be reused. After any other error this is unknown.
-        if let Err(error) = endpoint.check_word(tail) {
+        // A refused operation is not done, and its descriptor can be reused. After any other error this is unknown, but
+        // where operations end at once.
+        if !endpoint.ends_at_once()
+            && let Err(error) = endpoint.check_word(tail)
+        {
             self.descriptors.ends(id, lock);
             return Err(error).of(&self.path);
         }
-        match endpoint.cas(tail, Id::NOBODY.0, id.0).into_value() {
-            Ok(found) if found == Id::NOBODY.0 => {
-                self.descriptors.tell_queued(id, lock, Id::NOBODY);
-                Ok(Ok(head))
-            }
-            asked => {
-                let mut entry = self.at_head(endpoint, head, Grant::new(0, false));
-                // One that has found another tail is in no queue.
-                entry.operation_mut().stage = if asked.is_ok() { Stage::Outside } else { Stage::Asking };
-                Ok(Err(Moving::new(entry, asked)))
-            }
+        Ok((head, endpoint.cas(tail, Id::NOBODY.0, id.0).into_value()))
+    }
+
+    /// Whether the answer is there at once, as on shared memory, and the queue was empty: then the operation is at its head,
+    /// and needs no entry.
+    #[inline(always)]
+    pub(super) fn is_head(&self, head: Head, asked: &Asked<'_>) -> bool {
+        let is_head = matches!(asked, Ok(found) if *found == Id::NOBODY.0);
+        if is_head {
+            self.descriptors.tell_queued(head.id, head.lock as usize, Id::NOBODY);
         }
+        is_head
+    }
+
+    /// An operation that is not at the head yet, after [`Queue::asks`], for [`Entry::enqueue`].
+    ///
+    /// # Errors
+    /// The home is unreachable.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn entering<'a>(
+        self: &'a Arc<Self>,
+        endpoint: &'a Endpoint,
+        head: Head,
+        asked: Asked<'a>,
+    ) -> Result<Moving<'a>> {
+        let asked = match asked {
+            Err(cas) if endpoint.ends_at_once() => match cas.accepted() {
+                Err(error) => {
+                    self.descriptors.ends(head.id, head.lock as usize);
+                    return Err(error).of(&self.path);
+                }
+                Ok(cas) => Err(cas),
+            },
+            asked => asked,
+        };
+        let mut entry = self.at_head(endpoint, head, Grant::new(0, false));
+        // One that has found another tail is in no queue.
+        entry.operation_mut().stage = if asked.is_ok() { Stage::Outside } else { Stage::Asking };
+        Ok(Moving::new(entry, asked))
     }
 
     /// Leaves the head: grants the lock to the operation behind, or tries to empty the queue. The caller has made its
@@ -116,7 +146,7 @@ impl Queue {
         spared: Spared,
     ) -> Result<Option<Moving<'a>>> {
         if let Spared::Behind(_) | Spared::Here = spared {
-            return self.at_head(endpoint, head, next_grant).hands_over(spared).map(|()| None);
+            return self.hands_over(endpoint, head, next_grant, spared).map(|()| None);
         }
         // Follows earlier puts to the lock's node (`NRW → NAR`). If it fails, it has flushed them.
         let tail = head.record.at(self.words.tail);
@@ -125,14 +155,31 @@ impl Queue {
                 self.descriptors.ends(head.id, head.lock as usize);
                 Ok(None)
             }
-            asked => {
-                let mut entry = self.at_head(endpoint, head, next_grant);
-                if let Ok(found) = asked {
-                    entry.settle_left(found);
-                }
-                Ok(Some(Moving::new(entry, asked)))
-            }
+            asked => Ok(Some(self.leaving(endpoint, head, next_grant, asked))),
         }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn hands_over(self: &Arc<Self>, endpoint: &Endpoint, head: Head, next_grant: Grant, spared: Spared) -> Result<()> {
+        self.at_head(endpoint, head, next_grant).hands_over(spared)
+    }
+
+    /// An operation that has not left at once.
+    #[cold]
+    #[inline(never)]
+    fn leaving<'a>(
+        self: &'a Arc<Self>,
+        endpoint: &'a Endpoint,
+        head: Head,
+        next_grant: Grant,
+        asked: Asked<'a>,
+    ) -> Moving<'a> {
+        let mut entry = self.at_head(endpoint, head, next_grant);
+        if let Ok(found) = asked {
+            entry.settle_left(found);
+        }
+        Moving::new(entry, asked)
     }
 
     /// The operation of a guard, which is about to leave the head.
@@ -190,7 +237,7 @@ impl<'a> Entry<'a> {
         Ok(endpoint.cas(tail, expected.0, operation.id.0).into_value())
     }
 
-    /// Enters the queue after [`Queue::enters`], and links the operation to its predecessor. Returns the tail that it
+    /// Enters the queue after [`Queue::entering`], and links the operation to its predecessor. Returns the tail that it
     /// found. If it may not wait, it enters only a queue that is empty, or has a tail of the dead; none if it did not
     /// enter.
     ///

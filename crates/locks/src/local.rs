@@ -53,9 +53,9 @@ pub(super) struct LocalEntry<'a> {
 /// An operation at the head, as a guard holds it: see [`Local::at_head`].
 #[derive(Clone, Copy)]
 pub(super) struct LocalHead {
-    lock: u32,
-    slot: u32,
-    offset: usize,
+    pub(super) lock: u32,
+    pub(super) slot: u32,
+    pub(super) offset: usize,
 }
 
 #[derive(Clone, Copy)]
@@ -140,7 +140,7 @@ impl Local {
 
     /// Enters an empty queue. None if it is not empty, or no descriptor was found at the first look: then nothing has
     /// happened.
-    #[inline]
+    #[inline(always)]
     pub(super) fn enters_at_once(&self, endpoint: &Endpoint, lock: usize, offset: usize) -> Option<LocalHead> {
         let slot = self.slots.take_at_once(endpoint)?;
         self.begins(slot);
@@ -152,7 +152,7 @@ impl Local {
     }
 
     /// Leaves the head if no operation is behind. Returns whether it has.
-    #[inline]
+    #[inline(always)]
     pub(super) fn leaves_at_once(&self, endpoint: &Endpoint, head: LocalHead) -> bool {
         let slot = head.slot as usize;
         let is_last = self.word(slot, NEXT).load() == 0

@@ -40,7 +40,7 @@ use super::{ALockOptions, Layout, LockArray, LockGuard, Spread, WORDS_OF_LINE, W
 use farfield_core::Node;
 use farfield_core::Result;
 use farfield_core::toolkit::Regions;
-use farfield_core::toolkit::release::{fence_at_once, fence_holder, release_later};
+use farfield_core::toolkit::release::{fence_at_once_but, fence_holder, release_later};
 use farfield_core::toolkit::{Either, ErrorContext, Holding, Rest};
 
 const TAIL: usize = 0;
@@ -172,10 +172,12 @@ impl McsLockArray {
         index: usize,
         limit: L,
     ) -> Result<Begun<McsGuard<'a>, impl Rest<Option<McsGuard<'a>>> + use<'a, L>>> {
-        Ok(match self.queue.enters(endpoint, self.spread.record(index), index)? {
-            Ok(head) => Ok(self.guard(endpoint, head, false)),
-            Err(moving) => Err(endpoint.boxed(self.enter(endpoint, moving, limit))),
-        })
+        let (head, asked) = self.queue.asks(endpoint, self.spread.record(index), index)?;
+        if self.queue.is_head(head, &asked) {
+            return Ok(Ok(self.guard(endpoint, head, false)));
+        }
+        let moving = self.queue.entering(endpoint, head, asked)?;
+        Ok(Err(endpoint.boxed(self.enter(endpoint, moving, limit))))
     }
 }
 
@@ -278,6 +280,12 @@ impl<'a> McsGuard<'a> {
         }
     }
 
+    #[cold]
+    #[inline(never)]
+    fn begin_rest(self, leaving: Option<Moving<'a>>) -> impl Rest<()> + use<'a> {
+        self.endpoint.boxed(self.unlock_on(leaving))
+    }
+
     /// [`LockGuard::unlock`] where it has to wait: to leave the queue, if that has begun, or for the fence first.
     async fn unlock_on(mut self, leaving: Option<Moving<'a>>) -> Result<()> {
         if let Some(moving) = leaving {
@@ -293,15 +301,14 @@ impl LockGuard for McsGuard<'_> {
     #[inline(always)]
     fn begin_unlock(mut self) -> Result<Begun<(), impl Rest<()>>> {
         let (endpoint, spared) = (self.endpoint, self.spared());
-        let mut leaving = None;
-        if fence_at_once(self.locks.spread.node(), endpoint, |node| spared.is(node)) {
-            let (head, next_grant) = self.take();
-            leaving = self.locks.queue.leaves(endpoint, head, next_grant, spared)?;
-            if leaving.is_none() {
-                return Ok(Ok(()));
-            }
+        if !fence_at_once_but(self.locks.spread.node(), endpoint, spared.node()) {
+            return Ok(Err(self.begin_rest(None)));
         }
-        Ok(Err(endpoint.boxed(self.unlock_on(leaving))))
+        let (head, next_grant) = self.take();
+        match self.locks.queue.leaves(endpoint, head, next_grant, spared)? {
+            None => Ok(Ok(())),
+            leaving => Ok(Err(self.begin_rest(leaving))),
+        }
     }
 
     fn is_poisoned(&self) -> bool {
@@ -314,6 +321,7 @@ impl LockGuard for McsGuard<'_> {
 }
 
 impl Drop for McsGuard<'_> {
+    #[inline]
     fn drop(&mut self) {
         if self.holding.is_held() {
             self.release_in_drop();

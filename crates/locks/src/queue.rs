@@ -135,6 +135,15 @@ pub(super) enum Spared {
 }
 
 impl Spared {
+    /// The node, if any.
+    #[inline]
+    pub(super) fn node(self) -> Option<NodeId> {
+        match self {
+            Spared::Home(node) | Spared::Behind(node) => Some(node),
+            Spared::Nothing | Spared::Here => None,
+        }
+    }
+
     pub(super) fn is(self, node: NodeId) -> bool {
         self == Spared::Home(node) || self == Spared::Behind(node)
     }

@@ -96,6 +96,8 @@ pub mod scenarios;
 #[cfg(all(seeded, not(any(clippy, doc, rust_analyzer))))]
 include!(concat!(env!("OUT_DIR"), "/seeded.rs"));
 
+use core::future::Future;
+
 use farfield_fabric::{Endpoint, GroupKey, Instant, NodeId, Region, RemotePtr, Word};
 
 use farfield_core::toolkit::{
@@ -274,29 +276,25 @@ impl Transactions {
     /// # Errors
     /// A timeout, or the home of a cell is unreachable; then no lock is held. There is no such cell, or more than
     /// [`LOCKS_PER_TRANSACTION_MAX`] locks would be needed.
-    pub async fn begin<'a>(&'a self, endpoint: &'a Endpoint, cells: &[usize]) -> Result<Transaction<'a>> {
-        let meter = self.object.meter();
-        if meter.is_on() && meter.measures(endpoint, BEGIN) {
-            return meter.again(endpoint, BEGIN, self.begin(endpoint, cells)).await;
-        }
-        self.begin_until(endpoint, cells, WaitLimit::Timeout).await
+    pub fn begin<'a>(
+        &'a self,
+        endpoint: &'a Endpoint,
+        cells: &[usize],
+    ) -> impl Future<Output = Result<Transaction<'a>>> {
+        self.begin_until(endpoint, cells, WaitLimit::Timeout)
     }
 
     /// [`Transactions::begin`] with a deadline.
     ///
     /// # Errors
     /// As `begin`.
-    pub async fn begin_deadline<'a>(
+    pub fn begin_deadline<'a>(
         &'a self,
         endpoint: &'a Endpoint,
         cells: &[usize],
         deadline: Instant,
-    ) -> Result<Transaction<'a>> {
-        let meter = self.object.meter();
-        if meter.is_on() && meter.measures(endpoint, BEGIN) {
-            return meter.again(endpoint, BEGIN, self.begin_deadline(endpoint, cells, deadline)).await;
-        }
-        self.begin_until(endpoint, cells, WaitLimit::Deadline(deadline)).await
+    ) -> impl Future<Output = Result<Transaction<'a>>> {
+        self.begin_until(endpoint, cells, WaitLimit::Deadline(deadline))
     }
 
     /// The first wait for a lock sets the deadline of all.
@@ -306,6 +304,10 @@ impl Transactions {
         cells: &[usize],
         mut limit: WaitLimit,
     ) -> Result<Transaction<'a>> {
+        let meter = self.object.meter();
+        if meter.is_on() && meter.measures(endpoint, BEGIN) {
+            return meter.again(endpoint, BEGIN, self.begin_until(endpoint, cells, limit)).await;
+        }
         let (mut transaction, locks) = self.name(endpoint, cells)?;
         for lock in &locks {
             let guard = match self.locks.begin(endpoint, *lock, &mut limit) {
@@ -346,6 +348,7 @@ impl Transactions {
         Ok((Transaction { all: self, endpoint, guards: Few::new(), cells: named }, locks))
     }
 
+    #[inline]
     fn check(&self, cell: usize) -> Result<()> {
         if cell < self.cells {
             Ok(())
@@ -354,6 +357,7 @@ impl Transactions {
         }
     }
 
+    #[inline]
     fn check_alive(&self, endpoint: &Endpoint, cell: usize) -> Result<()> {
         match self.home_of(cell) {
             home if home == self.me => Ok(()),
@@ -361,6 +365,7 @@ impl Transactions {
         }
     }
 
+    #[inline]
     fn home_of(&self, cell: usize) -> NodeId {
         self.bases[cell % self.bases.len()].node()
     }

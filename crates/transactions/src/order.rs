@@ -3,6 +3,7 @@
 use super::Few;
 
 /// The lock of a cell. It is on the cell's node, unless that node has none.
+#[inline]
 pub(crate) fn lock_of(cell: usize, nodes: usize, locks: usize) -> usize {
     let (node, word) = (cell % nodes, cell / nodes);
     match locks.saturating_sub(node).div_ceil(nodes) {
@@ -12,6 +13,7 @@ pub(crate) fn lock_of(cell: usize, nodes: usize, locks: usize) -> usize {
 }
 
 /// The locks of a transaction, each once, in the order of all transactions: so no cycle of waiting transactions can form.
+#[inline]
 pub(crate) fn in_order(mut locks: Few<usize>) -> Few<usize> {
     if !is_ascending(&locks, |lock| *lock) {
         locks.sort_unstable();

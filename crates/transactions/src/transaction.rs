@@ -357,6 +357,10 @@ impl<'a> Transaction<'a> {
         if self.guards.len() < 2 || self.endpoint.owes_no_fence() {
             return false;
         }
+        // As in a transfer within one other node.
+        if self.guards.iter().all(|(lock, _)| self.endpoint.owes_no_fence_but(self.all.locks.home(*lock))) {
+            return false;
+        }
         let once = unflushed().count();
         let spared = |lock: usize| {
             let home = self.all.locks.home(lock);

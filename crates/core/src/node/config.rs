@@ -19,8 +19,8 @@ pub(super) use self::environment::is_launched;
 #[cfg(not(feature = "verbs"))]
 use self::no_rdma as rdma;
 use self::rdma::Rdma;
-use super::{Node, config_error};
-use crate::error::Result;
+use super::Node;
+use crate::error::{Error, ErrorKind, Result};
 
 type Decorate = Arc<dyn Fn(Arc<dyn Transport>) -> fabric::Result<Arc<dyn Transport>> + Send + Sync>;
 
@@ -401,6 +401,10 @@ pub const PORT: u16 = 7471;
 )]
 pub(super) fn unique_session(purpose: &str) -> String {
     format!("{purpose}-{}-{:016x}", std::process::id(), rand::random::<u64>())
+}
+
+fn config_error(why: impl Into<String>) -> Error {
+    ErrorKind::Config { why: why.into() }.into()
 }
 
 #[cfg(test)]

@@ -64,6 +64,7 @@ struct Handle {
 /// The state that the service thread and the handles share.
 pub(crate) struct Shared {
     fabric: Arc<dyn Transport>,
+    me: NodeId,
     pub(crate) config: Config,
     service: Service,
     endpoints: LocalMutex<Endpoints>,
@@ -140,6 +141,7 @@ impl Node {
         let service = Service::new(fabric.places(), fabric.nodes());
         let (endpoints, memory_bytes, numbers) = (LocalMutex::default(), Word::new(0), SharedNumbers::default());
         let shared = Arc::new(Shared {
+            me: fabric.me(),
             fabric,
             config,
             service,
@@ -182,8 +184,9 @@ impl Node {
     /// assert_eq!(nodes[1].id(), farfield::NodeId(1));
     /// # Ok::<(), farfield::Error>(())
     /// ```
+    #[inline]
     pub fn id(&self) -> NodeId {
-        self.shared().fabric.me()
+        self.shared().me
     }
 
     /// The number of places of the session: how many nodes it has at a time.
@@ -593,8 +596,4 @@ impl Shared {
         self.service.add_poller(poller);
         self.fabric.wake_service();
     }
-}
-
-fn config_error(why: impl Into<String>) -> Error {
-    ErrorKind::Config { why: why.into() }.into()
 }

@@ -153,6 +153,30 @@ pub fn fence_at_once(node: &Node, endpoint: &Endpoint, is_spared: impl Fn(NodeId
     endpoint.owes_no_fence() || fence_owed(node, endpoint, is_spared)
 }
 
+/// [`fence_at_once`] that spares one node, if any.
+///
+/// ```
+/// # use farfield::{Endpoint, Node, NodeId, Result, toolkit::release};
+/// # async fn f(node: &Node, ep: &Endpoint, home: NodeId) -> Result<()> {
+/// if !release::fence_at_once_but(node, ep, Some(home)) {
+///     let lost = release::fence_holder(node, ep, |node| node == home).await?;
+///     // …
+/// #     drop(lost);
+/// }
+/// # Ok(()) }
+/// ```
+#[inline(always)]
+pub fn fence_at_once_but(node: &Node, endpoint: &Endpoint, spared: Option<NodeId>) -> bool {
+    endpoint.owes_no_fence()
+        || spared.is_some_and(|spared| endpoint.owes_no_fence_but(spared))
+        || fence_owed_but(node, endpoint, spared)
+}
+
+#[inline(never)]
+fn fence_owed_but(node: &Node, endpoint: &Endpoint, spared: Option<NodeId>) -> bool {
+    endpoint.fence_all_at_once(spared) || fence_owed(node, endpoint, |node| Some(node) == spared)
+}
+
 #[inline(never)]
 fn fence_owed(node: &Node, endpoint: &Endpoint, is_spared: impl Fn(NodeId) -> bool) -> bool {
     let mut owed = node.members().filter(|member| endpoint.owes_fence(*member, is_spared(*member)));

@@ -5,7 +5,8 @@ use std::sync::Arc;
 
 use zerocopy::IntoBytes;
 
-use super::{DynState, Endpoint, InFlight, Inner};
+use super::marks::ShmMarks;
+use super::{DynState, Endpoint, InFlight, Inner, ShmLane};
 use crate::endpoint::Buf;
 use crate::error::{Code, ErrorKind, Result};
 use crate::fabric::Span;
@@ -365,30 +366,16 @@ impl Endpoint {
         }
         match &self.inner {
             Inner::Shm(lane, marks) => {
-                for source in sources {
-                    lane.prefetch(source.cast());
-                }
                 let _ = &mut **into; // waits for operations that were dropped on the buffer
-                let mut first = Ok(());
-                let mut fenced = false;
-                for (index, source) in sources.iter().enumerate() {
-                    self.count(Verb::Get, source.node(), len);
-                    // SAFETY: the buffer has room for `sources.len() * stride` words, checked above, and is borrowed
-                    // exclusively. One fence suffices: this thread stores nothing to region memory in between.
-                    let result = unsafe {
-                        lane.get_to_after(source.cast(), into.block().as_ptr().add(index * len), len, fenced)
-                    };
-                    // A refused get has not fenced.
-                    fenced |= result.is_ok();
-                    marks.read(source.node(), result.is_ok());
-                    if let Err(code) = result {
-                        into[index * stride..][..stride].fill(0);
-                        first = first.and(Err(self.explain(code, source.cast(), len as u32)));
+                let into = into.block().as_ptr();
+                // SAFETY: the buffer has room for `sources.len() * stride` words, checked above, and is borrowed exclusively.
+                unsafe {
+                    match words_each {
+                        // Loops of a known length, for a short record.
+                        3 => self.get_each_shm(lane, marks, sources, 3, into),
+                        _ => self.get_each_shm(lane, marks, sources, words_each, into),
                     }
                 }
-                let remote = sources.iter().any(|source| source.node() != self.me);
-                self.saw_completion(self.depth.get() + u64::from(remote));
-                first
             }
             Inner::Dyn(_) => {
                 let mut gets = Vec::with_capacity(sources.len());
@@ -408,6 +395,58 @@ impl Endpoint {
                 first
             }
         }
+    }
+
+    /// [`Endpoint::get_each`] on shared memory.
+    ///
+    /// # Safety
+    /// `into` is aligned to 8 and valid for writes of `words` words for each source, which no other thread accesses.
+    #[inline(always)]
+    unsafe fn get_each_shm(
+        &self,
+        lane: &ShmLane,
+        marks: &ShmMarks,
+        sources: &[RemotePtr<u64>],
+        words: usize,
+        into: *mut u8,
+    ) -> Result<()> {
+        let len = words * 8;
+        for source in sources {
+            lane.prefetch(source.cast());
+        }
+        let (mut first, mut fenced, mut remote) = (Ok(()), false, 0);
+        // Nothing is put meanwhile.
+        let flushes = marks.any_unflushed();
+        for (index, source) in sources.iter().enumerate() {
+            remote += u64::from(source.node() != self.me);
+            // SAFETY: the caller's.
+            let at = unsafe { into.add(index * len) };
+            // SAFETY: `at` is the caller's. One fence suffices: this thread stores nothing to region memory in between.
+            let result = unsafe { lane.get_to_after(source.cast(), at, len, fenced) };
+            match result {
+                Ok(()) => {
+                    fenced = true;
+                    if flushes {
+                        marks.read(source.node(), true);
+                    }
+                }
+                // A refused get has not fenced.
+                Err(code) => {
+                    // SAFETY: the caller's.
+                    unsafe { at.write_bytes(0, len) };
+                    first = self.note_refused(first, code, *source, len);
+                }
+            }
+        }
+        self.count_gets(sources.len() as u64, remote, len);
+        self.saw_completion(self.depth.get() + u64::from(remote > 0));
+        first
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn note_refused(&self, first: Result<()>, code: Code, source: RemotePtr<u64>, len: usize) -> Result<()> {
+        first.and_then(|()| Err(self.explain(code, source.cast(), len as u32)))
     }
 
     /// Remote compare-and-swap of a word: writes `new` if the word is `expected`. Returns the value found. It is

@@ -99,6 +99,15 @@ impl Counters {
         self.bytes.store(self.bytes.load(Ordering::Relaxed) + bytes as u64, Ordering::Relaxed);
     }
 
+    /// So many gets of `bytes` bytes each.
+    #[inline]
+    fn count_gets(&self, gets: u64, remote: u64, bytes: usize) {
+        let add = |counter: &AtomicU64, more| counter.store(counter.load(Ordering::Relaxed) + more, Ordering::Relaxed);
+        add(&self.gets[0], gets - remote);
+        add(&self.gets[1], remote);
+        add(&self.bytes, gets * bytes as u64);
+    }
+
     pub(super) fn read(&self) -> Counts {
         let of = |counters: &[AtomicU64; 2]| (counters[0].load(Ordering::Relaxed), counters[1].load(Ordering::Relaxed));
         let (puts, gets, atomics, fences) = (of(&self.puts), of(&self.gets), of(&self.atomics), of(&self.fences));
@@ -160,6 +169,12 @@ impl Endpoint {
         let is_remote = peer != self.me;
         self.counters.count(verb, bytes, is_remote);
         self.depth.get() + u64::from(is_remote)
+    }
+
+    /// Counts gets of `bytes` bytes each, `remote` of them from other nodes.
+    #[inline]
+    pub(super) fn count_gets(&self, gets: u64, remote: u64, bytes: usize) {
+        self.counters.count_gets(gets, remote, bytes);
     }
 
     /// This thread has waited for so many round trips of another endpoint, on which its own operations depend: they count here, too.

@@ -107,6 +107,22 @@ impl Endpoint {
         }
     }
 
+    /// Whether operations end when they are posted, as on shared memory: then one that fails has not been done.
+    ///
+    /// ```
+    /// # use farfield_fabric::{Endpoint, RemotePtr, Result};
+    /// # fn f(ep: &Endpoint, word: RemotePtr<u64>) -> Result<()> {
+    /// if !ep.ends_at_once() {
+    ///     ep.check_word(word)?; // or a failure may leave unknown whether the addition was done
+    /// }
+    /// ep.faa(word, 1).detach()
+    /// # }
+    /// ```
+    #[inline(always)]
+    pub fn ends_at_once(&self) -> bool {
+        matches!(self.inner, Inner::Shm(..))
+    }
+
     /// Whether no node is owed a fence, as far as that can be seen at once: false tells nothing.
     ///
     /// ```
@@ -120,6 +136,21 @@ impl Endpoint {
     #[inline(always)]
     pub fn owes_no_fence(&self) -> bool {
         matches!(&self.inner, Inner::Shm(_, marks) if !marks.any_unflushed())
+    }
+
+    /// Whether no node but this one is owed a fence, as far as that can be seen at once: false tells nothing.
+    ///
+    /// ```
+    /// # use farfield_fabric::{Endpoint, NodeId};
+    /// # fn f(ep: &Endpoint, home: NodeId, nodes: &[NodeId]) {
+    /// if ep.owes_no_fence_but(home) {
+    ///     assert!(!nodes.iter().any(|node| *node != home && ep.has_unflushed(*node)));
+    /// }
+    /// # }
+    /// ```
+    #[inline(always)]
+    pub fn owes_no_fence_but(&self, node: NodeId) -> bool {
+        matches!(&self.inner, Inner::Shm(_, marks) if marks.unflushed_count() == usize::from(marks.has_unflushed(node)))
     }
 
     /// A [global fence](Endpoint::global_fence) where it needs no wait: on shared memory. Returns whether it is done. If
@@ -136,6 +167,25 @@ impl Endpoint {
     #[inline]
     pub fn fence_at_once(&self, nodes: impl IntoIterator<Item = NodeId>) -> bool {
         matches!(self.inner, Inner::Shm(..)) && self.fence_shm(nodes).is_ok()
+    }
+
+    /// [`Endpoint::fence_at_once`] of all nodes but one, if any.
+    ///
+    /// ```
+    /// # use farfield_fabric::*;
+    /// # fn f(ep: &Endpoint, home: NodeId, other: NodeId) {
+    /// if ep.fence_all_at_once(Some(home)) {
+    ///     assert!(!ep.has_unflushed(other));
+    /// }
+    /// # }
+    /// ```
+    pub fn fence_all_at_once(&self, spared: Option<NodeId>) -> bool {
+        match &self.inner {
+            Inner::Shm(_, marks) => {
+                self.fence_shm(marks.unflushed_nodes().filter(|node| Some(*node) != spared)).is_ok()
+            }
+            Inner::Dyn(_) => false,
+        }
     }
 
     /// Declares that no read will see the puts to a node, since it is dead or departed for good. Fences leave it out

@@ -184,8 +184,21 @@ impl ShmMarks {
         }
     }
 
+    #[inline(always)]
     pub(super) fn has_unflushed(&self, node: NodeId) -> bool {
         self.nodes.get(node.index()).is_some_and(|mark| mark.unflushed.get())
+    }
+
+    /// The nodes that have something unflushed.
+    pub(super) fn unflushed_nodes(&self) -> impl Iterator<Item = NodeId> {
+        let unflushed = self.nodes.iter().enumerate().filter(|(_, mark)| mark.unflushed.get());
+        unflushed.map(|(node, _)| NodeId(node as u16))
+    }
+
+    /// How many nodes have something unflushed.
+    #[inline(always)]
+    pub(super) fn unflushed_count(&self) -> usize {
+        self.unflushed.get()
     }
 
     /// Whether some node has something unflushed.
@@ -315,6 +328,7 @@ mod tests {
         marks.put(node);
         marks.put(nowhere);
         assert!(marks.has_unflushed(node) && !marks.has_unflushed(beside) && !marks.has_unflushed(nowhere));
+        assert_eq!((marks.unflushed_nodes().collect::<Vec<_>>(), marks.unflushed_count()), (vec![node], 1));
         marks.read(node, false); // refused
         assert!(marks.has_unflushed(node));
         marks.read(node, true);

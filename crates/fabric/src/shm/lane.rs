@@ -260,7 +260,7 @@ impl ShmLane {
     ///
     /// # Safety
     /// As [`ShmLane::get_to`].
-    #[inline]
+    #[inline(always)]
     pub(crate) unsafe fn get_to_after(
         &self,
         src: RemotePtr<u8>,
@@ -394,7 +394,7 @@ unsafe fn copy_out(to: *mut u8, from: *const u8, len: usize) {
 /// # Safety
 /// Both are aligned to 8 and valid for `len` bytes that are accessed by atomics only, or by no other thread; they do
 /// not overlap unless they are the same.
-#[inline]
+#[inline(always)]
 unsafe fn copy_shared(to: *mut u8, from: *const u8, len: usize) {
     if len >= STRING_BYTES_MIN {
         // SAFETY: valid by contract; assembly is outside the language's rule on races, and its stores may be seen in

@@ -325,6 +325,16 @@ pub(crate) fn unflushed_puts_are_known(harness: &Harness) {
         }));
         assert_eq!(cost, Counts::default(), "nothing to fence costs nothing");
         assert!(!endpoint.has_unflushed(NodeId(7)), "there is no such node");
+        // What can be seen, or done, at once is so only where operations end at once.
+        let at_once = endpoint.ends_at_once();
+        assert_eq!(endpoint.owes_no_fence_but(NodeId(0)), at_once);
+        endpoint.put_value(word(1), 1).wait().unwrap();
+        assert_eq!([0, 1].map(|node| endpoint.owes_no_fence_but(NodeId(node))), [false, at_once]);
+        assert_eq!((endpoint.fence_all_at_once(Some(NodeId(1))), unflushed()), (at_once, [false, true]));
+        endpoint.put_value(word(0), 1).wait().unwrap();
+        assert_eq!([0, 1].map(|node| endpoint.owes_no_fence_but(NodeId(node))), [false, false]);
+        assert_eq!((endpoint.fence_all_at_once(Some(NodeId(0))), unflushed()), (at_once, [true, !at_once]));
+        assert_eq!((endpoint.fence_all_at_once(None), unflushed()), (at_once, [!at_once; 2]));
     });
 }
 

@@ -3,12 +3,13 @@
 use std::sync::Arc;
 
 use farfield_core::Result;
-use farfield_core::toolkit::release::{fence_at_once, fence_holder, release_later};
+use farfield_core::toolkit::release::{fence_at_once_but, fence_holder, release_later};
 use farfield_core::toolkit::{ErrorContext, Holding, Rest};
-use farfield_fabric::{self as fabric, Begun, Endpoint};
+use farfield_fabric::{self as fabric, Begun, Endpoint, RemotePtr};
 
 use super::{ALockArray, CLAIMS, REPAIRED};
 use crate::LockGuard;
+use crate::descriptor::Id;
 use crate::entry::{Moving, leave};
 use crate::grant::Grant;
 use crate::local::{Local, LocalEntry, LocalHead};
@@ -28,10 +29,40 @@ pub struct ALockGuard<'a> {
     pub(super) holding: Holding,
 }
 
+/// An operation at the head of a queue, of the remote one or of the local one. Its fields are here, and not in a [`Head`]:
+/// then it takes three words, and a guard is cheap to move.
 #[derive(Clone, Copy)]
 pub(super) enum Held {
+    Remote { lock: u32, record: RemotePtr<u64>, id: Id },
+    Local { lock: u32, slot: u32, offset: usize },
+}
+
+/// The same, to be worked on.
+enum AtHead {
     Remote(Head),
     Local(LocalHead),
+}
+
+impl Held {
+    #[inline]
+    pub(super) fn remote(head: Head) -> Held {
+        let Head { record, lock, id } = head;
+        Held::Remote { lock, record, id }
+    }
+
+    #[inline]
+    pub(super) fn local(head: LocalHead) -> Held {
+        let LocalHead { lock, slot, offset } = head;
+        Held::Local { lock, slot, offset }
+    }
+
+    #[inline]
+    fn head(self) -> AtHead {
+        match self {
+            Held::Remote { lock, record, id } => AtHead::Remote(Head { record, lock, id }),
+            Held::Local { lock, slot, offset } => AtHead::Local(LocalHead { lock, slot, offset }),
+        }
+    }
 }
 
 /// An operation that leaves the head, and has to wait.
@@ -60,35 +91,36 @@ impl<'a> ALockGuard<'a> {
 
     /// Records in the lock that everything left by dead holders is repaired. The release makes this visible.
     async fn tell_repaired(&self) -> fabric::Result<()> {
-        match self.held {
-            Held::Remote(head) => {
+        match self.held.head() {
+            AtHead::Remote(head) => {
                 let [claims, burials] = self.endpoint.get_words(head.record.at(CLAIMS)).await?;
                 self.endpoint.put_value(head.record.at(REPAIRED), deaths_told(claims) + burials).detach()
             }
-            Held::Local(head) => {
+            AtHead::Local(head) => {
                 self.local().tell_repaired(head);
                 Ok(())
             }
         }
     }
 
+    #[inline]
     fn local(&self) -> &'a Arc<Local> {
         self.locks.local.as_ref().expect("it was locked on its home")
     }
 
     #[inline]
     fn spared(&self) -> Spared {
-        match &self.held {
-            Held::Remote(head) => self.locks.queue.spared(head),
-            Held::Local(_) => Spared::Nothing,
+        match self.held.head() {
+            AtHead::Remote(head) => self.locks.queue.spared(&head),
+            AtHead::Local(_) => Spared::Nothing,
         }
     }
 
     /// Takes the operation out of the guard, with its grant for the next one.
     #[inline]
-    fn take(&mut self) -> (Held, Grant) {
+    fn take(&mut self) -> (AtHead, Grant) {
         self.holding.end();
-        (self.held, Grant::new(self.budget.wrapping_sub(1), self.holding.is_poisoned()))
+        (self.held.head(), Grant::new(self.budget.wrapping_sub(1), self.holding.is_poisoned()))
     }
 
     /// Begins to leave, after the fence. Returns the operation if it has to wait.
@@ -96,15 +128,19 @@ impl<'a> ALockGuard<'a> {
     fn begins_to_leave(&mut self, spared: Spared) -> Result<Option<Leaving<'a>>> {
         let (held, next_grant) = self.take();
         match held {
-            Held::Remote(head) => {
+            AtHead::Remote(head) => {
                 Ok(self.locks.queue.leaves(self.endpoint, head, next_grant, spared)?.map(Leaving::Remote))
             }
-            Held::Local(head) if self.local().leaves_at_once(self.endpoint, head) => Ok(None),
-            Held::Local(head) => {
-                let entry = self.local().at_head(self.endpoint, head, next_grant);
-                Ok(entry.leave_at_once().err().map(Leaving::Local))
-            }
+            AtHead::Local(head) if self.local().leaves_at_once(self.endpoint, head) => Ok(None),
+            AtHead::Local(head) => Ok(self.leaves_local(head, next_grant)),
         }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn leaves_local(&self, head: LocalHead, next_grant: Grant) -> Option<Leaving<'a>> {
+        let entry = self.local().at_head(self.endpoint, head, next_grant);
+        entry.leave_at_once().err().map(Leaving::Local)
     }
 
     async fn release(&mut self) -> Result<()> {
@@ -122,11 +158,11 @@ impl<'a> ALockGuard<'a> {
         }
         let (held, next_grant) = self.take();
         match held {
-            Held::Remote(head) => {
+            AtHead::Remote(head) => {
                 let entry = self.locks.queue.at_head(endpoint, head, next_grant);
                 release_later(node, endpoint, lost, entry.leave_later())
             }
-            Held::Local(head) => {
+            AtHead::Local(head) => {
                 let entry = self.local().at_head(endpoint, head, next_grant);
                 release_later(node, endpoint, lost, entry.leave_later())
             }
@@ -139,6 +175,12 @@ impl<'a> ALockGuard<'a> {
         if let Err(error) = self.endpoint.block_on(self.release()) {
             tracing::error!("releasing a lock in a drop: {error}");
         }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn begin_rest(self, leaving: Option<Leaving<'a>>) -> impl Rest<()> + use<'a> {
+        self.endpoint.boxed(self.unlock_on(leaving))
     }
 
     /// [`LockGuard::unlock`] where it has to wait: to leave the queue, if that has begun, or for the fence first.
@@ -156,14 +198,15 @@ impl LockGuard for ALockGuard<'_> {
     #[inline(always)]
     fn begin_unlock(mut self) -> Result<Begun<(), impl Rest<()>>> {
         let (endpoint, spared) = (self.endpoint, self.spared());
-        let mut leaving = None;
-        if !self.holding.is_repaired() && fence_at_once(self.locks.spread.node(), endpoint, |node| spared.is(node)) {
-            leaving = self.begins_to_leave(spared)?;
-            if leaving.is_none() {
-                return Ok(Ok(()));
-            }
+        let is_fenced =
+            !self.holding.is_repaired() && fence_at_once_but(self.locks.spread.node(), endpoint, spared.node());
+        if !is_fenced {
+            return Ok(Err(self.begin_rest(None)));
         }
-        Ok(Err(endpoint.boxed(self.unlock_on(leaving))))
+        match self.begins_to_leave(spared)? {
+            None => Ok(Ok(())),
+            leaving => Ok(Err(self.begin_rest(leaving))),
+        }
     }
 
     fn is_poisoned(&self) -> bool {
@@ -176,6 +219,7 @@ impl LockGuard for ALockGuard<'_> {
 }
 
 impl Drop for ALockGuard<'_> {
+    #[inline]
     fn drop(&mut self) {
         if self.holding.is_held() {
             self.release_in_drop();

@@ -4,8 +4,8 @@ use std::net::SocketAddr;
 use std::str::FromStr;
 use std::time::Duration;
 
-use super::super::config_error;
 use super::Builder;
+use super::config_error;
 use crate::error::{Error, Result};
 
 const OWN_NODE: &str = "FARFIELD_NODE";

@@ -7,8 +7,8 @@ use std::time::Duration;
 use farfield_fabric::HugePages;
 use serde::Deserialize;
 
-use super::super::config_error;
 use super::Builder;
+use super::config_error;
 use super::rdma::file::FileRdma;
 use crate::error::Result;
 

@@ -10,7 +10,7 @@ use farfield_fabric::Transport;
 use farfield_fabric::verbs::control::{Limits, Secret};
 use farfield_fabric::verbs::{JoinOptions, VerbsFabric, VerbsOptions};
 
-use super::super::config_error;
+use super::config_error;
 use super::environment::parse;
 use super::{Builder, Config, Hosts};
 use crate::error::Result;

@@ -3,16 +3,18 @@
 use core::time::Duration;
 use std::sync::Arc;
 
-use farfield_fabric::{Endpoint, NodeId};
+use farfield_fabric::{Begun, Endpoint, NodeId};
 
-use super::KvStore;
 use super::index::Entry;
 use super::locks::Locked;
 use super::slots::Meta;
 use super::tracker::{Change, microseconds};
 use super::unfinished::{Changing, Renewing, Work};
+use super::{KvStore, UPDATE};
 use crate::error::{ErrorContext, ErrorKind, Result};
+use crate::node::measured;
 use crate::objects::codec::{Key, Value};
+use crate::objects::wait_limit::Rest;
 
 impl<K: Key, V: Value> KvStore<K, V> {
     /// Removes a key whose lock is held.
@@ -126,10 +128,87 @@ impl<K: Key, V: Value> KvStore<K, V> {
     }
 
     pub(super) async fn update_locked(&self, locked: Locked<'_>, entry: Entry, value: &V) -> Result<()> {
+        match self.begin_update_locked(locked, entry, value)? {
+            Ok(()) => Ok(()),
+            Err(rest) => rest.await,
+        }
+    }
+
+    /// Changes the value of a key whose lock is held, and begins to release it.
+    #[inline(always)]
+    fn begin_update_locked<'a>(
+        &'a self,
+        locked: Locked<'a>,
+        entry: Entry,
+        value: &V,
+    ) -> Result<Begun<(), impl Rest<()> + use<'a, K, V>>> {
         let (endpoint, stripe) = (locked.endpoint(), locked.stripe);
         self.write_value(endpoint, stripe, entry, value).map_err(|error| self.lost_by(error))?;
         // The release makes the value visible before the lock can be taken by another.
-        locked.unlock().await?;
-        self.check_there(endpoint, entry)
+        match locked.begin_unlock()? {
+            Ok(()) => self.check_there(endpoint, entry).map(Ok),
+            Err(rest) => Ok(Err(endpoint.boxed(async move {
+                rest.await?;
+                self.check_there(endpoint, entry)
+            }))),
+        }
     }
+
+    /// [`KvStore::update`], at once where it need not wait.
+    #[inline(always)]
+    pub(super) fn begin_update<'a>(
+        &'a self,
+        endpoint: &'a Endpoint,
+        key: &'a K,
+        value: &'a V,
+    ) -> Result<Begun<bool, impl Rest<bool> + use<'a, K, V>>> {
+        let mut stage = Updating::Begins;
+        if !self.object.meter().is_on() {
+            self.check_sizes(key, Some(value))?;
+            stage = match self.begin_lock(endpoint, key)? {
+                Err(rest) => Updating::Locks(rest),
+                Ok(locked) => match self.index.find(key) {
+                    None => Updating::Locked(locked),
+                    Some(entry) => match self.begin_update_locked(locked, entry, value)? {
+                        Ok(()) => return Ok(Ok(true)),
+                        Err(rest) => Updating::Releases(rest),
+                    },
+                },
+            };
+        }
+        Ok(Err(endpoint.boxed(self.update_on(endpoint, key, value, stage))))
+    }
+
+    #[cold]
+    async fn update_on<'a, L: Rest<Locked<'a>>, R: Rest<()>>(
+        &'a self,
+        endpoint: &'a Endpoint,
+        key: &K,
+        value: &V,
+        stage: Updating<'a, L, R>,
+    ) -> Result<bool> {
+        let again = async || self.update_on::<L, R>(endpoint, key, value, Updating::Begins).await;
+        measured!(self.object.meter(), endpoint, UPDATE, again());
+        let locked = match stage {
+            Updating::Begins => {
+                self.check_sizes(key, Some(value))?;
+                self.lock(endpoint, key).await?
+            }
+            Updating::Locks(rest) => rest.await?,
+            Updating::Locked(locked) => locked,
+            Updating::Releases(rest) => return rest.await.map(|()| true),
+        };
+        match self.index.get(key) {
+            None => locked.unlock().await.map(|()| false),
+            Some(entry) => self.update_locked(locked, entry, value).await.map(|()| true),
+        }
+    }
+}
+
+/// How far an update has come that has to wait.
+enum Updating<'a, L, R> {
+    Begins,
+    Locks(L),
+    Locked(Locked<'a>),
+    Releases(R),
 }

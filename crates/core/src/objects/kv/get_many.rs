@@ -39,42 +39,79 @@ impl<K: Key, V: Value> KvStore<K, V> {
         for keys in keys.chunks(CHUNK) {
             let mut entries = [None; CHUNK];
             let mut remote = [RemotePtr::from_packed(0); CHUNK];
-            let mut remotes = 0;
-            self.index.get_each(keys, |at, entry| {
-                entries[at] = Some(entry);
-                // In flight already while the other keys are looked up.
-                endpoint.prefetch(entry.slot);
-                if entry.slot.node() != self.object.node().id() {
-                    remote[remotes] = entry.slot;
-                    remotes += 1;
-                }
-            });
+            let remotes = self.find_each(endpoint, keys, &mut entries, &mut remote);
             let alone = match endpoint.get_each(&remote[..remotes], words, &mut buf).await {
                 Ok(()) => 0,
                 Err(_) => self.get_those_there(endpoint, &entries, &mut buf).await,
             };
-            let mut images = buf.chunks_exact(words);
-            for (at, key) in keys.iter().enumerate() {
-                let look = match entries[at] {
-                    None => Look::Absent,
-                    Some(entry) if entry.slot.node() == self.object.node().id() => self.look_here(entry),
-                    Some(_) if alone >> at & 1 == 1 => Look::Torn,
-                    Some(entry) => match images.next() {
-                        Some(image) => judge(image, entry.counter),
-                        None => Look::Torn,
-                    },
-                };
-                into.push(match look {
-                    Look::Found(value) => Ok(Some(value)),
-                    Look::Absent => Ok(None),
-                    Look::Torn => {
+            let first = into.len();
+            let torn = self.judge_each(endpoint, &entries[..keys.len()], &buf, alone, into);
+            if torn != 0 {
+                // No value before those of the keys before it: the call may be dropped while it reads one.
+                let begin = torn.trailing_zeros() as usize;
+                let rest = into.split_off(first + begin);
+                for (at, value) in (begin..).zip(rest) {
+                    into.push(if torn >> at & 1 == 0 {
+                        value
+                    } else {
                         self.object.meter().skip(endpoint, GET);
-                        self.get(endpoint, key).await
-                    }
-                });
+                        self.get(endpoint, &keys[at]).await
+                    });
+                }
             }
         }
         Ok(())
+    }
+
+    /// Looks up the keys of a chunk. Returns how many of their slots are on other nodes: they are in `remote`.
+    #[inline]
+    fn find_each(
+        &self,
+        endpoint: &Endpoint,
+        keys: &[K],
+        entries: &mut [Option<Entry>; CHUNK],
+        remote: &mut [RemotePtr<u64>; CHUNK],
+    ) -> usize {
+        let (me, mut remotes) = (endpoint.me(), 0);
+        self.index.get_each(keys, |at, entry| {
+            entries[at] = Some(entry);
+            // One more than were found: it is written over, unless this one counts.
+            remote[remotes] = entry.slot;
+            remotes += usize::from(entry.slot.node() != me);
+        });
+        remotes
+    }
+
+    /// Adds the values of a chunk, of which `images` has those on other nodes. Returns a bit for each key that must be read
+    /// alone.
+    #[inline]
+    fn judge_each(
+        &self,
+        endpoint: &Endpoint,
+        entries: &[Option<Entry>],
+        images: &[u64],
+        alone: u64,
+        into: &mut Vec<Result<Option<V>>>,
+    ) -> u64 {
+        let (me, mut torn) = (endpoint.me(), 0);
+        let mut images = images.chunks_exact(self.layout.words);
+        into.extend(entries.iter().enumerate().map(|(at, entry)| {
+            let look = match entry {
+                None => Look::Absent,
+                Some(entry) if entry.slot.node() == me => self.look_here(*entry),
+                Some(_) if alone >> at & 1 == 1 => Look::Torn,
+                Some(entry) => images.next().map_or(Look::Torn, |image| judge(image, entry.counter)),
+            };
+            match look {
+                Look::Found(value) => Ok(Some(value)),
+                Look::Absent => Ok(None),
+                Look::Torn => {
+                    torn |= 1 << at;
+                    Ok(None) // until it is read
+                }
+            }
+        }));
+        torn
     }
 
     /// Reads the slots of a chunk of [`KvStore::get_many`] again, except those on dead or departed nodes. Returns a

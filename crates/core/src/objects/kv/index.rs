@@ -32,8 +32,13 @@ impl<K: Key> Index<K> {
         Index { map: Concurrent::new(papaya::HashMap::with_capacity_and_hasher(keys, HASHER)) }
     }
 
-    #[inline]
     pub(super) fn get(&self, key: &K) -> Option<Entry> {
+        self.find(key)
+    }
+
+    /// [`Index::get`] as a part of its caller.
+    #[inline(always)]
+    pub(super) fn find(&self, key: &K) -> Option<Entry> {
         self.map.read().pin().get(key).copied()
     }
 

@@ -1,6 +1,6 @@
 //! The lock of a key: its home, also after deaths, and the repairs of its next holder.
 
-use farfield_fabric::{Endpoint, Instant};
+use farfield_fabric::{Begun, Endpoint, Instant};
 
 use super::index::hash_of;
 use super::recovery::Entered;
@@ -8,7 +8,7 @@ use super::{KvStore, Look};
 use crate::error::{Error, ErrorContext, Result};
 use crate::objects::codec::{Key, Value};
 use crate::objects::mutex::Guard;
-use crate::objects::wait_limit::{WaitLimit, Waits};
+use crate::objects::wait_limit::{Rest, WaitLimit, Waits};
 
 /// A key's lock.
 pub(super) struct Locked<'a> {
@@ -27,12 +27,30 @@ impl<'a> Locked<'a> {
 
     /// Ends a completed operation. If the lock's home is dead, the lock is lost with it, and keeps no operation out.
     pub(super) async fn unlock(self) -> Result<()> {
-        let Locked { guard, entered: _entered, .. } = self;
-        match guard.unlock().await {
-            Err(error) if !error.is_gone() => Err(error),
-            _ => Ok(()),
+        match self.begin_unlock()? {
+            Ok(()) => Ok(()),
+            Err(rest) => rest.await,
         }
     }
+
+    /// Begins [`Locked::unlock`]: does it where that needs no wait.
+    #[inline(always)]
+    pub(super) fn begin_unlock(self) -> Result<Begun<(), impl Rest<()> + use<'a>>> {
+        let Locked { guard, entered, .. } = self;
+        let endpoint = guard.endpoint();
+        match guard.begin_unlock() {
+            Ok(Ok(())) => Ok(Ok(())),
+            Ok(Err(rest)) => Ok(Err(endpoint.boxed(async move {
+                let _entered = entered;
+                unless_gone(rest.await)
+            }))),
+            Err(error) => unless_gone(Err(error)).map(Ok),
+        }
+    }
+}
+
+fn unless_gone(released: Result<()>) -> Result<()> {
+    released.or_else(|error| if error.is_gone() { Ok(()) } else { Err(error) })
 }
 
 /// Which lock protects a key.
@@ -73,12 +91,43 @@ impl<K: Key, V: Value> KvStore<K, V> {
     }
 
     pub(super) async fn lock<'a>(&'a self, endpoint: &'a Endpoint, key: &K) -> Result<Locked<'a>> {
+        match self.begin_lock(endpoint, key)? {
+            Ok(locked) => Ok(locked),
+            Err(rest) => rest.await,
+        }
+    }
+
+    /// Begins to take the lock of a key: takes it if it is free, and the fabric completes operations at once.
+    #[inline(always)]
+    pub(super) fn begin_lock<'a>(
+        &'a self,
+        endpoint: &'a Endpoint,
+        key: &K,
+    ) -> Result<Begun<Locked<'a>, impl Rest<Locked<'a>> + use<'a, K, V>>> {
         let stripe = self.stripe(key);
+        let mut begun = None;
+        if let Some(entered) = self.deaths.enter(self.stripes.home(stripe)) {
+            match self.locks.begin(endpoint, stripe, WaitLimit::Timeout) {
+                Ok(Ok(guard)) if !guard.is_poisoned() => return Ok(Ok(Locked { guard, entered, stripe })),
+                other => begun = Some((entered, other)),
+            }
+        }
+        Ok(Err(endpoint.boxed(self.lock_on(endpoint, stripe, begun))))
+    }
+
+    /// [`KvStore::begin_lock`] where it has to wait, or a node has died.
+    #[cold]
+    async fn lock_on<'a, R: Rest<Option<Guard<'a>>>>(
+        &'a self,
+        endpoint: &'a Endpoint,
+        stripe: usize,
+        begun: Option<(Entered<'a>, Result<Begun<Guard<'a>, R>>)>,
+    ) -> Result<Locked<'a>> {
         let home = self.stripes.home(stripe);
-        // The first wait sets the deadline of all.
-        let mut limit = WaitLimit::Timeout;
-        if let Some(entered) = self.deaths.enter(home) {
-            let locked = match self.locks.begin(endpoint, stripe, &mut limit) {
+        // Of all waits together.
+        let deadline = WaitLimit::Timeout.until(endpoint, endpoint.now());
+        if let Some((entered, begun)) = begun {
+            let locked = match begun {
                 Ok(Err(rest)) => Waits(rest).await,
                 Ok(Ok(guard)) => Ok(guard),
                 Err(error) => Err(error),
@@ -90,7 +139,6 @@ impl<K: Key, V: Value> KvStore<K, V> {
                 Err(error) => return Err(error),
             }
         }
-        let deadline = limit.until(endpoint, endpoint.now());
         endpoint.boxed(self.lock_after_death(endpoint, stripe, deadline)).await
     }
 

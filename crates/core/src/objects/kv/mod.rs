@@ -110,10 +110,11 @@ mod unfinished;
 mod values;
 mod whole;
 
+use core::future::Future;
 use core::time::Duration;
 use std::sync::Arc;
 
-use farfield_fabric::{Endpoint, GroupKey, NodeId, Region, RemotePtr};
+use farfield_fabric::{Attempt, Begun, Endpoint, GroupKey, NodeId, Region, RemotePtr};
 
 use self::expiry::{Expirer, Expiries, Open};
 use self::index::{Entry, Index};
@@ -122,7 +123,7 @@ pub use self::options::{KvOptions, Placement};
 use self::recovery::Deaths;
 use self::slots::{Layout, Slots};
 use self::tracker::Tracker;
-use self::values::Look;
+use self::values::{Look, Looking};
 use crate::error::{Error, ErrorContext, ErrorKind, Result};
 use crate::node::{Node, Object, ObjectBuilder, Regions, measured};
 pub use crate::objects::codec::{ByteString, Key, Value};
@@ -393,12 +394,42 @@ impl<K: Key, V: Value> KvStore<K, V> {
     /// # Errors
     /// [`ErrorKind::ValueLost`], or a timeout: a writer stopped during its update of the value.
     #[inline]
-    pub async fn get(&self, endpoint: &Endpoint, key: &K) -> Result<Option<V>> {
-        measured!(self.object.meter(), endpoint, GET, self.get(endpoint, key));
+    pub fn get<'a>(&'a self, endpoint: &'a Endpoint, key: &'a K) -> impl Future<Output = Result<Option<V>>> + 'a {
+        Attempt::new(move || {
+            let mut begun = None;
+            if !self.object.meter().is_on() {
+                let Some(entry) = self.index.find(key) else { return Ok(Ok(None)) };
+                begun = Some(match self.begin_look(endpoint, entry)? {
+                    Ok(Look::Found(value)) => return Ok(Ok(Some(value))),
+                    Ok(Look::Absent) => return Ok(Ok(None)),
+                    Ok(Look::Torn) => Ok(Look::Torn),
+                    Err(looking) => Err((looking, entry)),
+                });
+            }
+            Ok(Err(endpoint.boxed(self.get_on(endpoint, key, begun))))
+        })
+    }
+
+    /// [`KvStore::get`] after its first look, if it has begun one.
+    #[cold]
+    async fn get_on(
+        &self,
+        endpoint: &Endpoint,
+        key: &K,
+        mut begun: Option<Begun<Look<V>, (Looking<'_>, Entry)>>,
+    ) -> Result<Option<V>> {
+        measured!(self.object.meter(), endpoint, GET, self.get_on(endpoint, key, None));
         let mut since = None;
         loop {
-            let Some(entry) = self.index.get(key) else { return Ok(None) };
-            match self.look(endpoint, entry).await? {
+            let look = match begun.take() {
+                Some(Ok(look)) => look,
+                Some(Err((looking, entry))) => self.end_look(looking, entry).await?,
+                None => {
+                    let Some(entry) = self.index.get(key) else { return Ok(None) };
+                    self.look(endpoint, entry).await?
+                }
+            };
+            match look {
                 Look::Found(value) => return Ok(Some(value)),
                 Look::Absent => return Ok(None),
                 Look::Torn => self.torn(endpoint, key, &mut since).await?,
@@ -446,14 +477,14 @@ impl<K: Key, V: Value> KvStore<K, V> {
     ///
     /// # Errors
     /// [`ErrorKind::ValueLost`], a value that is too long, or a timeout.
-    pub async fn update(&self, endpoint: &Endpoint, key: &K, value: &V) -> Result<bool> {
-        measured!(self.object.meter(), endpoint, UPDATE, self.update(endpoint, key, value));
-        self.check_sizes(key, Some(value))?;
-        let locked = self.lock(endpoint, key).await?;
-        match self.index.get(key) {
-            None => locked.unlock().await.map(|()| false),
-            Some(entry) => self.update_locked(locked, entry, value).await.map(|()| true),
-        }
+    #[inline]
+    pub fn update<'a>(
+        &'a self,
+        endpoint: &'a Endpoint,
+        key: &'a K,
+        value: &'a V,
+    ) -> impl Future<Output = Result<bool>> + 'a {
+        Attempt::new(move || self.begin_update(endpoint, key, value))
     }
 
     /// Inserts the key, or changes its value.
@@ -545,41 +576,5 @@ impl<K: Key, V: Value> KvStore<K, V> {
             return locked.unlock().await.map(|()| false);
         };
         self.remove(locked, key, entry).await?.unlock().await.map(|()| true)
-    }
-
-    fn check_sizes(&self, key: &K, value: Option<&V>) -> Result<()> {
-        let too_large = |bytes: usize, max_bytes: usize| {
-            Err(Error::from(ErrorKind::TooLarge { bytes, max_bytes }).of(self.object.path()))
-        };
-        let (key_bytes, value_bytes) = (key.bytes(), value.map_or(0, Value::bytes));
-        if !K::FIXED && key_bytes > self.options.key_bytes_max {
-            return too_large(key_bytes, self.options.key_bytes_max);
-        }
-        if !V::FIXED && value_bytes > self.options.value_bytes_max {
-            return too_large(value_bytes, self.options.value_bytes_max);
-        }
-        Ok(())
-    }
-
-    // ---- values -----------------------------------------------------------------------------------------------------
-
-    /// Checks that the node of a value is alive.
-    fn check_there(&self, endpoint: &Endpoint, entry: Entry) -> Result<()> {
-        let node = entry.slot.node();
-        if node == self.object.node().id() {
-            return Ok(());
-        }
-        endpoint.check_alive(node).map_err(|error| self.lost_by(error))
-    }
-
-    /// The error of a value on a dead or departed node.
-    #[cold]
-    fn lost_by(&self, error: impl Into<Error>) -> Error {
-        let error = error.into();
-        let error = match error.node() {
-            Some(node) if error.is_gone() => ErrorKind::ValueLost { node }.into(),
-            _ => error,
-        };
-        error.of(self.object.path())
     }
 }

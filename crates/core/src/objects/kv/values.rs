@@ -2,12 +2,12 @@
 
 use core::time::Duration;
 
-use farfield_fabric::{Buf, Endpoint, Instant, NodeId, Plain, RemotePtr, read_words, write_words};
+use farfield_fabric::{Begun, Buf, BufOp, Endpoint, Instant, NodeId, Op, Plain, RemotePtr, read_words, write_words};
 
 use super::index::{Entry, hash_of};
 use super::slots::Meta;
 use super::{KvStore, Placement, slots};
-use crate::error::{ErrorContext, Result};
+use crate::error::{Error, ErrorContext, ErrorKind, Result};
 use crate::objects::codec::{Key, Value};
 
 /// The result of one read of a slot.
@@ -15,6 +15,28 @@ pub(super) enum Look<V> {
     Found(V),
     Absent,
     Torn,
+}
+
+/// A read of a slot of so many words that has not ended.
+pub(super) enum Looking<'e> {
+    Three(Op<'e, [u64; 3]>),
+    Four(Op<'e, [u64; 4]>),
+    Ten(Op<'e, [u64; 10]>),
+    Any(BufOp<'e, u64>),
+}
+
+impl<'e> Looking<'e> {
+    #[inline(always)]
+    fn begin<V: Value, const WORDS: usize>(
+        get: Op<'e, [u64; WORDS]>,
+        counter: u64,
+        pending: impl FnOnce(Op<'e, [u64; WORDS]>) -> Looking<'e>,
+    ) -> Begun<Look<V>, Looking<'e>>
+    where
+        [u64; WORDS]: Plain,
+    {
+        get.into_value().map(|image| judge(&image, counter)).map_err(pending)
+    }
 }
 
 impl<K: Key, V: Value> KvStore<K, V> {
@@ -157,32 +179,42 @@ impl<K: Key, V: Value> KvStore<K, V> {
         write(&image[..2 + words]).of(self.object.path())
     }
 
-    #[inline]
     pub(super) async fn look(&self, endpoint: &Endpoint, entry: Entry) -> Result<Look<V>> {
-        if entry.slot.node() == endpoint.me() {
-            return Ok(self.look_here(entry));
-        }
-        // A small value needs no buffer.
-        match self.layout.words {
-            3 => self.look_at::<3>(endpoint, entry).await,
-            4 => self.look_at::<4>(endpoint, entry).await,
-            10 => self.look_at::<10>(endpoint, entry).await,
-            words => {
-                let image = endpoint.buf::<u64>(words).of(self.object.path())?;
-                let image = endpoint.get_into(entry.slot, image).await.map_err(|error| self.lost_by(error))?;
-                Ok(judge(&image, entry.counter))
-            }
+        match self.begin_look(endpoint, entry)? {
+            Ok(look) => Ok(look),
+            Err(looking) => self.end_look(looking, entry).await,
         }
     }
 
-    #[inline]
-    async fn look_at<const WORDS: usize>(&self, endpoint: &Endpoint, entry: Entry) -> Result<Look<V>>
-    where
-        [u64; WORDS]: Plain,
-    {
-        let image = endpoint.get_torn(entry.slot.cast::<[u64; WORDS]>()).await.map_err(|error| self.lost_by(error))?;
-        let image = image.validate(|_| true).expect("`judge` decides");
-        Ok(judge(&image, entry.counter))
+    /// Reads a slot, at once if it is here or the fabric completes operations at once.
+    #[inline(always)]
+    pub(super) fn begin_look<'e>(&self, endpoint: &'e Endpoint, entry: Entry) -> Result<Begun<Look<V>, Looking<'e>>> {
+        if entry.slot.node() == endpoint.me() {
+            return Ok(Ok(self.look_here(entry)));
+        }
+        let counter = entry.counter;
+        // A small value needs no buffer.
+        Ok(match self.layout.words {
+            3 => Looking::begin(endpoint.get_words(entry.slot), counter, Looking::Three),
+            4 => Looking::begin(endpoint.get_words(entry.slot), counter, Looking::Four),
+            10 => Looking::begin(endpoint.get_words(entry.slot), counter, Looking::Ten),
+            words => {
+                let image = endpoint.buf::<u64>(words).of(self.object.path())?;
+                let image = endpoint.get_into(entry.slot, image).into_value();
+                image.map(|image| judge(&image, counter)).map_err(Looking::Any)
+            }
+        })
+    }
+
+    pub(super) async fn end_look(&self, looking: Looking<'_>, entry: Entry) -> Result<Look<V>> {
+        let counter = entry.counter;
+        let look = match looking {
+            Looking::Three(get) => get.await.map(|image| judge(&image, counter)),
+            Looking::Four(get) => get.await.map(|image| judge(&image, counter)),
+            Looking::Ten(get) => get.await.map(|image| judge(&image, counter)),
+            Looking::Any(get) => get.await.map(|image| judge(&image, counter)),
+        };
+        look.map_err(|error| self.lost_by(error))
     }
 
     pub(super) fn look_here(&self, entry: Entry) -> Look<V> {
@@ -218,6 +250,43 @@ impl<K: Key, V: Value> KvStore<K, V> {
         }
         endpoint.wait_for_change((now + TORN_LONG).min(since + endpoint.timeout())).await;
         Ok(())
+    }
+
+    /// Checks that a key and a value fit.
+    #[inline]
+    pub(super) fn check_sizes(&self, key: &K, value: Option<&V>) -> Result<()> {
+        let too_large = |bytes: usize, max_bytes: usize| {
+            Err(Error::from(ErrorKind::TooLarge { bytes, max_bytes }).of(self.object.path()))
+        };
+        let (key_bytes, value_bytes) = (key.bytes(), value.map_or(0, Value::bytes));
+        if !K::FIXED && key_bytes > self.options.key_bytes_max {
+            return too_large(key_bytes, self.options.key_bytes_max);
+        }
+        if !V::FIXED && value_bytes > self.options.value_bytes_max {
+            return too_large(value_bytes, self.options.value_bytes_max);
+        }
+        Ok(())
+    }
+
+    /// Checks that the node of a value is alive.
+    #[inline]
+    pub(super) fn check_there(&self, endpoint: &Endpoint, entry: Entry) -> Result<()> {
+        let node = entry.slot.node();
+        if node == self.object.node().id() {
+            return Ok(());
+        }
+        endpoint.check_alive(node).map_err(|error| self.lost_by(error))
+    }
+
+    /// The error of a value on a dead or departed node.
+    #[cold]
+    pub(super) fn lost_by(&self, error: impl Into<Error>) -> Error {
+        let error = error.into();
+        let error = match error.node() {
+            Some(node) if error.is_gone() => ErrorKind::ValueLost { node }.into(),
+            _ => error,
+        };
+        error.of(self.object.path())
     }
 }
 
