@@ -60,7 +60,9 @@ fn returned(node: &Node, endpoint: &Endpoint) -> Result<()> {
     let mut thread = store.thread()?;
     if me < u64::from(PLACES) {
         // What each node brings, in its own partition.
-        endpoint.block_on(thread.load(endpoint, (0..100).map(|key| (me * KEYS + 500 + key, key))))?;
+        for key in 0..100 {
+            endpoint.block_on(thread.put(endpoint, me * KEYS + 500 + key, key))?;
+        }
         begun();
         if me == 1 {
             // It is killed.

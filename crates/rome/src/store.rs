@@ -12,7 +12,7 @@ mod updates;
 
 use core::fmt;
 use core::ops::{Bound, RangeBounds};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use farfield_core::toolkit::{ErrorContext, Object, ObjectBuilder, Participants, Regions};
@@ -154,12 +154,6 @@ impl<K: TreeKey + fmt::Debug, V: Field> RomeKv<K, V> {
             }
         }
         let places: Vec<_> = places.into_iter().map(LocalMutex::new).collect();
-        let living: BTreeSet<NodeId> = places
-            .iter()
-            .map(|place| place.lock())
-            .filter(|place| place.tree.is_some())
-            .map(|place| place.owner)
-            .collect();
         let calls = RpcOptions { window: options.window, batch_max: options.batch_max, ..RpcOptions::default() };
         let (serving, incoming) = (Shared::<K, V>::new(LocalMutex::new(None)), Incoming::<K, V>::default());
         let pending = Pendings::<K, V>::new(owners.iter().map(|_| LocalMutex::default()).collect());
@@ -195,12 +189,10 @@ impl<K: TreeKey + fmt::Debug, V: Field> RomeKv<K, V> {
             options,
         };
         let store = RomeKv { parts: Arc::new(parts) };
-        for owner in living.into_iter().filter(|owner| *owner != me) {
-            match store.client_of(owner) {
-                // The others go on without it, and so does this node. It is opened when it is needed, if the owner is there then.
-                Err(error) if has_returned && (error.is_gone() || error.is_timeout()) => {}
-                opened => drop(opened?),
-            }
+        // A node that has returned opens them when they are needed: an owner may have died meanwhile.
+        let first = if has_returned { 0 } else { members.count() };
+        for owner in owners.iter().copied().take(first).filter(|owner| *owner != me) {
+            store.client_of(owner)?;
         }
         Ok(store)
     }

@@ -10,6 +10,7 @@ mod boxed;
 mod buf;
 mod calls;
 mod counts;
+mod each;
 mod elsewhere;
 mod fence;
 mod marks;
