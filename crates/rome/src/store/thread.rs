@@ -145,7 +145,7 @@ impl<K: TreeKey, V: Field> RomeKvThread<K, V> {
     /// ```
     ///
     /// # Errors
-    /// [`MemoryFull`]: nothing has changed. [`RangeUnavailable`](crate::RangeUnavailable): the key's owner is dead, or does not answer; its
+    /// [`MemoryFull`](crate::MemoryFull): nothing has changed. [`RangeUnavailable`](crate::RangeUnavailable): the key's owner is dead, or does not answer; its
     /// [`may_have_happened`](crate::RangeUnavailable::may_have_happened) says whether the change was sent.
     pub async fn insert(&mut self, ep: &Endpoint, key: K, value: V) -> Result<bool> {
         Ok(self.update_one(ep, RomeKvUpdate::Insert(key, value)).await?.is_none())
@@ -288,7 +288,7 @@ impl<K: TreeKey, V: Field> RomeKvThread<K, V> {
     /// ```
     ///
     /// # Errors
-    /// [`ErrorKind::Config`]: the keys are not in order, or an own partition is not empty. [`MemoryFull`].
+    /// [`ErrorKind::Config`]: the keys are not in order, or an own partition is not empty. [`MemoryFull`](crate::MemoryFull).
     /// [`RangeUnavailable`](crate::RangeUnavailable). The partitions before that one are loaded.
     pub async fn load(&mut self, ep: &Endpoint, pairs: impl IntoIterator<Item = (K, V)>) -> Result<()> {
         let mut pairs = pairs.into_iter().peekable();
