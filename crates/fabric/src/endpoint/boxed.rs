@@ -11,7 +11,7 @@ use core::task::{Context, Poll};
 use super::Endpoint;
 
 /// The size of a block. A longer future has memory of its own, which is not kept.
-const BYTES: usize = 1024;
+const BYTES: usize = 2048;
 /// How many blocks an endpoint keeps.
 const KEPT_MAX: usize = 256;
 
