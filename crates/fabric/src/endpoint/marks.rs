@@ -192,7 +192,8 @@ impl ShmMarks {
     /// The nodes that have something unflushed.
     pub(super) fn unflushed_nodes(&self) -> impl Iterator<Item = NodeId> {
         let unflushed = self.nodes.iter().enumerate().filter(|(_, mark)| mark.unflushed.get());
-        unflushed.map(|(node, _)| NodeId(node as u16))
+        // There are marks for all nodes that may ever come: those behind the last one are not looked at.
+        unflushed.map(|(node, _)| NodeId(node as u16)).take(self.unflushed.get())
     }
 
     /// How many nodes have something unflushed.
