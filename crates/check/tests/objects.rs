@@ -179,7 +179,7 @@ fn kills(mutant: Mutant, scenario: &Scenario) -> Vec<RandomExecution> {
     kills
 }
 
-/// What the search for a mutant has to find again, and does not find where the mutant is off.
+/// Runs the executions that kill a mutant again: each fails with the mutant, and passes without it.
 fn is_killed_by(mutant: Mutant, scenario: &Scenario, kills: &[RandomExecution]) {
     let (name, of) = (mutant.name(), scenario.name());
     assert!(!kills.is_empty(), "no execution kills {name}");

@@ -59,7 +59,7 @@ fn returned(node: &Node, endpoint: &Endpoint) -> Result<()> {
     let store = RomeKv::<u64, u64>::open(node, "store", options())?;
     let mut thread = store.thread()?;
     if me < u64::from(PLACES) {
-        // What each node brings, in its own partition.
+        // Pairs of each node, in its own partition.
         for key in 0..100 {
             endpoint.block_on(thread.put(endpoint, me * KEYS + 500 + key, key))?;
         }

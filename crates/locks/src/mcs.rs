@@ -40,7 +40,7 @@ use super::{ALockOptions, Layout, LockArray, LockGuard, Spread, WORDS_OF_LINE, W
 use farfield_core::Node;
 use farfield_core::Result;
 use farfield_core::toolkit::Regions;
-use farfield_core::toolkit::release::{fence_at_once_but, fence_holder, release_later};
+use farfield_core::toolkit::release::{fence_at_once, fence_holder, release_later};
 use farfield_core::toolkit::{Either, ErrorContext, Holding, Rest};
 
 const TAIL: usize = 0;
@@ -301,7 +301,7 @@ impl LockGuard for McsGuard<'_> {
     #[inline(always)]
     fn begin_unlock(mut self) -> Result<Begun<(), impl Rest<()>>> {
         let (endpoint, spared) = (self.endpoint, self.spared());
-        if !fence_at_once_but(self.locks.spread.node(), endpoint, spared.node()) {
+        if !fence_at_once(self.locks.spread.node(), endpoint, spared.node()) {
             return Ok(Err(self.begin_rest(None)));
         }
         let (head, next_grant) = self.take();

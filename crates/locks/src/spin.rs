@@ -33,7 +33,7 @@ use farfield_fabric::{self as fabric, Begun, Endpoint, GroupKey, Instant, NodeId
 use super::{Layout, LockArray, LockGuard, Spread, WORDS_OF_LINE, WaitLimit, in_order};
 use farfield_core::toolkit::CancelGuard;
 use farfield_core::toolkit::Regions;
-use farfield_core::toolkit::release::{self, fence_at_once_but, fence_holder, release_later};
+use farfield_core::toolkit::release::{self, fence_at_once, fence_holder, release_later};
 use farfield_core::toolkit::{Either, ErrorContext, Holding, Rest};
 use farfield_core::{ErrorKind, Result};
 use farfield_core::{MemberStatus, Node};
@@ -390,7 +390,7 @@ impl LockGuard for SpinGuard<'_> {
     fn begin_unlock(mut self) -> Result<Begun<(), impl Rest<()>>> {
         let (endpoint, home) = (self.endpoint, self.word.node());
         let mut posted = None;
-        if fence_at_once_but(self.locks.spread.node(), endpoint, Some(home)) {
+        if fence_at_once(self.locks.spread.node(), endpoint, Some(home)) {
             match self.posts_release().into_value() {
                 Ok(_) => return Ok(Ok(())),
                 Err(release) => posted = Some(release.accepted()),

@@ -454,7 +454,7 @@ impl ReplicatedLog {
         self.0.core.check_majority()
     }
 
-    /// The entries in this node's memory, whether it knows that they are decided or not: for scenarios that judge what survivors have.
+    /// The entries in this node's memory, whether it knows that they are decided or not: for scenarios that judge the logs of survivors.
     #[cfg(feature = "scenarios")]
     #[doc(hidden)]
     pub fn entries_here(&self) -> Vec<Vec<u8>> {

@@ -62,7 +62,7 @@ farfield_core::mutants! {
     /// *Scenario:* `mu/returns-recycled`.
     MU_NOT_REBASED = "mu-not-rebased" in "Mu":
         "A leader brings a replica that comes back entries that are recycled.";
-    /// *Missing:* that a replica reads which another leader has brought its entries, and whose vote this one does not know. Needs no reordering.
+    /// *Missing:* that a replica reads which another leader has brought its entries, and of which this leader knows no vote. Needs no reordering.
     ///
     /// *Scenario:* `mu/returns-unseen`.
     MU_NOT_KEPT = "mu-not-kept" in "Mu":
@@ -83,7 +83,7 @@ farfield_core::mutants! {
     /// *Scenario:* `mu/mutex-returns`.
     MU_VOTES_STATELESS = "mu-votes-stateless" in "Mu":
         "A node that comes back to a lock has a vote before it has the lock's state.";
-    /// *Missing:* what is ordered between the pieces of the lock's state. Needs no reordering.
+    /// *Missing:* the commands between the pieces of the lock's state. Needs no reordering.
     ///
     /// *Scenario:* `mu/mutex-returns-busy`.
     MU_STATE_ALONE = "mu-state-alone" in "Mu":

@@ -53,7 +53,7 @@ impl LogOptions {
         HEADER + self.entry_bytes_max.div_ceil(8)
     }
 
-    /// Bytes of the log on a replica: what is before the slots, these, and a word for each rank.
+    /// Bytes of the log on a replica: its head, the slots, and a word for each rank.
     pub(crate) fn log_bytes(&self, ranks: usize) -> Result<usize> {
         Ok(SLOTS_AT + region_bytes(self.entries, self.slot_words(), "`entry_bytes_max` or `entries`")? + 8 * ranks)
     }

@@ -311,7 +311,7 @@ impl Proposer {
             }
             let mut state = core.state.lock();
             let State { leading, bases, peers: present } = &mut *state;
-            // Not from a node whose seat another one has taken meanwhile: that one has read nothing.
+            // Not from a node that another one has replaced meanwhile: that one has read nothing.
             heard.retain(|(rank, _)| present[*rank].control == peers[*rank].control);
             // Under the lock, as it gets its first entry. Its word may not say so yet.
             for (rank, base) in bases.iter().enumerate().filter_map(|(rank, base)| Some((rank, (*base)?))) {

@@ -296,7 +296,7 @@ impl Shared {
             match local.reader.try_next(&mut entry) {
                 Ok(None) => break,
                 Ok(Some(_)) => some = true,
-                // The state has what they have done. Once that is here none goes missing: the others keep what this node has not read.
+                // The state has what they have done. Once that is here none goes missing: the others keep all that this node has not read.
                 Err(error) if error.custom_ref::<EntriesMissing>().is_some() && local.coming.is_some() => {
                     (some, local.coming) = (true, Some(Coming::default()));
                     continue;
@@ -481,7 +481,7 @@ impl Chores {
             let Some(command) = command.filter(is_its) else { return Ok(Ordered::Done(None)) };
             shared.propose(proposer, &command)
         });
-        // What is over ends first: a node that comes back may not know of one that was gone before, and could not end its claims.
+        // Ended claims first: a node that comes back may not know of one that was gone before, and could not end its claims.
         let is_first = command.is_some_and(|command| command.kind == GONE);
         let (piece, later) =
             if is_first { (None, None) } else { shared.next_piece(&shared.local.lock(), endpoint.now()) };

@@ -195,7 +195,7 @@ pub struct Memory {
     pub free: usize,
     /// Blocks, and slots of nodes that were merged into others, that were replaced and not looked at since.
     pub waiting: usize,
-    /// How many changes have waited for memory: until no reader needed any more what was replaced, or until other changes freed some.
+    /// How many changes have waited for memory: until no reader needed the replaced blocks any more, or until other changes freed some.
     pub waits: u64,
 }
 

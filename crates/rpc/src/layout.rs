@@ -54,7 +54,7 @@ impl Image {
         Image { short: [0; SHORT], long: Vec::new(), len: 0 }
     }
 
-    /// Has so many words, whatever is in them.
+    /// Takes this length. The words are not cleared.
     fn resize(&mut self, words: usize) {
         if words > SHORT {
             self.long.resize(words, 0);

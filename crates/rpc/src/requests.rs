@@ -205,7 +205,7 @@ impl Core {
         self.is_changed(slot) && self.is_message(slot, opening, image)
     }
 
-    /// Whether what has changed in a slot is a whole message of a client's opening, which it reads.
+    /// Whether the changed slot has a whole message of a client's opening, which it reads.
     fn is_message(&self, slot: usize, opening: u64, image: &mut Image) -> bool {
         let words = self.message(slot);
         let is_it = words[OPENING].load() == opening && layout::read(words, image) && image[OPENING] == opening;

@@ -201,8 +201,8 @@ pub(crate) fn enter(
     .map(drop)
 }
 
-/// Enters this node also where a memory node joins, which may have had its copy of the table before `register`. One whose seat was
-/// not found by a look after that gets its copy later, and with it the entry.
+/// Enters this node also where a memory node joins, which may have had its copy of the table before `register`. If a look after that does not find
+/// its seat, it gets its copy later, and with it the entry.
 ///
 /// Otherwise it would keep the entry of an earlier opening of this node for good, and each request would also go to that one.
 pub(crate) fn enter_where_one_joins(
@@ -259,7 +259,7 @@ pub(crate) fn agreed_seats(node: &Node, endpoint: &Endpoint, view: &View, table:
                 return Err(Error::custom(MemoryLost { node: own.node() }).about(own.node()));
             }
             let last = |seat: &Seat| (!node.has_gone(seat.node()), seat.node(), seat.standing);
-            // What was seen before counts as well: a table may be behind.
+            // The seats that were seen before count as well: a table may be behind.
             let seats = met.iter().map(|seats| seats[number]).chain([*own]);
             if let Some(seat) = seats.filter(|seat| seat.standing != Standing::First).max_by_key(last) {
                 view.set(number, seat);

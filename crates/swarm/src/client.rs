@@ -366,18 +366,14 @@ impl<'e> Core<'e> {
         image: Option<&'b Buf<'_, u64>>,
     ) -> Raise<'b> {
         let word = self.word_at(replica, at.register, new.writer());
-        let is_as_new = self.shared.layout.format.is_as_new();
         // The word may hold another writer's later version. It never falls: then nothing is exchanged.
         let known = if known.is_as_new(new) { Version::empty(at.instance) } else { known };
-        let raise = match image {
-            None => Raise::new(self.endpoint, word, [known.0, new.0], is_as_new),
-            Some(image) => {
-                let batch: Batch<'b> = self.endpoint.batch(self.replica(replica).node);
-                let batch = batch.put(self.buffer_at(replica, new), image);
-                let first: Posted<'b, u64> = batch.cas(word, known.0, new.0);
-                Raise::after(self.endpoint, word, [known.0, new.0], is_as_new, first)
-            }
-        };
+        let first: Option<Posted<'b, u64>> = image.map(|image| {
+            let batch: Batch<'b> = self.endpoint.batch(self.replica(replica).node);
+            let batch = batch.put(self.buffer_at(replica, new), image);
+            batch.cas(word, known.0, new.0)
+        });
+        let raise = Raise::to_version(self.endpoint, word, [known, new], first);
         // It may have been verified since, and that costs no round trip more.
         if known.is_initial() || known.is_verified() { raise } else { raise.or_from(known.verified().0) }
     }

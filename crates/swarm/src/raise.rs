@@ -6,6 +6,8 @@ use core::task::{Context, Poll, ready};
 
 use farfield_fabric::{self as fabric, Endpoint, Op, Posted, RemotePtr};
 
+use crate::version::{Format, Version};
+
 /// Raises a word to `new`, unless its value is enough already. The result is its value after that: `new`, or the one that is
 /// enough.
 ///
@@ -15,12 +17,18 @@ pub(crate) struct Raise<'e> {
     word: RemotePtr<u64>,
     expected: u64,
     new: u64,
-    /// Whether a word that was found is as good as the new one.
-    is_enough: fn(u64, u64) -> bool,
+    is_enough: IsEnough,
     is_repeated: bool,
     attempt: Attempt<'e>,
     /// A second attempt from another value, which was posted beside the first one. It is rare, and all others are moved often.
     other: Option<Box<(u64, Op<'e, u64>)>>,
+}
+
+/// Whether a word that was found is as good as the new one.
+enum IsEnough {
+    By(fn(u64, u64) -> bool),
+    /// Both are metadata words of this format.
+    AsNew(Format),
 }
 
 enum Attempt<'e> {
@@ -30,24 +38,18 @@ enum Attempt<'e> {
 }
 
 impl<'e> Raise<'e> {
-    /// `first` is a compare-and-swap from `expected` to `new`, behind puts.
-    pub(crate) fn after(
+    /// Raises a metadata word to a version, by a compare-and-swap from another one. `first` is that, if it is posted already, behind puts.
+    pub(crate) fn to_version(
         endpoint: &'e Endpoint,
         word: RemotePtr<u64>,
-        [expected, new]: [u64; 2],
-        is_enough: fn(u64, u64) -> bool,
-        first: Posted<'e, u64>,
+        [expected, new]: [Version; 2],
+        first: Option<Posted<'e, u64>>,
     ) -> Raise<'e> {
-        Raise {
-            endpoint,
-            word,
-            expected,
-            new,
-            is_enough,
-            is_repeated: false,
-            attempt: Attempt::First(first),
-            other: None,
-        }
+        let attempt = match first {
+            Some(first) => Attempt::First(first),
+            None => Attempt::Further(endpoint.cas(word, expected.0, new.0)),
+        };
+        Raise::begun(endpoint, word, [expected.0, new.0], IsEnough::AsNew(new.format()), attempt)
     }
 
     /// Attempts it from this value as well, at the same time.
@@ -61,7 +63,7 @@ impl<'e> Raise<'e> {
         self.is_repeated
     }
 
-    /// Without puts before it.
+    /// Any word, without puts before it. `is_enough`: whether a word that was found is as good as the new one.
     pub(crate) fn new(
         endpoint: &'e Endpoint,
         word: RemotePtr<u64>,
@@ -69,6 +71,16 @@ impl<'e> Raise<'e> {
         is_enough: fn(u64, u64) -> bool,
     ) -> Raise<'e> {
         let attempt = Attempt::Further(endpoint.cas(word, expected, new));
+        Raise::begun(endpoint, word, [expected, new], IsEnough::By(is_enough), attempt)
+    }
+
+    fn begun(
+        endpoint: &'e Endpoint,
+        word: RemotePtr<u64>,
+        [expected, new]: [u64; 2],
+        is_enough: IsEnough,
+        attempt: Attempt<'e>,
+    ) -> Raise<'e> {
         Raise { endpoint, word, expected, new, is_enough, is_repeated: false, attempt, other: None }
     }
 }
@@ -86,7 +98,11 @@ impl Future for Raise<'_> {
             if found == raise.expected {
                 return Poll::Ready(Ok(raise.new));
             }
-            if (raise.is_enough)(found, raise.new) {
+            let is_enough = match raise.is_enough {
+                IsEnough::By(is_enough) => is_enough(found, raise.new),
+                IsEnough::AsNew(format) => format.version(found).is_as_new(format.version(raise.new)),
+            };
+            if is_enough {
                 return Poll::Ready(Ok(found));
             }
             if let Some((expected, other)) = raise.other.take().map(|other| *other) {

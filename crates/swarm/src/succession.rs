@@ -55,7 +55,7 @@ impl Core<'_> {
         }
     }
 
-    /// A memory node that gets a copy just now may get what the others do not have any more when this looks. So this waits for as long
+    /// A memory node that gets a copy just now may get registers that the others do not have any more when this looks. So this waits for as long
     /// as the copy makes progress. The result is the view.
     async fn wait_while_one_joins(&self) -> Result<u64> {
         let (mut start, mut seen) = (self.endpoint.now(), None);
@@ -77,7 +77,7 @@ impl Core<'_> {
         }
     }
 
-    /// What a memory node that joins gets just now, in each shard: they are copied one after the other. None if it does not answer.
+    /// The place of the copy to a memory node that joins, in each shard: they are copied one after the other. None if it does not answer.
     async fn progress_of(&self, joining: usize) -> Option<Vec<u64>> {
         let at = self.asks().table.progress();
         let mut words = vec![joining as u64];

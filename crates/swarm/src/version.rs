@@ -135,31 +135,6 @@ impl Format {
         let versions = words.iter().map(|word| self.version(*word));
         versions.max_by_key(|version| version.rank()).unwrap_or(Version::NONE)
     }
-
-    /// Whether a metadata word is of the same write as another, or of a later one, for words of this format.
-    pub(crate) fn is_as_new(self) -> fn(u64, u64) -> bool {
-        // By the bits of the buffer: the others order writes, whatever they stand for.
-        const OF: [fn(u64, u64) -> bool; BUFFER_BITS as usize + 1] = [
-            is_as_new::<0>,
-            is_as_new::<1>,
-            is_as_new::<2>,
-            is_as_new::<3>,
-            is_as_new::<4>,
-            is_as_new::<5>,
-            is_as_new::<6>,
-            is_as_new::<7>,
-            is_as_new::<8>,
-            is_as_new::<9>,
-            is_as_new::<10>,
-            is_as_new::<11>,
-            is_as_new::<12>,
-            is_as_new::<13>,
-            is_as_new::<14>,
-            is_as_new::<15>,
-            |found, new| Format::STORE.version(found).is_as_new(Format::STORE.version(new)),
-        ];
-        OF[usize::from(self.buffer_bits)]
-    }
 }
 
 /// The bits of an instance.
@@ -229,11 +204,6 @@ impl Location {
     }
 }
 
-/// For the words of an array, which has no seals.
-fn is_as_new<const BUFFER_BITS: u32>(found: u64, new: u64) -> bool {
-    found >> (BUFFER_BITS + 1) >= new >> (BUFFER_BITS + 1)
-}
-
 /// A metadata word, and how its bits are used.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Version(pub(crate) u64, Format);
@@ -260,6 +230,10 @@ impl Version {
                 Version(word, format)
             }
         }
+    }
+
+    pub(crate) fn format(self) -> Format {
+        self.1
     }
 
     pub(crate) fn is_sealed(self) -> bool {
@@ -408,12 +382,9 @@ mod tests {
                     format.guessed(max, writer, buffer)?.verified(),
                 ];
                 assert!(ascending.is_sorted_by_key(|version| version.rank()));
-                let is_as_new = format.is_as_new();
                 for (at, low) in ascending.iter().enumerate() {
                     for (number, high) in ascending.iter().enumerate() {
-                        let expected = low.write() >= high.write();
-                        assert_eq!(low.is_as_new(*high), expected, "{at}, {number}");
-                        assert_eq!(is_as_new(low.0, high.0), expected, "{at}, {number}");
+                        assert_eq!(low.is_as_new(*high), low.write() >= high.write(), "{at}, {number}");
                     }
                 }
                 assert!(format.guessed(max + 1, 0, 0).is_err());

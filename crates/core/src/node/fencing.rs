@@ -7,6 +7,11 @@ use farfield_fabric::{self as fabric, Endpoint, GroupKey, Instant, NodeId};
 use super::{MemberStatus, Node};
 use crate::error::{ErrorKind, Result};
 
+#[inline(never)]
+fn fences_at_once(endpoint: &Endpoint, nodes: impl Iterator<Item = NodeId> + Clone) -> bool {
+    !nodes.clone().any(|node| endpoint.has_unflushed(node)) || endpoint.fence_at_once(nodes)
+}
+
 impl Node {
     /// Whether a node has left or has died, before this one started or since: no operation on it succeeds any more.
     ///
@@ -62,11 +67,9 @@ impl Node {
 
     /// [`Node::fence_live_nodes`] where it needs no wait: nothing is to be fenced, or it is shared memory. Returns whether
     /// it is done.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn is_fenced_at_once(&self, endpoint: &Endpoint, nodes: impl Iterator<Item = NodeId> + Clone) -> bool {
-        endpoint.owes_no_fence()
-            || !nodes.clone().any(|node| endpoint.has_unflushed(node))
-            || endpoint.fence_at_once(nodes)
+        endpoint.owes_no_fence() || fences_at_once(endpoint, nodes)
     }
 
     /// [`Node::fence_live_nodes`] until no node is left where puts may be missed: the members decide about those that do not answer.

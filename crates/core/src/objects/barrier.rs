@@ -73,19 +73,19 @@ struct Shared {
 const WAIT: usize = 0;
 const WAIT_UNFENCED: usize = 1;
 
-/// The rest of a wait: what is left after the arrival, or all of it.
-enum Rest<A, W> {
-    Arrived(A),
+/// The future of a wait: of its rest after the arrival, or of all of it.
+enum Waiting<A, W> {
+    AfterArrival(A),
     Whole(W),
 }
 
-impl<T, A: Future<Output = T> + Unpin, W: Future<Output = T> + Unpin> Future for Rest<A, W> {
+impl<T, A: Future<Output = T> + Unpin, W: Future<Output = T> + Unpin> Future for Waiting<A, W> {
     type Output = T;
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<T> {
         match self.get_mut() {
-            Rest::Arrived(rest) => Pin::new(rest).poll(cx),
-            Rest::Whole(rest) => Pin::new(rest).poll(cx),
+            Waiting::AfterArrival(rest) => Pin::new(rest).poll(cx),
+            Waiting::Whole(rest) => Pin::new(rest).poll(cx),
         }
     }
 }
@@ -286,17 +286,17 @@ impl BarrierThread {
             if meter.is_on() {
                 // As one that has to wait.
                 let timing = meter.start(endpoint, WAIT);
-                return Ok(Err(Rest::Whole(endpoint.boxed(self.wait_on(endpoint, None, deadline, timing)))));
+                return Ok(Err(Waiting::Whole(endpoint.boxed(self.wait_on(endpoint, None, deadline, timing)))));
             }
             // Before the count is visible anywhere, every earlier put is visible everywhere: a thread that passes may read
             // any node.
             let node = &self.barrier.node;
-            if !endpoint.owes_no_fence() && !node.is_fenced_at_once(endpoint, node.members()) {
-                return Ok(Err(Rest::Whole(endpoint.boxed(self.wait_on(endpoint, None, deadline, Timing::OFF)))));
+            if !node.is_fenced_at_once(endpoint, node.members()) {
+                return Ok(Err(Waiting::Whole(endpoint.boxed(self.wait_on(endpoint, None, deadline, Timing::OFF)))));
             }
             Ok(match self.arrive(endpoint) {
                 Ok(()) => Ok(()),
-                Err(told) => Err(Rest::Arrived(endpoint.boxed(self.all_arrived(endpoint, told, deadline)))),
+                Err(told) => Err(Waiting::AfterArrival(endpoint.boxed(self.all_arrived(endpoint, told, deadline)))),
             })
         })
     }
@@ -351,11 +351,11 @@ impl BarrierThread {
             if meter.is_on() {
                 let timing = meter.start(endpoint, WAIT_UNFENCED);
                 let told = self.arrive(endpoint).map_or_else(|told| told, |()| Ok(self.barrier.arrived.len()));
-                return Ok(Err(Rest::Whole(endpoint.boxed(self.wait_on(endpoint, Some(told), None, timing)))));
+                return Ok(Err(Waiting::Whole(endpoint.boxed(self.wait_on(endpoint, Some(told), None, timing)))));
             }
             Ok(match self.arrive(endpoint) {
                 Ok(()) => Ok(()),
-                Err(told) => Err(Rest::Arrived(endpoint.boxed(self.all_arrived(endpoint, told, None)))),
+                Err(told) => Err(Waiting::AfterArrival(endpoint.boxed(self.all_arrived(endpoint, told, None)))),
             })
         })
     }

@@ -128,20 +128,20 @@ pub async fn fence_holder(
     endpoint: &Endpoint,
     is_spared: impl Fn(NodeId) -> bool + Clone,
 ) -> Result<Vec<NodeId>> {
-    if fence_at_once(node, endpoint, &is_spared) {
+    if endpoint.owes_no_fence() || fence_owed(node, endpoint, &is_spared) {
         return Ok(Vec::new());
     }
     // A wait has memory of its own, so that the future of a release that need not wait is small.
     endpoint.boxed(fence_and_wait(node, endpoint, is_spared)).await
 }
 
-/// [`fence_holder`] where it needs no wait, since nothing is owed, or on shared memory. Returns whether it is done. If not,
-/// `fence_holder` does the rest, or says why it fails.
+/// [`fence_holder`] that spares one node, if any, where it needs no wait, since nothing is owed, or on shared memory. Returns whether it
+/// is done. If not, `fence_holder` does the rest, or says why it fails.
 ///
 /// ```
 /// # use farfield::{Endpoint, Node, NodeId, Result, toolkit::release};
 /// # async fn f(node: &Node, ep: &Endpoint, home: NodeId) -> Result<()> {
-/// if !release::fence_at_once(node, ep, |node| node == home) {
+/// if !release::fence_at_once(node, ep, Some(home)) {
 ///     let lost = release::fence_holder(node, ep, |node| node == home).await?; // only now is there a future
 ///     // …
 /// #     drop(lost);
@@ -149,31 +149,15 @@ pub async fn fence_holder(
 /// # Ok(()) }
 /// ```
 #[inline(always)]
-pub fn fence_at_once(node: &Node, endpoint: &Endpoint, is_spared: impl Fn(NodeId) -> bool) -> bool {
-    endpoint.owes_no_fence() || fence_owed(node, endpoint, is_spared)
-}
-
-/// [`fence_at_once`] that spares one node, if any.
-///
-/// ```
-/// # use farfield::{Endpoint, Node, NodeId, Result, toolkit::release};
-/// # async fn f(node: &Node, ep: &Endpoint, home: NodeId) -> Result<()> {
-/// if !release::fence_at_once_but(node, ep, Some(home)) {
-///     let lost = release::fence_holder(node, ep, |node| node == home).await?;
-///     // …
-/// #     drop(lost);
-/// }
-/// # Ok(()) }
-/// ```
-#[inline(always)]
-pub fn fence_at_once_but(node: &Node, endpoint: &Endpoint, spared: Option<NodeId>) -> bool {
+pub fn fence_at_once(node: &Node, endpoint: &Endpoint, spared: Option<NodeId>) -> bool {
     endpoint.owes_no_fence()
         || spared.is_some_and(|spared| endpoint.owes_no_fence_but(spared))
-        || fence_owed_but(node, endpoint, spared)
+        || fence_all_owed(node, endpoint, spared)
 }
 
 #[inline(never)]
-fn fence_owed_but(node: &Node, endpoint: &Endpoint, spared: Option<NodeId>) -> bool {
+fn fence_all_owed(node: &Node, endpoint: &Endpoint, spared: Option<NodeId>) -> bool {
+    // A dead node is refused, and not fenced if it is no member any more.
     endpoint.fence_all_at_once(spared) || fence_owed(node, endpoint, |node| Some(node) == spared)
 }
 

@@ -84,9 +84,9 @@ impl Endpoint {
         let flushes = marks.any_unflushed();
         for (index, source) in sources.iter().enumerate() {
             remote += u64::from(source.node() != self.me);
-            // SAFETY: the caller's.
+            // SAFETY: within the memory that this function's contract gives it.
             let at = unsafe { into.add(index * len) };
-            // SAFETY: `at` is the caller's. One fence suffices: this thread stores nothing to region memory in between.
+            // SAFETY: `at` has `len` bytes of that memory. One fence suffices: this thread stores nothing to region memory in between.
             let result = unsafe { lane.get_to_after(source.cast(), at, len, fenced) };
             match result {
                 Ok(()) => {
@@ -97,7 +97,7 @@ impl Endpoint {
                 }
                 // A refused get has not fenced.
                 Err(code) => {
-                    // SAFETY: the caller's.
+                    // SAFETY: `at` has `len` bytes of that memory.
                     unsafe { at.write_bytes(0, len) };
                     first = self.note_refused(first, code, *source, len);
                 }

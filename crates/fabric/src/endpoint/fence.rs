@@ -138,7 +138,7 @@ impl Endpoint {
         matches!(&self.inner, Inner::Shm(_, marks) if !marks.any_unflushed())
     }
 
-    /// Whether no node but this one is owed a fence, as far as that can be seen at once: false tells nothing.
+    /// Whether no other node than `node` is owed a fence, as far as that can be seen at once: false tells nothing.
     ///
     /// ```
     /// # use farfield_fabric::{Endpoint, NodeId};

@@ -128,6 +128,8 @@ impl ShmLane {
     /// The mark is set before the right and the generation are read. A revocation clears the right, and a release of
     /// memory changes the generation; both then fence all writers (see `fences`). So either this thread reads the
     /// change, or its mark is seen.
+    ///
+    /// It fails before the write, or not at all: callers rely on that (`Endpoint::ends_at_once`).
     #[inline(always)]
     pub(super) fn write<R>(&self, place: &Place<'_>, write: impl FnOnce() -> R) -> Result<R, Code> {
         let window = place.window;

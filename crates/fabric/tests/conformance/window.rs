@@ -325,7 +325,7 @@ pub(crate) fn unflushed_puts_are_known(harness: &Harness) {
         }));
         assert_eq!(cost, Counts::default(), "nothing to fence costs nothing");
         assert!(!endpoint.has_unflushed(NodeId(7)), "there is no such node");
-        // What can be seen, or done, at once is so only where operations end at once.
+        // These answer at once only where operations end at once.
         let at_once = endpoint.ends_at_once();
         assert_eq!(endpoint.owes_no_fence_but(NodeId(0)), at_once);
         endpoint.put_value(word(1), 1).wait().unwrap();

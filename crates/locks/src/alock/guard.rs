@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use farfield_core::Result;
-use farfield_core::toolkit::release::{fence_at_once_but, fence_holder, release_later};
+use farfield_core::toolkit::release::{fence_at_once, fence_holder, release_later};
 use farfield_core::toolkit::{ErrorContext, Holding, Rest};
 use farfield_fabric::{self as fabric, Begun, Endpoint, RemotePtr};
 
@@ -198,8 +198,7 @@ impl LockGuard for ALockGuard<'_> {
     #[inline(always)]
     fn begin_unlock(mut self) -> Result<Begun<(), impl Rest<()>>> {
         let (endpoint, spared) = (self.endpoint, self.spared());
-        let is_fenced =
-            !self.holding.is_repaired() && fence_at_once_but(self.locks.spread.node(), endpoint, spared.node());
+        let is_fenced = !self.holding.is_repaired() && fence_at_once(self.locks.spread.node(), endpoint, spared.node());
         if !is_fenced {
             return Ok(Err(self.begin_rest(None)));
         }

@@ -558,7 +558,7 @@ impl Other {
         puts.push(endpoint.put_value(commit, told));
         if let Some(ballot) = ballot.filter(|_| has_returned && has == tail) {
             // It has all that was decided before it came, so it has a vote from now on. This lands before it is counted, and after the word
-            // (`NRW → NRW`): a candidate copies what lies behind its own.
+            // (`NRW → NRW`): a candidate copies the entries behind its own.
             puts.push(endpoint.put_value(peer.log.byte_add(BROUGHT as u64), ballot));
         }
         let flush = endpoint.get(commit);

@@ -332,7 +332,7 @@ pub(super) fn begins_at(core: &Core, rank: usize, first: u64, applied: u64) -> u
     from
 }
 
-/// What this node knows of [`Slots::reads_at`](crate::layout::Slots::reads_at): where a word is in a log, and what it is.
+/// The words of [`Slots::reads_at`](crate::layout::Slots::reads_at) that this node knows: the place of each in a log, and its value.
 pub(super) fn known_reads(core: &Core) -> impl Iterator<Item = (usize, u64)> {
     let ranks = if core.returned.load() == 0 { 0 } else { core.ranks() };
     let word_of = |rank| {
@@ -342,7 +342,7 @@ pub(super) fn known_reads(core: &Core) -> impl Iterator<Item = (usize, u64)> {
     (0..ranks).map(word_of).filter(|(_, node)| *node != 0)
 }
 
-/// As a candidate: adds what these replicas, which have granted the right, know of the ones that read. For each, whether it has answered.
+/// As a candidate: adds the words of these replicas, which have granted the right, about the ones that read. For each, whether it has answered.
 pub(super) fn get_reads(core: &Core, peers: &[Peer], endpoint: &Endpoint, granted: &[usize]) -> Vec<bool> {
     // None has come back, or the candidate would have taken it in: before that it grants nothing, and no leader can bring it anything.
     if core.returned.load() == 0 {

@@ -109,7 +109,7 @@ fn wait_until_followed(ep: &Endpoint, lock: &ReplicatedMutex) {
     while ep.block_on(ep.wait_until(ep.deadline(), follows)).is_err() {}
 }
 
-/// What happens while node 3 comes.
+/// The other nodes' work while node 3 comes.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Meanwhile {
     Nothing,

@@ -328,7 +328,7 @@ fn unseen(name: &str, about: &str) -> Scenario {
     returns_if(name, about, 3, 4, &[0], Beside::TakesLead)
 }
 
-/// What happens beside the return.
+/// The other nodes' work during the return.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Beside {
     Nothing,

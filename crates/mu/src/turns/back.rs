@@ -10,11 +10,11 @@ use super::{Local, Shared};
 /// The leader orders the state for a node again if that has no vote so long after the last piece.
 const STATE_AGAIN: Duration = Duration::from_millis(100);
 
-/// What a node that has come back has of the state.
+/// The part of the state that a node has which has come back.
 #[derive(Default)]
 pub(super) struct Coming {
     pieces: Vec<[u64; 2]>,
-    /// What was ordered after the first piece.
+    /// The commands that were ordered after the first piece.
     since: Vec<Command>,
 }
 
@@ -73,7 +73,7 @@ impl Shared {
 }
 
 impl Local {
-    /// On a node that has come back: takes a piece of the state, or what is ordered meanwhile. Whether it has all now, and this entry is the one behind
+    /// On a node that has come back: takes a piece of the state, or a command between them. Whether it has all now, and this entry is the one behind
     /// them.
     pub(super) fn comes(&mut self, command: &Command, me: usize, now: Instant) -> bool {
         let Some(Coming { pieces, since }) = &mut self.coming else { return true };

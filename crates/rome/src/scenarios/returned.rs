@@ -16,7 +16,7 @@ pub(super) fn scenarios() -> Vec<Scenario> {
     vec![returned(), returned_moved()]
 }
 
-/// What a node does that has come to the store.
+/// The calls of a node that has come to the store.
 type Work =
     fn(&mut RomeKvThread<u64, u64>, &mut dyn FnMut(&mut RomeKvThread<u64, u64>, &MapCall) -> Result<()>) -> Result<()>;
 

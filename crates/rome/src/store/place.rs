@@ -5,8 +5,8 @@ use core::time::Duration;
 use std::sync::Arc;
 
 use farfield_core::toolkit::ErrorContext;
-use farfield_core::{Endpoint, Error, ErrorKind, MemberStatus, Result};
-use farfield_fabric::{ErrorKind as FabricError, Instant, NodeId, RemotePtr, Word};
+use farfield_core::{Endpoint, Error, ErrorKind, Result};
+use farfield_fabric::{ErrorKind as FabricError, Instant, NodeId, PeerState, RemotePtr, Word};
 use farfield_rpc::{Client, Effect, effect_of};
 
 use super::{Calls, Parts, RomeKv, RomeKvThread, updates_of};
@@ -158,11 +158,14 @@ pub(super) struct Lost {
 }
 
 impl<K: TreeKey, V: Field> RomeKv<K, V> {
-    /// The error of an owner that had gone before this node came.
+    /// The error of an owner that has gone.
     fn gone(&self, owner: NodeId) -> Error {
-        let kind = match self.parts.object.node().status_of(owner) {
-            MemberStatus::Departed => FabricError::PeerLeft { node: owner },
-            _ => FabricError::PeerDead { node: owner, incarnation: 0 },
+        let kind = match self.parts.object.node().fabric().peer_state(owner) {
+            PeerState::Dead { incarnation } | PeerState::Up { incarnation } => {
+                FabricError::PeerDead { node: owner, incarnation }
+            }
+            // Also one that was dead before this node came.
+            PeerState::Left | PeerState::NotJoined => FabricError::PeerLeft { node: owner },
         };
         Error::from(farfield_fabric::Error::from(kind)).of(self.path())
     }
@@ -294,7 +297,7 @@ impl<K: TreeKey, V: Field> RomeKv<K, V> {
         if !self.parts.object.node().has_gone(owner) {
             return None;
         }
-        Some(self.lost(partition, owner, ep.check_alive(owner).err().map_or_else(|| self.gone(owner), Error::from)))
+        Some(self.lost(partition, owner, self.gone(owner)))
     }
 
     /// No member knows of a later place than this one, and its owner is dead.

@@ -4,7 +4,7 @@
 //! of members holds with it. It learns from their words where the partitions are, puts that into its own word, and then opens their trees. It has
 //! none itself, and may take some.
 //!
-//! *A partition whose owner has gone* is lost for it as for the others, until one of them finds a later place. No node fills it again on its own: for the callers
+//! *The partition of an owner that has gone* is lost for it as for the others, until one of them finds a later place. No node fills it again on its own: for the callers
 //! an empty partition would say that their keys were never there.
 
 use core::time::Duration;
@@ -24,7 +24,7 @@ const PAUSE: [Duration; 2] = [Duration::from_micros(20), Duration::from_millis(1
 /// How long a node waits at first until it has opened a tree: its owner may just have given it away.
 const PATIENCE: Duration = Duration::from_millis(100);
 
-/// What the others have said when they were connected.
+/// The answers of the others when they were connected.
 #[derive(Default)]
 pub(super) struct Heard {
     /// How many were.

@@ -116,28 +116,15 @@ fn wait(ep: &Endpoint, is_it: impl Fn() -> bool) -> Result<()> {
 /// Writes and reads go on meanwhile.
 fn registers() -> Scenario {
     let about = "a memory node is replaced while clients write, and another one leaves after that";
-    Scenario::new("swarm/replaced", about, 5, |cluster| {
-        let open = |node: &Node| open_registers(node, 2, (0..3).map(NodeId));
-        let (arrays, history) = open_on_with(cluster, 4, 2, open)?;
-        let (turn, known) = (turns(), Known::default());
-        know(&known, &arrays[2].opened.shards[0]);
-        write_meanwhile(cluster, &arrays, &history, &turn);
-        replace(cluster, ARRAY, &known, &turn);
-        Ok(())
-    })
+    Scenario::new("swarm/replaced", about, 5, |cluster| while_written(cluster, OF_THREE, of_memory(3)).map(drop))
 }
 
 /// Of five memory nodes one is replaced, and then two leave.
 fn five() -> Scenario {
     let about = "one of five memory nodes is replaced while clients write, and two leave after that";
-    Scenario::new("swarm/replaced-of-five", about, 7, |cluster| {
-        let open = |node: &Node| open_registers(node, 2, (0..5).map(NodeId));
-        let (arrays, history) = open_on_with(cluster, 6, 2, open)?;
-        let (turn, known) = (turns(), Known::default());
-        know(&known, &arrays[5].opened.shards[0]);
-        write_meanwhile(cluster, &arrays, &history, &turn);
-        replace_in(cluster, Plan { leave: 2, comes: 6 }, ARRAY, &known, &turn);
-        Ok(())
+    let plan = Plan { leave: 2, comes: 6 };
+    Scenario::new("swarm/replaced-of-five", about, 7, move |cluster| {
+        while_written(cluster, plan, of_memory(5)).map(drop)
     })
     .steps_max(1_000_000)
 }
@@ -151,15 +138,11 @@ fn shards() -> Scenario {
             let memory = (0..3).map(NodeId).collect();
             let options = SwarmOptions { spare_buffers: 2, memory, ..SwarmOptions::default() };
             let nodes: Vec<NodeId> = (0..node.nodes() as u16).map(NodeId).collect();
-            Ok(Rc::new(SwarmArray::open_in_shards(node, "array", &nodes, 2, options, 3)?))
+            let array = SwarmArray::open_in_shards(node, "array", &nodes, 2, options, 3)?;
+            assert_eq!(array.opened.shards.len(), 2);
+            Ok(Rc::new(array))
         };
-        let (arrays, history) = open_on_with(cluster, 4, 2, open)?;
-        let (turn, known) = (turns(), Known::default());
-        assert_eq!(arrays[2].opened.shards.len(), 2);
-        know(&known, &arrays[2].opened.shards[0]);
-        write_meanwhile(cluster, &arrays, &history, &turn);
-        replace(cluster, ARRAY, &known, &turn);
-        Ok(())
+        while_written(cluster, OF_THREE, open).map(drop)
     })
     .steps_max(1_000_000)
 }
@@ -168,12 +151,7 @@ fn shards() -> Scenario {
 fn dies() -> Scenario {
     let about = "a memory node dies while it takes the place of another one, and a third one takes it";
     Scenario::new("swarm/replacer-dies", about, 6, |cluster| {
-        let open = |node: &Node| open_registers(node, 2, (0..3).map(NodeId));
-        let (arrays, history) = open_on_with(cluster, 4, 2, open)?;
-        let (turn, known) = (turns(), Known::default());
-        know(&known, &arrays[2].opened.shards[0]);
-        write_meanwhile(cluster, &arrays, &history, &turn);
-        replace(cluster, ARRAY, &known, &turn);
+        let (turn, known) = while_written(cluster, OF_THREE, of_memory(3))?;
         let (node, second) = (cluster.node(5), Rc::clone(&turn[1]));
         replaces(cluster, 5, ARRAY, &known, &turn[1], move |ep| {
             wait(ep, || node.has_gone(NodeId(COMES as u16)) || second.load() > 0)?;
@@ -183,6 +161,25 @@ fn dies() -> Scenario {
     })
     .steps_max(1_000_000)
     .faults(Faults::new().crashes(1).of([COMES]))
+}
+
+/// Opens an array of two registers on so many memory nodes.
+fn of_memory(nodes: u16) -> impl Fn(&Node) -> Result<Array> + Copy + Send + Sync + 'static {
+    move |node| open_registers(node, 2, (0..nodes).map(NodeId))
+}
+
+/// A memory node of an array is replaced as planned, while the last two nodes that have it open write and read.
+fn while_written(
+    cluster: &Cluster,
+    plan: Plan,
+    open: impl Fn(&Node) -> Result<Array> + Copy + Send + Sync + 'static,
+) -> Result<(Turns, Known)> {
+    let (arrays, history) = open_on_with(cluster, plan.comes, 2, open)?;
+    let (turn, known) = (turns(), Known::default());
+    know(&known, &arrays[plan.comes - 1].opened.shards[0]);
+    write_meanwhile(cluster, &arrays, &history, &turn);
+    replace_in(cluster, plan, ARRAY, &known, &turn);
+    Ok((turn, known))
 }
 
 /// A node closes the array and opens it again while a memory node gets its copy. That one must not keep the entry of the first opening.

@@ -66,7 +66,7 @@ fn median_of(all: &[Sample], system: Kind, scanners: u16, of: fn(&Sample) -> f64
     median_beside(all, system, (scanners, false), of)
 }
 
-/// The same; or of those whose scanners read another map.
+/// The same; or of those with scanners of another map.
 fn median_beside(
     all: &[Sample],
     system: Kind,
@@ -110,7 +110,7 @@ pub(super) fn write(all: &[Sample], out: &mut dyn Write) -> io::Result<()> {
             let left = with / alone;
             let mut line = format!("{title}, {scanners} scanners: {left:.2} of the calls for each second of a core");
             let beside = median_beside(&here, Kind::Rome, (scanners, true), |one| one.per_core_second);
-            // What the machine takes, whatever the scanners read, is no matter of the map.
+            // The machine's share is the same for any map that the scanners read.
             let mut wanted = WITH_SCANNERS;
             if let Some(beside) = beside {
                 line += &format!(", {:.2} beside scanners of another map", beside / alone);

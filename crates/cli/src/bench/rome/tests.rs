@@ -152,7 +152,7 @@ fn what_is_not_reached_is_said() {
     assert_eq!(ratios::lines(&good, Sample::calls)[0].points, [(0.0, 400.0), (2.0, 380.0)]);
 }
 
-/// What scanners of another map take, too, is the machine's.
+/// The loss beside scanners of another map is the machine's.
 #[test]
 fn scanners_are_compared_with_those_of_another_map() {
     let sample = |scanners: u16, control: bool, calls: f64, waits: f64| {

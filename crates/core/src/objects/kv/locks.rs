@@ -40,9 +40,11 @@ impl<'a> Locked<'a> {
         let endpoint = guard.endpoint();
         match guard.begin_unlock() {
             Ok(Ok(())) => Ok(Ok(())),
+            // The lock first, also where this is dropped before it begins: until then the operation counts as under way.
             Ok(Err(rest)) => Ok(Err(endpoint.boxed(async move {
-                let _entered = entered;
-                unless_gone(rest.await)
+                let released = rest.await;
+                drop(entered);
+                unless_gone(released)
             }))),
             Err(error) => unless_gone(Err(error)).map(Ok),
         }
@@ -109,7 +111,7 @@ impl<K: Key, V: Value> KvStore<K, V> {
         if let Some(entered) = self.deaths.enter(self.stripes.home(stripe)) {
             match self.locks.begin(endpoint, stripe, WaitLimit::Timeout) {
                 Ok(Ok(guard)) if !guard.is_poisoned() => return Ok(Ok(Locked { guard, entered, stripe })),
-                other => begun = Some((entered, other)),
+                other => begun = Some((other, entered)),
             }
         }
         Ok(Err(endpoint.boxed(self.lock_on(endpoint, stripe, begun))))
@@ -121,12 +123,12 @@ impl<K: Key, V: Value> KvStore<K, V> {
         &'a self,
         endpoint: &'a Endpoint,
         stripe: usize,
-        begun: Option<(Entered<'a>, Result<Begun<Guard<'a>, R>>)>,
+        begun: Option<(Result<Begun<Guard<'a>, R>>, Entered<'a>)>,
     ) -> Result<Locked<'a>> {
         let home = self.stripes.home(stripe);
-        // Of all waits together.
+        // Of the waits after that for the lock, which has its own, as long.
         let deadline = WaitLimit::Timeout.until(endpoint, endpoint.now());
-        if let Some((entered, begun)) = begun {
+        if let Some((begun, entered)) = begun {
             let locked = match begun {
                 Ok(Err(rest)) => Waits(rest).await,
                 Ok(Ok(guard)) => Ok(guard),

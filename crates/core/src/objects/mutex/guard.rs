@@ -10,7 +10,7 @@ use crate::error::{Error, ErrorContext, Result};
 use crate::node::{Hold, Progress};
 use crate::objects::holding::Holding;
 use crate::objects::release;
-use crate::objects::release::{fence_at_once_but, fence_holder, release_later};
+use crate::objects::release::{fence_at_once, fence_holder, release_later};
 use crate::objects::wait_limit::Rest;
 
 /// Holds the lock as long as it lives.
@@ -85,7 +85,7 @@ impl<'a> Guard<'a> {
     pub fn begin_unlock(mut self) -> Result<Begun<(), impl Rest<()> + use<'a>>> {
         let home = self.lock.word.node();
         let mut posted = None;
-        if fence_at_once_but(self.locks.object.node(), self.endpoint, Some(home)) {
+        if fence_at_once(self.locks.object.node(), self.endpoint, Some(home)) {
             match self.posts_release().into_value() {
                 Ok(before) => {
                     self.saw_release(before);
