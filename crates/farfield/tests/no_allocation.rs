@@ -1,8 +1,11 @@
-//! Collectives and calls allocate no memory, once the endpoint's buffers are there.
+//! Collectives, calls and measured operations allocate no memory, once the endpoint's buffers are there.
 
 use std::alloc::System;
 
-use farfield::{Collectives, CollectivesOptions, Result, RpcClient, RpcOptions, RpcServer, local_session, on_each};
+use farfield::{
+    Builder, Collectives, CollectivesOptions, KvOptions, KvStore, Mutex, NodeId, Queue, QueueOptions, Result,
+    RpcClient, RpcOptions, RpcServer, local_session, local_session_with, on_each,
+};
 use stats_alloc::{INSTRUMENTED_SYSTEM, Region, StatsAlloc};
 
 #[global_allocator]
@@ -10,9 +13,10 @@ static ALLOCATOR: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;
 
 /// In one test: what runs beside it would be counted.
 #[test]
-fn collectives_and_calls_allocate_nothing() -> Result<()> {
+fn no_call_allocates() -> Result<()> {
     collectives()?;
-    calls()
+    calls()?;
+    measured()
 }
 
 /// A server on the service thread, and a client. Requests and replies are short ones, of 300 bytes.
@@ -59,5 +63,31 @@ fn collectives() -> Result<()> {
         })
     })?;
     assert_eq!(allocated.iter().min(), Some(&0), "{allocated:?}");
+    Ok(())
+}
+
+/// Calls of several objects, without and with a measurement of their times.
+fn measured() -> Result<()> {
+    for latencies in [false, true] {
+        let nodes = local_session_with(2, |builder: Builder| builder.latencies(latencies).memory_bytes_max(64 << 20))?;
+        let ep = nodes[0].endpoint()?;
+        let kvs = on_each(&nodes, |node| KvStore::<u64, u64>::open(node, "kv", KvOptions::default()))?;
+        let mutexes = on_each(&nodes, |node| Mutex::open(node, "mutex", NodeId(1)))?;
+        let queues = on_each(&nodes, |node| Queue::<u64>::open(node, "queue", QueueOptions::new(NodeId(1), 8)))?;
+        ep.block_on(kvs[0].insert(&ep, &1, &1))?;
+        let mut least = usize::MAX;
+        for _ in 0..300 {
+            let region = Region::new(ALLOCATOR);
+            ep.block_on(async {
+                mutexes[0].lock(&ep).await?.unlock().await?;
+                kvs[0].get(&ep, &1).await?;
+                kvs[0].update(&ep, &1, &2).await?;
+                queues[0].enqueue(&ep, &1).await?;
+                queues[0].dequeue(&ep).await
+            })?;
+            least = least.min(region.change().allocations);
+        }
+        assert_eq!(least, 0, "latencies are measured: {latencies}");
+    }
     Ok(())
 }

@@ -16,17 +16,13 @@ use crate::objects::wait_limit::WaitLimit;
 /// How often a waiting call checks whether the queue is being reopened.
 const REOPENED_CHECK_EVERY: Duration = Duration::from_millis(20);
 
-/// The first look of a call, at a hint and at the slot of the position that this node knows.
-enum FirstLook<'a> {
-    ToDo,
-    UnderWay(u64, Looking<'a>),
-    /// The position, and the hint and the state of the slot that were found.
-    Done(u64, u64, State),
-}
-
 /// How far the attempt of an enqueue has come.
 enum FillBegun<'a> {
-    Looks(FirstLook<'a>),
+    Nothing,
+    /// It reads the hint, and the slot of this position.
+    Looking(u64, Looking<'a>),
+    /// It has read them.
+    Looked(u64, u64, State),
     /// It fills the slot. Its state is that which it expects there.
     Filling(u64, u64, State, Filling<'a>),
     /// Another was faster: the slot has this state.
@@ -35,7 +31,9 @@ enum FillBegun<'a> {
 
 /// The same of a dequeue.
 enum TakeBegun<'a, V: Value> {
-    Looks(FirstLook<'a>),
+    Nothing,
+    Looking(u64, Looking<'a>),
+    Looked(u64, u64, State),
     Taking(u64, u64, State, Taking<'a, V>),
 }
 
@@ -92,14 +90,14 @@ impl<V: Value> Queue<V> {
         let (slot, lap) = self.slot_and_lap(position);
         let (hint, state) = match self.looks(endpoint, &self.tail, slot) {
             Looking(Ok(hint), Ok(state)) => (hint, State(state)),
-            looking => return Ok(Some(FillBegun::Looks(FirstLook::UnderWay(position, looking)))),
+            looking => return Ok(Some(FillBegun::Looking(position, looking))),
         };
         if hint > position || state.of_lap(lap) != Position::Vacant {
-            return Ok(Some(FillBegun::Looks(FirstLook::Done(position, hint, state))));
+            return Ok(Some(FillBegun::Looked(position, hint, state)));
         }
         let (node, home) = (self.object.node(), self.options.home);
         let Some(mut spare) = self.spares.claim_at_once(node, endpoint, home) else {
-            return Ok(Some(FillBegun::Looks(FirstLook::Done(position, hint, state))));
+            return Ok(Some(FillBegun::Looked(position, hint, state)));
         };
         match self.publish(endpoint, values, slot, state, &mut spare).of(path)?.into_value().map(State) {
             Ok(found) => {
@@ -127,13 +125,7 @@ impl<V: Value> Queue<V> {
         let call = if limit == WaitLimit::Now { TRY_ENQUEUE } else { ENQUEUE };
         let timing = self.object.meter().start(endpoint, call);
         self.object.check_current().inspect_err(|error| timing.fail(endpoint, error))?;
-        Ok(timing.rest(endpoint, async move {
-            self.check(values)?;
-            if values.is_empty() {
-                return Ok(true);
-            }
-            self.fill_on(endpoint, values, limit, FillBegun::Looks(FirstLook::ToDo)).await
-        }))
+        Ok(timing.rest(endpoint, self.fill_on(endpoint, values, limit, FillBegun::Nothing)))
     }
 
     /// The rest of [`Queue::fill`] after its attempt.
@@ -148,7 +140,19 @@ impl<V: Value> Queue<V> {
         let (mut spare, mut filling) = (None, None);
         let (mut position, mut hint, mut state);
         match begun {
-            FillBegun::Looks(first) => (position, hint, state) = self.first_look(endpoint, &self.tail, first).await?,
+            FillBegun::Nothing => {
+                self.check(values)?;
+                if values.is_empty() {
+                    return Ok(true);
+                }
+                position = self.tail.seen.load();
+                (hint, state) = self.look(endpoint, &self.tail, position).await.of(path)?;
+            }
+            FillBegun::Looking(at, looking) => {
+                position = at;
+                (hint, state) = looking.end().await.of(path)?;
+            }
+            FillBegun::Looked(at, read, found) => (position, hint, state) = (at, read, found),
             FillBegun::Filling(at, read, from, op) => {
                 (position, hint, state, filling) = (at, read, from, Some(op));
             }
@@ -266,17 +270,17 @@ impl<V: Value> Queue<V> {
         let (slot, lap) = self.slot_and_lap(position);
         let (hint, state) = match self.looks(endpoint, &self.head, slot) {
             Looking(Ok(hint), Ok(state)) => (hint, State(state)),
-            looking => return Ok(Err(TakeBegun::Looks(FirstLook::UnderWay(position, looking)))),
+            looking => return Ok(Err(TakeBegun::Looking(position, looking))),
         };
         if hint > position || state.of_lap(lap) != Position::Filled {
-            return Ok(Err(TakeBegun::Looks(FirstLook::Done(position, hint, state))));
+            return Ok(Err(TakeBegun::Looked(position, hint, state)));
         }
         let taken = state.taken();
         let (found, value) = match self.begin_to_take(endpoint, slot, state, taken).of(path)? {
             Ok((found, value)) => decide(state, State(found), || Ok(value)).of(path)?,
             Err(taking) => return Ok(Err(TakeBegun::Taking(position, hint, state, taking))),
         };
-        let Some(value) = value else { return Ok(Err(TakeBegun::Looks(FirstLook::Done(position, hint, found)))) };
+        let Some(value) = value else { return Ok(Err(TakeBegun::Looked(position, hint, found))) };
         if taken.count() == 0 {
             self.head.raise(endpoint, hint, position + 1);
         }
@@ -292,7 +296,7 @@ impl<V: Value> Queue<V> {
         let call = if limit == WaitLimit::Now { TRY_DEQUEUE } else { DEQUEUE };
         let timing = self.object.meter().start(endpoint, call);
         self.object.check_current().inspect_err(|error| timing.fail(endpoint, error))?;
-        Ok(timing.rest(endpoint, self.take_on(endpoint, limit, TakeBegun::Looks(FirstLook::ToDo))))
+        Ok(timing.rest(endpoint, self.take_on(endpoint, limit, TakeBegun::Nothing)))
     }
 
     /// The rest of [`Queue::take`] after its attempt.
@@ -306,7 +310,15 @@ impl<V: Value> Queue<V> {
         let mut taking = None;
         let (mut position, mut hint, mut state);
         match begun {
-            TakeBegun::Looks(first) => (position, hint, state) = self.first_look(endpoint, &self.head, first).await?,
+            TakeBegun::Nothing => {
+                position = self.head.seen.load();
+                (hint, state) = self.look(endpoint, &self.head, position).await.of(path)?;
+            }
+            TakeBegun::Looking(at, looking) => {
+                position = at;
+                (hint, state) = looking.end().await.of(path)?;
+            }
+            TakeBegun::Looked(at, read, found) => (position, hint, state) = (at, read, found),
             TakeBegun::Taking(at, read, from, ops) => {
                 (position, hint, state, taking) = (at, read, from, Some(ops));
             }
@@ -359,7 +371,7 @@ impl<V: Value> Queue<V> {
         }
     }
 
-    /// Begins the get of a slot's next value and the compare-and-swap that takes it. Returns the two results, or both operations, if they
+    /// Begins the get of a slot's next value and the compare-and-swap that takes it: what both have found, or both, if they
     /// are not complete.
     #[inline(always)]
     fn begin_to_take<'a>(
@@ -394,20 +406,6 @@ impl<V: Value> Queue<V> {
             // It is not taken, so its slot is not early. All before it is taken, and it is never filled.
             Position::Vacant | Position::Early | Position::Closed => Err(ErrorKind::Closed).of(self.object.path()),
         }
-    }
-
-    /// The position of a first look, the hint, and the state of the slot.
-    async fn first_look(&self, endpoint: &Endpoint, hint: &Hint, first: FirstLook<'_>) -> Result<(u64, u64, State)> {
-        let (position, looking) = match first {
-            FirstLook::Done(position, hint, state) => return Ok((position, hint, state)),
-            FirstLook::UnderWay(position, looking) => (position, looking),
-            FirstLook::ToDo => {
-                let position = hint.seen.load();
-                (position, self.looks(endpoint, hint, self.slot(position)))
-            }
-        };
-        let (hint, state) = looking.end().await.of(self.object.path())?;
-        Ok((position, hint, state))
     }
 
     /// Reads the hint and the slot of a position. The slot had this state during the call.
