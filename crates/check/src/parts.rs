@@ -163,9 +163,9 @@ pub fn goes_on(node: &Node) -> bool {
 /// ```
 pub fn is_decided(node: &Node) -> bool {
     let is_settled = |of: NodeId| match node.status_of(of) {
-        MemberStatus::Member => !crashed(of.index()),
-        MemberStatus::Departed | MemberStatus::Evicted => true,
-        MemberStatus::Suspected | MemberStatus::Dead => false,
+        Some(MemberStatus::Member) => !crashed(of.index()),
+        Some(MemberStatus::Departed | MemberStatus::Evicted) => true,
+        Some(MemberStatus::Suspected | MemberStatus::Dead) | None => false,
     };
     node.fabric().is_fenced() || node.members().all(is_settled)
 }

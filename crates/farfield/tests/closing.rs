@@ -85,7 +85,7 @@ fn service(node: &Node, endpoint: &Endpoint) -> Result<()> {
     }
     let error = serve(node, endpoint, ROUNDS / 2, true).expect_err("one dies in the middle of it");
     assert_names_the_dead(&error);
-    while node.status_of(VICTIM) != MemberStatus::Evicted {
+    while node.status_of(VICTIM) != Some(MemberStatus::Evicted) {
         std::thread::yield_now();
     }
     for round in ROUNDS / 2 + 1..=ROUNDS {

@@ -281,7 +281,7 @@ fn swarm(node: &Node, endpoint: &Endpoint) -> Result<()> {
         let theirs = client.read_blocking(1 - me)?;
         assert!(theirs == [theirs[0]; 8] && theirs[0] >= last, "{theirs:?} after {last}");
         last = theirs[0];
-        after += u64::from(node.status_of(VICTIM) == MemberStatus::Evicted);
+        after += u64::from(node.status_of(VICTIM) == Some(MemberStatus::Evicted));
         if after == 300 {
             break;
         }
@@ -324,7 +324,7 @@ fn swarm_store(node: &Node, endpoint: &Endpoint) -> Result<()> {
         last = theirs;
         client.delete_blocking(&key)?;
         assert_eq!(client.get_blocking(&key)?, None);
-        after += u64::from(node.status_of(VICTIM) == MemberStatus::Evicted);
+        after += u64::from(node.status_of(VICTIM) == Some(MemberStatus::Evicted));
         if after == 15 {
             break;
         }
@@ -692,7 +692,7 @@ fn mutex_waiter(node: &Node, endpoint: &Endpoint) -> Result<()> {
         endpoint.run_window(2, operations, |()| ());
     }
     if let Some(guard) = guard {
-        while node.status_of(VICTIM) != MemberStatus::Evicted {
+        while node.status_of(VICTIM) != Some(MemberStatus::Evicted) {
             std::thread::yield_now();
         }
         endpoint.block_on(guard.unlock())?;
@@ -786,7 +786,7 @@ fn ring_stopped(node: &Node, endpoint: &Endpoint) -> Result<()> {
             let since = *full_since.get_or_insert_with(Instant::now);
             if since.elapsed() > Duration::from_secs(1) {
                 println!("is full");
-                assert_eq!(node.status_of(NodeId(1)), MemberStatus::Member, "stopped is not dead");
+                assert_eq!(node.status_of(NodeId(1)), Some(MemberStatus::Member), "stopped is not dead");
                 full_since = Some(Instant::now() + STEP_MAX);
             }
         }
@@ -819,7 +819,7 @@ fn vars(node: &Node, endpoint: &Endpoint) -> Result<()> {
     }
     endpoint.block_on(part.wait(endpoint))?;
     begun();
-    while node.status_of(VICTIM) != MemberStatus::Evicted {
+    while node.status_of(VICTIM) != Some(MemberStatus::Evicted) {
         std::thread::yield_now();
     }
     assert_eq!(endpoint.block_on(owned.load(endpoint))?, [9; 8], "the copy stays");
@@ -844,7 +844,7 @@ fn epochs(node: &Node, endpoint: &Endpoint) -> Result<()> {
     for epoch in 1..=3u64 {
         println!("next");
         let dead = NodeId(4 - epoch as u16);
-        while node.status_of(dead) != MemberStatus::Evicted {
+        while node.status_of(dead) != Some(MemberStatus::Evicted) {
             std::thread::yield_now();
         }
         assert_eq!(node.epoch(), epoch);
@@ -860,7 +860,7 @@ fn epochs(node: &Node, endpoint: &Endpoint) -> Result<()> {
 }
 
 fn wait_evicted(node: &Node, dead: NodeId) {
-    while node.status_of(dead) != MemberStatus::Evicted {
+    while node.status_of(dead) != Some(MemberStatus::Evicted) {
         std::thread::yield_now();
     }
 }

@@ -103,7 +103,7 @@ fn node_process() {
 }
 
 fn is_dead(node: &Node, other: NodeId) -> bool {
-    !matches!(node.status_of(other), MemberStatus::Member | MemberStatus::Suspected)
+    !matches!(node.status_of(other), Some(MemberStatus::Member | MemberStatus::Suspected))
 }
 
 /// Runs `body` beside a thread that notes when this node knows of a death: then `body` can say how long it has taken since.

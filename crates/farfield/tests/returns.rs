@@ -218,10 +218,7 @@ fn rounds(node: &Node, endpoint: &Endpoint) -> Result<()> {
             let error = endpoint.block_on(var.store(endpoint, 99)).expect_err("its home is gone");
             assert_names(&error, *home, *died);
             let status = node.status_of(*home);
-            assert!(
-                if *died { status == MemberStatus::Evicted } else { status == MemberStatus::Departed },
-                "{status:?}"
-            );
+            assert_eq!(status, Some(if *died { MemberStatus::Evicted } else { MemberStatus::Departed }));
         }
         let Some((place, dies)) = ROUNDS.get(round) else { break };
         let next = NodeId(members(round)[usize::from(*place)]);

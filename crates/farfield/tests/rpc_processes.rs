@@ -220,7 +220,7 @@ fn server(node: &Node, endpoint: &Endpoint) -> Result<()> {
         // Either it may have happened, or the server was known to be dead.
         println!("{MEASURED}{number} calls before the death, and then an error; effect: {:?}", effect_of(&error));
         assert_ne!(effect_of(&error), Effect::Done, "{error}");
-        let is_evicted = || (node.status_of(NodeId(0)) == MemberStatus::Evicted).then_some(());
+        let is_evicted = || (node.status_of(NodeId(0)) == Some(MemberStatus::Evicted)).then_some(());
         endpoint.block_on(endpoint.wait_until(endpoint.now() + STEP_MAX, is_evicted)).expect("it is decided");
         number
     });

@@ -221,7 +221,7 @@ fn waits(node: &Node, endpoint: &Endpoint, objects: &Objects, part: &mut Barrier
     }
     times_out(TIMEOUT, &[STOPPED], || endpoint.block_on(sender.send(endpoint, &sent.to_le_bytes())));
     times_out(TIMEOUT, &[STOPPED], || endpoint.block_on(part.wait(endpoint)));
-    assert_eq!(node.status_of(STOPPED), MemberStatus::Member, "stopped is not dead");
+    assert_eq!(node.status_of(STOPPED), Some(MemberStatus::Member), "stopped is not dead");
 
     // Nothing is lost.
     endpoint.block_on(pid.store(endpoint, 0))?;

@@ -34,7 +34,7 @@ impl Left {
 impl Poller for Left {
     fn must_finish_before_leave(&self) -> bool {
         // A departed node hands over nothing.
-        let has_left = |node| self.queue.node.status_of(node) == MemberStatus::Departed;
+        let has_left = |node| self.queue.node.status_of(node) == Some(MemberStatus::Departed);
         !matches!(self.operation.stage, Stage::Behind { pred, .. } if pred.node().is_some_and(has_left))
     }
 
@@ -84,7 +84,7 @@ impl Poller for Left {
                     return Progress::Done;
                 }
                 let lock = operation.lock;
-                let is_evicted = |(node, _)| queue.node.status_of(node) == MemberStatus::Evicted;
+                let is_evicted = |(node, _)| queue.node.status_of(node) == Some(MemberStatus::Evicted);
                 if !queue.descriptors.tables().any(is_evicted) {
                     return Progress::Idle;
                 }

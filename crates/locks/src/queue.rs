@@ -185,7 +185,7 @@ impl Queue {
 
     /// Whether no put of this entry's node, earlier or later, can land any more.
     pub(super) fn is_evicted(&self, id: Id) -> bool {
-        id.node().is_some_and(|node| self.node.status_of(node) == MemberStatus::Evicted)
+        id.node().is_some_and(|node| self.node.status_of(node) == Some(MemberStatus::Evicted))
     }
 
     /// Claims the head for a stuck entry. Returns whether the claim succeeded.

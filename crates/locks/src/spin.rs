@@ -144,7 +144,7 @@ impl SpinLockArray {
     fn taken(&self, word: u64) -> Option<u64> {
         let Some(holder) = holder(word) else { return Some(word | self.me()) };
         // Only once the holder is fenced can neither its puts nor its release land any more.
-        let is_lost = self.spread.node().status_of(holder) == MemberStatus::Evicted;
+        let is_lost = self.spread.node().status_of(holder) == Some(MemberStatus::Evicted);
         is_lost.then_some(DIED | self.me())
     }
 

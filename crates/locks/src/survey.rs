@@ -73,10 +73,10 @@ impl Queue {
         // Before any read: puts of the evicted nodes have landed by now.
         let status = |(node, table)| (node, table, self.node.status_of(node));
         let tables: Vec<_> = self.descriptors.tables().map(status).collect();
-        if tables.iter().any(|(.., status)| matches!(status, Suspected | Dead)) {
+        if tables.iter().any(|(.., status)| matches!(status, Some(Suspected | Dead) | None)) {
             return Ok(None); // a get from it might not complete
         }
-        let evicted = tables.iter().filter(|it| it.2 == Evicted).map(|it| it.0).collect();
+        let evicted = tables.iter().filter(|it| it.2 == Some(Evicted)).map(|it| it.0).collect();
         // The entries queued for this lock.
         let mut found = Vec::new();
         let mut look = |node: NodeId, table: RemotePtr<u64>, first: usize, words: &mut dyn Iterator<Item = u64>| {
@@ -89,7 +89,7 @@ impl Queue {
         };
         let (me, each, words) = (self.node.id(), descriptor::BYTES / 8, self.descriptors.table_words());
         let mut reads = Vec::new();
-        for (node, table, _) in tables.iter().copied().filter(|it| it.2 == Member) {
+        for (node, table, _) in tables.iter().copied().filter(|it| it.2 == Some(Member)) {
             if node == me {
                 look(node, table, 0, &mut self.descriptors.own_words().iter().step_by(each).map(|word| word.load()));
                 continue;

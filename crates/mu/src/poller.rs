@@ -138,7 +138,7 @@ impl LogPoller {
                 if self.may_write[rank] {
                     match fabric.revoke(node, core.group, REVOKE_MAX) {
                         Ok(()) => self.may_write[rank] = false,
-                        Err(_) if core.node.status_of(node) == MemberStatus::Evicted => {
+                        Err(_) if core.node.status_of(node) == Some(MemberStatus::Evicted) => {
                             self.may_write[rank] = false;
                         }
                         Err(_) => is_undecided = true,

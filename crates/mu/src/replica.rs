@@ -250,18 +250,13 @@ impl Core {
 
     /// Whether a replica may still read or write: its node is no longer a member, or has closed the log.
     pub(crate) fn is_gone(&self, rank: usize) -> bool {
-        let Some(node) = self.node_at(rank) else { return true };
-        if !self.is_known(node) {
-            return true;
-        }
-        let is_removed =
-            matches!(self.node.status_of(node), MemberStatus::Departed | MemberStatus::Dead | MemberStatus::Evicted);
-        is_removed || self.has_closed(rank)
+        let status = self.node_at(rank).and_then(|node| self.node.status_of(node));
+        !matches!(status, Some(MemberStatus::Member | MemberStatus::Suspected)) || self.has_closed(rank)
     }
 
     /// Whether this node knows another: not one that was gone before it came.
     pub(crate) fn is_known(&self, node: NodeId) -> bool {
-        node.index() < self.node.nodes() || self.node.members().any(|member| member == node)
+        self.node.status_of(node).is_some()
     }
 
     pub(crate) fn has_closed(&self, rank: usize) -> bool {
@@ -277,7 +272,7 @@ impl Core {
 
     /// Whether a replica may lead.
     pub(crate) fn is_trusted(&self, rank: usize) -> bool {
-        let is_member = |node| rank == self.me || self.node.status_of(node) == MemberStatus::Member;
+        let is_member = |node| rank == self.me || self.node.status_of(node) == Some(MemberStatus::Member);
         !self.is_gone(rank) && self.has_vote(rank) && self.node_at(rank).is_some_and(is_member)
     }
 

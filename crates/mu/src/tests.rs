@@ -110,8 +110,9 @@ fn a_leader_that_leaves_is_replaced() {
     drop(logs.remove(0));
     let start = Instant::now();
     nodes.remove(0).leave();
-    let has_left =
-        || (nodes[0].status_of(farfield_fabric::NodeId(0)) == farfield_core::MemberStatus::Departed).then_some(());
+    let has_left = || {
+        (nodes[0].status_of(farfield_fabric::NodeId(0)) == Some(farfield_core::MemberStatus::Departed)).then_some(())
+    };
     ep.block_on(ep.wait_until(ep.deadline(), has_left)).expect("it has left");
     let known = start.elapsed();
     wait_to_lead(&ep, &logs[0]);

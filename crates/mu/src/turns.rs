@@ -414,8 +414,8 @@ impl Shared {
         // Another one is at its rank only when nothing of it can land any more.
         let is_taken_over = self.core().node_at(rank).is_some_and(|seated| seated > node);
         let is_over = is_taken_over || self.node.fenced_error(endpoint, node).is_some();
-        let is_seen = self.node.fabric().death_rule() == DeathRule::System && self.core().is_known(node);
-        let is_certain = is_seen && self.node.status_of(node) == MemberStatus::Evicted;
+        let is_certain = self.node.fabric().death_rule() == DeathRule::System
+            && self.node.status_of(node) == Some(MemberStatus::Evicted);
         is_over && (self.lease.is_none() || !holds || is_certain)
     }
 }

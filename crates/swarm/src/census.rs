@@ -318,9 +318,7 @@ where
 
 /// Whether nothing that a node has begun can land or be read any more.
 pub(crate) fn is_out(here: &Node, node: NodeId) -> bool {
-    // This node may not have heard of a new incarnation yet.
-    let is_known = node.index() < here.nodes() || here.members().any(|member| member == node);
-    is_known && matches!(here.status_of(node), MemberStatus::Evicted | MemberStatus::Departed)
+    matches!(here.status_of(node), Some(MemberStatus::Evicted | MemberStatus::Departed))
 }
 
 impl<'e> Core<'e> {

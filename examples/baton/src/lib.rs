@@ -136,10 +136,10 @@ impl Baton {
     /// Whether the others may take the baton from this holder.
     fn has_lost(&self, holder: NodeId) -> bool {
         match self.object.node().status_of(holder) {
-            MemberStatus::Evicted => !mutants::BATON_KEPT.is_on(),
+            Some(MemberStatus::Evicted) => !mutants::BATON_KEPT.is_on(),
             // Its last puts may still land.
-            MemberStatus::Suspected | MemberStatus::Dead => mutants::BATON_TAKEN_EARLY.is_on(),
-            MemberStatus::Member | MemberStatus::Departed => false,
+            Some(MemberStatus::Suspected | MemberStatus::Dead) => mutants::BATON_TAKEN_EARLY.is_on(),
+            Some(MemberStatus::Member | MemberStatus::Departed) | None => false,
         }
     }
 

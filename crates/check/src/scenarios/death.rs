@@ -42,18 +42,18 @@ fn agree(cluster: &Cluster) {
     // Suspicion is advisory, and local to each node. The execution may also end before the last node has reported an
     // eviction.
     let decided = |node: &Node, of| match node.status_of(of) {
-        MemberStatus::Suspected => MemberStatus::Member,
-        MemberStatus::Evicted => MemberStatus::Dead,
+        Some(MemberStatus::Suspected) => Some(MemberStatus::Member),
+        Some(MemberStatus::Evicted) => Some(MemberStatus::Dead),
         status => status,
     };
     cluster.at_end(move || {
         let left: Vec<&Node> = nodes.iter().filter(|node| goes_on(node)).collect();
         for node in &left {
-            let statuses: Vec<MemberStatus> = node.members().map(|member| decided(node, member)).collect();
-            let first: Vec<MemberStatus> = node.members().map(|member| decided(left[0], member)).collect();
+            let statuses: Vec<_> = node.members().map(|member| decided(node, member)).collect();
+            let first: Vec<_> = node.members().map(|member| decided(left[0], member)).collect();
             assert_eq!((node.epoch(), &statuses), (left[0].epoch(), &first), "{} and {}", node.id(), left[0].id());
             for other in &left {
-                assert_eq!(statuses[other.id().index()], MemberStatus::Member, "{} goes on", other.id());
+                assert_eq!(statuses[other.id().index()], Some(MemberStatus::Member), "{} goes on", other.id());
             }
         }
         Ok(())
@@ -150,7 +150,7 @@ fn left() -> Scenario {
             for node in nodes[..3].iter().filter(|node| goes_on(node)) {
                 let status = node.status_of(NodeId(3));
                 assert!(
-                    crashed(3) || status == MemberStatus::Departed || status == MemberStatus::Evicted,
+                    crashed(3) || matches!(status, Some(MemberStatus::Departed | MemberStatus::Evicted)),
                     "{status:?}"
                 );
             }
@@ -290,7 +290,7 @@ fn left_behind() -> Scenario {
             }
             drop(ep.block_on(cut(1 + choose(4), mutex.lock(ep))));
             if crashed(1) {
-                while node.status_of(NodeId(1)) != MemberStatus::Evicted {
+                while node.status_of(NodeId(1)) != Some(MemberStatus::Evicted) {
                     wait();
                 }
                 let start = node.now();

@@ -111,7 +111,7 @@ fn revoked() -> Scenario {
             // Either is refused if its node is quick.
             let _ = ep.put_value(guarded.remote::<u64>(0), 1).detach();
             let _ = ep.put_value(x.remote::<u64>(0), 1).detach();
-            let is_decided = || !crashed(2) || me.status_of(NodeId(2)) == MemberStatus::Evicted;
+            let is_decided = || !crashed(2) || me.status_of(NodeId(2)) == Some(MemberStatus::Evicted);
             let come = || (step.load() == 1 && is_decided()).then_some(());
             ep.block_on(ep.wait_until(Instant::NEVER, come))?;
             if !ep.has_unflushed(NodeId(1)) {
@@ -162,7 +162,7 @@ fn dead() -> Scenario {
                 // An error if the node is quick to die.
                 let _ = ep.put_value(word.remote::<u64>(0), 1).detach();
             }
-            let is_decided = || !crashed(2) || me.status_of(NodeId(2)) == MemberStatus::Evicted;
+            let is_decided = || !crashed(2) || me.status_of(NodeId(2)) == Some(MemberStatus::Evicted);
             ep.block_on(ep.wait_until(Instant::NEVER, || is_decided().then_some(())))?;
             let (is_dead, start) = (crashed(2), ep.now());
             let lost = ep.block_on(me.fence_live_nodes(ep, [1, 2].map(NodeId).into_iter()))?;

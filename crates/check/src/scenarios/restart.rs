@@ -29,7 +29,7 @@ fn first_leaves(cluster: &Cluster) -> Result<()> {
     cluster.node(0).leave();
     for node in STAYING.map(|node| cluster.node(node.index())) {
         let ep = node.endpoint()?;
-        let has_left = || (node.status_of(GONE) == MemberStatus::Departed).then_some(());
+        let has_left = || (node.status_of(GONE) == Some(MemberStatus::Departed)).then_some(());
         ep.block_on(ep.wait_until(Instant::NEVER, has_left))?;
     }
     Ok(())
@@ -40,7 +40,10 @@ fn start(starter: &crate::Starter) -> Result<Node> {
     let node = starter.start(BACK)?;
     let members: Vec<NodeId> = node.live_members();
     assert_eq!(members, [HOME, NodeId(2), node.id()], "those that it finds");
-    assert_eq!((node.status_of(GONE), node.status_of(node.id())), (MemberStatus::Departed, MemberStatus::Member));
+    assert_eq!(
+        (node.status_of(GONE), node.status_of(node.id())),
+        (Some(MemberStatus::Departed), Some(MemberStatus::Member))
+    );
     assert_eq!(node.by_name("1"), Some(HOME), "nodes without a name have their number");
     Ok(node)
 }

@@ -31,9 +31,9 @@ fn leaves(cluster: &Cluster, node: usize) {
 /// A thread that stays until a node has left. That was in good order, and this node counts it as one change.
 fn sees(cluster: &Cluster, node: usize, leaving: &'static [NodeId]) {
     let node = cluster.node(node);
-    assert!(node.members().all(|member| node.status_of(member) == MemberStatus::Member), "as they begin");
+    assert!(node.members().all(|member| node.status_of(member) == Some(MemberStatus::Member)), "as they begin");
     cluster.thread(node.id().index(), "stays", move |ep| {
-        let all_left = || leaving.iter().all(|it| node.status_of(*it) == MemberStatus::Departed).then_some(());
+        let all_left = || leaving.iter().all(|it| node.status_of(*it) == Some(MemberStatus::Departed)).then_some(());
         ep.block_on(ep.wait_until(Instant::NEVER, all_left))?;
         assert_eq!(node.epoch(), leaving.len() as u64);
         let has_left = |it: &NodeId| node.state_of(*it) == PeerState::Left;
@@ -166,7 +166,7 @@ struct Busy {
 
 impl Poller for Busy {
     fn poll(&mut self, _: &Endpoint) -> Progress {
-        if self.node.status_of(LEAVING) == MemberStatus::Departed {
+        if self.node.status_of(LEAVING) == Some(MemberStatus::Departed) {
             return Progress::Done;
         }
         if self.left.load() == 0 {

@@ -407,7 +407,7 @@ fn own_memory() -> Result<u64> {
 fn lend(node: &Node, clients: &[NodeId]) -> Result<()> {
     let lent: u64 = node.metrics().objects.iter().map(|object| object.memory_bytes).sum();
     say("lent", &lent)?;
-    while clients.iter().any(|client| node.status_of(*client) == MemberStatus::Member) {
+    while clients.iter().any(|client| node.status_of(*client) == Some(MemberStatus::Member)) {
         std::thread::sleep(SLICE);
     }
     Ok(())

@@ -157,7 +157,7 @@ impl Crew {
             loop {
                 let begun = beating.begun().iter().map(count).collect();
                 let members = beating.stage().members.clone();
-                let evict = members.iter().filter(|member| node.status_of(**member) == MemberStatus::Evicted);
+                let evict = members.iter().filter(|member| node.status_of(**member) == Some(MemberStatus::Evicted));
                 let evict = evict.map(|member| member.0).collect();
                 say(&Said::Beat { begun, evict });
                 if node.fabric().is_fenced() && !std::mem::replace(&mut is_fenced, true) {

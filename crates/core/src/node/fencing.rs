@@ -34,8 +34,8 @@ impl Node {
     /// ```
     pub fn fenced_error(&self, endpoint: &Endpoint, node: NodeId) -> Option<fabric::Error> {
         let gone = endpoint.check_alive(node).err().filter(fabric::Error::is_gone)?;
-        let may_land =
-            matches!(gone.kind(), fabric::ErrorKind::PeerDead { .. }) && self.status_of(node) != MemberStatus::Evicted;
+        let may_land = matches!(gone.kind(), fabric::ErrorKind::PeerDead { .. })
+            && self.status_of(node) != Some(MemberStatus::Evicted);
         (!may_land).then_some(gone)
     }
 

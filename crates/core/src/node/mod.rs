@@ -281,20 +281,17 @@ impl Node {
         self.shared().service.epoch()
     }
 
-    /// The membership status of a node. The state of a dead node may be recovered from [`MemberStatus::Evicted`] on.
+    /// The membership status of a node. The state of a dead node may be recovered from [`MemberStatus::Evicted`] on. `None` of a
+    /// node that this one has never known: one that joins now may hold a lock before it is known everywhere.
     ///
     /// ```
     /// # fn main() -> farfield::Result<()> {
     /// let nodes = farfield::local_session(2)?;
-    /// assert_eq!(nodes[0].status_of(nodes[1].id()), farfield::MemberStatus::Member);
+    /// assert_eq!(nodes[0].status_of(nodes[1].id()), Some(farfield::MemberStatus::Member));
     /// # Ok(()) }
     /// ```
-    ///
-    /// # Panics
-    /// If the session never had such a member, as indexing a slice does.
-    pub fn status_of(&self, node: NodeId) -> MemberStatus {
-        let status = self.shared().service.status_of(node);
-        status.unwrap_or_else(|| panic!("{node} was never a member of this session of {} nodes", self.nodes()))
+    pub fn status_of(&self, node: NodeId) -> Option<MemberStatus> {
+        self.shared().service.status_of(node)
     }
 
     /// The nodes that are neither dead nor departed, whether they have started yet or not. They are the default

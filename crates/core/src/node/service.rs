@@ -170,9 +170,9 @@ const NO_MEMBER: u64 = u64::MAX;
 /// # let ep = nodes[0].endpoint()?;
 /// use farfield::MemberStatus;
 /// let other = nodes[1].id();
-/// assert_eq!(nodes[0].status_of(other), MemberStatus::Member);
+/// assert_eq!(nodes[0].status_of(other), Some(MemberStatus::Member));
 /// nodes.pop(); // it leaves
-/// let has_left = || (nodes[0].status_of(other) == MemberStatus::Departed).then_some(());
+/// let has_left = || (nodes[0].status_of(other) == Some(MemberStatus::Departed)).then_some(());
 /// ep.block_on(ep.wait_until(ep.deadline(), has_left))?;
 /// # Ok(()) }
 /// ```

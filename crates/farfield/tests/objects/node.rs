@@ -367,7 +367,9 @@ fn a_service_thread_that_panics_takes_its_node_along() {
     scene.nodes[1].add_poller(Box::new(Panics));
     let dead = eventually("it is dead", || here.check_alive(scene.id(1)).err());
     assert!(matches!(dead.kind(), FabricError::PeerDead { node, .. } if *node == scene.id(1)), "{dead}");
-    eventually("it is evicted", || (scene.nodes[0].status_of(scene.id(1)) == MemberStatus::Evicted).then_some(()));
+    eventually("it is evicted", || {
+        (scene.nodes[0].status_of(scene.id(1)) == Some(MemberStatus::Evicted)).then_some(())
+    });
     let error = there.block_on(vars[1].store(&there, 2)).unwrap_err();
     assert!(matches!(error.kind(), ErrorKind::Fabric(cause) if matches!(cause.kind(), FabricError::Fenced)), "{error}");
     assert_eq!(here.block_on(vars[0].load(&here)).unwrap(), 1);

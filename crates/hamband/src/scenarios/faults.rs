@@ -58,7 +58,7 @@ fn dies(name: &str, nodes: usize, victims: &[usize], closes: Option<usize>) -> S
                 // Until all victims that die have been dealt with.
                 let evicted = || -> Vec<u16> {
                     let nodes = 0..nodes as u16;
-                    nodes.filter(|node_of| node.status_of(NodeId(*node_of)) == MemberStatus::Evicted).collect()
+                    nodes.filter(|node_of| node.status_of(NodeId(*node_of)) == Some(MemberStatus::Evicted)).collect()
                 };
                 let is_settled = || (!evicted().is_empty() && settled(&till, nodes) == evicted()).then_some(());
                 loop {

@@ -104,7 +104,7 @@ pub(super) fn used_again() -> Scenario {
             let (came, looks, enter) = (Rc::clone(&came), Rc::clone(&looks), enter.clone());
             cluster.thread(node.id().index(), ["leads", "follows", "dies", "looks"][turn], move |ep| {
                 let waits_for = |come: &Word, count: usize| {
-                    let is_dead = || node.status_of(NodeId(1)) != MemberStatus::Member;
+                    let is_dead = || node.status_of(NodeId(1)) != Some(MemberStatus::Member);
                     let come = || (come.load() >= count as u64 || is_dead()).then_some(());
                     ep.block_on(ep.wait_until(Instant::NEVER, come))
                 };

@@ -155,7 +155,7 @@ fn left_behind<L: Entries>(name: &str, open: Open<L>) -> Scenario {
         for (turn, node) in [1, 2, 3].into_iter().enumerate() {
             let (me, locks, step) = (cluster.node(node), Rc::clone(&locks[node]), Rc::clone(&step));
             cluster.thread(node, ["dies", "drops", "follows"][turn], move |ep| {
-                let is_dead = || me.status_of(NodeId(1)) != MemberStatus::Member;
+                let is_dead = || me.status_of(NodeId(1)) != Some(MemberStatus::Member);
                 let come = || (step.load() >= turn as u64 || is_dead()).then_some(());
                 ep.block_on(ep.wait_until(Instant::NEVER, come))?;
                 if turn == 1 {
@@ -232,7 +232,7 @@ fn not_polled<L: Entries>(name: &str, open: Open<L>) -> Scenario {
                 } else {
                     waits_for(ep, &step, 1)?;
                     if node == 3 {
-                        let is_dead = || (me.status_of(NodeId(1)) != MemberStatus::Member).then_some(());
+                        let is_dead = || (me.status_of(NodeId(1)) != Some(MemberStatus::Member)).then_some(());
                         let _ = ep.block_on(ep.wait_until(ep.now() + Duration::from_millis(5), is_dead));
                     }
                     patiently(|| ep.block_on(locks.lock(ep, 0)))?
@@ -320,7 +320,7 @@ fn home_dies<L: Entries>(name: &str, open: Open<L>) -> Scenario {
         cluster.thread(2, "drops", move |ep| {
             waits_for(ep, &step, 1)?;
             drop(ep.block_on(cut(2, locks.lock(ep, 0))));
-            let is_evicted = || me.status_of(NodeId(0)) == MemberStatus::Evicted;
+            let is_evicted = || me.status_of(NodeId(0)) == Some(MemberStatus::Evicted);
             if crashed(0) {
                 ep.block_on(ep.wait_until(Instant::NEVER, || is_evicted().then_some(())))?;
                 let start = me.now();

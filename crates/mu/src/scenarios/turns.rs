@@ -85,7 +85,8 @@ impl Locking {
 
     /// Whether another node counts this one as evicted, which may not know it yet.
     fn is_evicted(&self, node: &Node) -> bool {
-        let counts = |other: &Node| !crashed(other.id().index()) && other.status_of(node.id()) == MemberStatus::Evicted;
+        let counts =
+            |other: &Node| !crashed(other.id().index()) && other.status_of(node.id()) == Some(MemberStatus::Evicted);
         node.fabric().is_fenced() || self.nodes.iter().any(counts)
     }
 

@@ -61,7 +61,7 @@ fn a_holder_that_leaves_is_followed() {
         node.leave();
         let ep = nodes[0].endpoint().expect("an endpoint");
         let status = || nodes[0].status_of(farfield_fabric::NodeId(0));
-        let has_left = || (status() == farfield_core::MemberStatus::Departed).then_some(());
+        let has_left = || (status() == Some(farfield_core::MemberStatus::Departed)).then_some(());
         ep.block_on(ep.wait_until(ep.deadline(), has_left)).expect("it has left");
         let known = Instant::now();
         let (token, held) = waits.join().expect("no panic");

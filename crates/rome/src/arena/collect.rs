@@ -80,10 +80,9 @@ impl Arena {
         Ok(())
     }
 
-    /// Whether no read of a node can be under way any more. One that has just come may not be known here yet.
+    /// Whether no read of a node can be under way any more.
     fn is_gone(&self, node: NodeId) -> bool {
-        self.node.members().any(|member| member == node)
-            && matches!(self.node.status_of(node), MemberStatus::Departed | MemberStatus::Evicted)
+        matches!(self.node.status_of(node), Some(MemberStatus::Departed | MemberStatus::Evicted))
     }
 
     /// Reads the seats of a node by an endpoint of its own: that of the caller may have lost its connection for good.

@@ -373,7 +373,7 @@ fn owns<V: Version>(cluster: &Cluster, goes: Goes, wholeness: TearCheck, version
                     Err(error) => goes.excuses(&error),
                 }
             }
-            let is_over = me.status_of(N0) == MemberStatus::Evicted;
+            let is_over = me.status_of(N0) == Some(MemberStatus::Evicted);
             let mut look = || {
                 var.try_load().map(|value| {
                     value.seen(&mut seen);

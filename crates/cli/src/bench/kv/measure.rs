@@ -128,7 +128,7 @@ impl<V: Sample> Measurer<'_, V> {
 
     /// The error that a key which was loaded is not there, with the nodes that are dead: it may have been lost with one.
     fn missing(&self, key: u64) -> Error {
-        let is_gone = |node: &_| self.node.status_of(*node) != MemberStatus::Member;
+        let is_gone = |node: &_| self.node.status_of(*node) != Some(MemberStatus::Member);
         let gone: Vec<String> = self.node.others().filter(is_gone).map(|node| node.to_string()).collect();
         match &gone[..] {
             [] => anyhow!("key {key} was loaded, and is not there: the store is broken"),

@@ -210,7 +210,7 @@ impl Load for WrdtLoad {
 
     fn look(&mut self, log: &mut Recorder) {
         let (endpoint, ledger, node) = (&self.endpoint, &self.ledger, &self.node);
-        let is_member = |member: &NodeId| node.status_of(*member) == MemberStatus::Member;
+        let is_member = |member: &NodeId| node.status_of(*member) == Some(MemberStatus::Member);
         let dead: Vec<NodeId> = self.members.iter().copied().filter(|member| !is_member(member)).collect();
         let are_settled = || dead.iter().all(|node| ledger.is_settled(*node)).then_some(());
         let settled = async { endpoint.wait_until(endpoint.deadline(), are_settled).await.map_err(Into::into) };

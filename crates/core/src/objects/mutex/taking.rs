@@ -448,9 +448,10 @@ pub(super) fn left_by_the_dead(node: &Node, state: State, looks_lost: bool) -> O
     }
     match state.holder() {
         // Only now can neither its puts nor its release land any more.
-        Some(holder) => (node.status_of(holder) == MemberStatus::Evicted).then(|| state.freed_from_the_dead()),
+        Some(holder) => (node.status_of(holder) == Some(MemberStatus::Evicted)).then(|| state.freed_from_the_dead()),
         None => {
-            let is_gone = |member| matches!(node.status_of(member), MemberStatus::Evicted | MemberStatus::Departed);
+            let is_gone =
+                |member| matches!(node.status_of(member), Some(MemberStatus::Evicted | MemberStatus::Departed));
             // This covers all members ever: a restarted node may wait behind its own predecessor, too.
             let is_lost = node.members().any(is_gone);
             (!state.nobody_waits() && is_lost).then(|| state.passed_over())

@@ -451,8 +451,8 @@ impl RingSender {
 
 impl Drop for RingSender {
     fn drop(&mut self) {
-        let is_member =
-            |node| matches!(self.shared.object.node().status_of(node), MemberStatus::Member | MemberStatus::Suspected);
+        let status = |node| self.shared.object.node().status_of(node);
+        let is_member = |node| matches!(status(node), Some(MemberStatus::Member | MemberStatus::Suspected));
         let behind = self.copies.iter().filter(|copy| copy.sent.get() != self.head).map(|copy| copy.head.node());
         for node in behind.filter(|node| is_member(*node)) {
             let path = self.shared.object.path();
