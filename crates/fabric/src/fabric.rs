@@ -14,7 +14,7 @@ use crate::alarm::Alarm;
 use crate::error::{Code, Error, ErrorKind, Result};
 use crate::lane::Lane;
 use crate::local::{Instant, Thread};
-use crate::ptr::{GroupKey, NodeId, RemotePtr};
+use crate::ptr::{GroupKey, NODES_MAX, NodeId, RemotePtr};
 
 /// One process's membership in a session, as applications and objects use it: its nodes, its memory, the rights to it,
 /// and the clock.
@@ -545,4 +545,18 @@ pub enum ControlEvent {
     Refused(NodeId, Error),
     /// A message.
     Message(NodeId, Vec<u8>),
+}
+
+/// Checks a number of nodes of a session.
+///
+/// ```
+/// # use farfield_fabric::check_nodes;
+/// assert!(check_nodes(1).is_ok());
+/// assert_eq!(check_nodes(257).unwrap_err().to_string(), "257 nodes: a session has 1 to 256 nodes at a time");
+/// ```
+///
+/// # Errors
+/// It is 0, or above [`NODES_MAX`].
+pub fn check_nodes(nodes: usize) -> Result<()> {
+    if (1..=NODES_MAX).contains(&nodes) { Ok(()) } else { Err(ErrorKind::NodeCount { nodes }.into()) }
 }

@@ -27,7 +27,6 @@ mod lane;
 mod local;
 #[cfg(not(feature = "verbs"))]
 mod no_verbs;
-mod op;
 #[cfg_attr(not(feature = "verbs"), allow(dead_code, reason = "only a NIC needs registered memory"))]
 mod pool;
 mod ptr;
@@ -46,17 +45,17 @@ pub mod weak;
 pub use alarm::Alarm;
 pub use cell::{Slot, Torn, Word, memory_fence, read_words, write_bytes, write_words};
 pub use endpoint::{
-    Attempt, Batch, Begun, Boxed, Buf, CallCounts, CallEnd, CallsReader, Counts, CountsReader, Endpoint,
-    EndpointOptions, Latencies, Posted, Quorum, Together,
+    Attempt, Batch, Begun, Boxed, Buf, BufOp, CallCounts, CallEnd, CallsReader, Counts, CountsReader, Endpoint,
+    EndpointOptions, Latencies, Op, Posted, Quorum, Together,
 };
 pub use error::{Code, Error, ErrorKind, Result};
 pub use fabric::{
     Bell, CONTROL_BYTES_MAX, ControlEvent, DeathRule, Fabric, PeerState, Region, Span, Transport, Waiting, Words,
+    check_nodes,
 };
 pub use lane::{Lane, Status, Verb, WorkRequest};
 pub use local::{Concurrent, Instant, LocalGuard, LocalMutex, Thread};
-pub use op::{BufOp, Op};
-pub use ptr::{GroupKey, NODES_MAX, NodeId, Plain, RemotePtr, check_nodes};
+pub use ptr::{GroupKey, NODES_MAX, NodeId, Plain, RemotePtr};
 pub use rand::rngs::SmallRng as Rng;
 pub use sys::pages::HugePages;
 /// The crate of the derives for [`Plain`] data.

@@ -5,8 +5,6 @@ use core::marker::PhantomData;
 
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
-use crate::error::{ErrorKind, Result};
-
 /// Plain data: any bit pattern is a value, there is no padding, and a copy of the bytes is a copy of the value.
 ///
 /// All data in network memory is plain. The trait is implemented for every type that derives zerocopy's `FromBytes`,
@@ -79,20 +77,6 @@ impl NodeId {
 /// assert!(ShmFabric::join(&ShmOptions::new(session, 0, NODES_MAX)).is_ok());
 /// ```
 pub const NODES_MAX: usize = 256;
-
-/// Checks a number of nodes of a session.
-///
-/// ```
-/// # use farfield_fabric::check_nodes;
-/// assert!(check_nodes(1).is_ok());
-/// assert_eq!(check_nodes(257).unwrap_err().to_string(), "257 nodes: a session has 1 to 256 nodes at a time");
-/// ```
-///
-/// # Errors
-/// It is 0, or above [`NODES_MAX`].
-pub fn check_nodes(nodes: usize) -> Result<()> {
-    if (1..=NODES_MAX).contains(&nodes) { Ok(()) } else { Err(ErrorKind::NodeCount { nodes }.into()) }
-}
 
 /// The most numbers of nodes of a session, of those that were there before included. The last one that a pointer could
 /// name stays free: a lock's word names its holder by one more.

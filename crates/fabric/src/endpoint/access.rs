@@ -5,12 +5,12 @@ use std::sync::Arc;
 
 use zerocopy::IntoBytes;
 
+use super::op::{BufOp, Op, Pending};
 use super::{DynState, Endpoint, InFlight, Inner};
 use crate::endpoint::Buf;
 use crate::error::{Code, ErrorKind, Result};
 use crate::fabric::Span;
 use crate::lane::{Keep, Local, Verb, WorkRequest};
-use crate::op::{BufOp, Op, Pending};
 use crate::pool::Block;
 use crate::ptr::{Plain, RemotePtr};
 

@@ -4,11 +4,11 @@ use core::future::Future;
 use core::pin::Pin;
 use core::task::{Context, Poll, ready};
 
+use super::op::Op;
 use super::{Endpoint, Inner};
 use crate::endpoint::Buf;
 use crate::error::{Error, ErrorKind, Result};
 use crate::fabric::Span;
-use crate::op::Op;
 use crate::ptr::{NodeId, Plain, RemotePtr};
 
 /// Puts to one node that land in the order in which they were added, behind one doorbell: a fabric may hold them back

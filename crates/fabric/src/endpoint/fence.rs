@@ -7,11 +7,11 @@ use std::collections::VecDeque;
 
 use smallvec::SmallVec;
 
+use super::op::{self, Op};
 use super::{Awaits, DynState, Endpoint, Inner, OtherLane};
 use crate::error::{ErrorKind, Result};
 use crate::lane::{Local, Status, Verb};
 use crate::local::Instant;
-use crate::op::{self, Op};
 use crate::ptr::{GroupKey, NodeId, RemotePtr};
 
 impl Endpoint {

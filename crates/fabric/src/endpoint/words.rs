@@ -4,10 +4,10 @@
 use core::cell::RefMut;
 
 use super::any_lane::{OtherLane, VerbsLane};
+use super::op::Op;
 use super::{DynState, Endpoint, Inner};
 use crate::error::{Code, Result};
 use crate::lane::{Local, Verb, WordOrigin, WordTicket, WorkRequest};
-use crate::op::Op;
 use crate::ptr::RemotePtr;
 
 /// Polls of a wait before it becomes an ordinary one: about as many as a round trip of hardware takes.

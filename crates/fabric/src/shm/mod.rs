@@ -40,10 +40,12 @@ use self::waiting::{SPINS, WaitersBell, YIELDS};
 use self::window::Attach;
 use crate::alarm::Alarm;
 use crate::error::{Code, Error, ErrorKind, Result};
-use crate::fabric::{Bell, ControlEvent, DeathRule, Fabric, PeerState, Region, Transport, Waiting, explain};
+use crate::fabric::{
+    Bell, ControlEvent, DeathRule, Fabric, PeerState, Region, Transport, Waiting, check_nodes, explain,
+};
 use crate::lane::Lane;
 use crate::local::{Instant, Thread};
-use crate::ptr::{GroupKey, NUMBERS_MAX, NodeId, RemotePtr, check_nodes};
+use crate::ptr::{GroupKey, NUMBERS_MAX, NodeId, RemotePtr};
 use crate::space::{GRANULE_BYTES, Offsets};
 use crate::sys::fence::{cpus_allowed, fence_own_threads, register_membarrier};
 use crate::sys::generations::reserve_for;

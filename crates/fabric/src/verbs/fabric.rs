@@ -13,11 +13,12 @@ use super::options::VerbsOptions;
 use crate::alarm::{Alarm, NodeBell};
 use crate::error::{Code, Error, ErrorKind, Result};
 use crate::fabric::{
-    Bell, CONTROL_BYTES_MAX, ControlEvent, DeathRule, Fabric, PeerState, Region, Transport, Waiting, Words, explain,
+    Bell, CONTROL_BYTES_MAX, ControlEvent, DeathRule, Fabric, PeerState, Region, Transport, Waiting, Words,
+    check_nodes, explain,
 };
 use crate::lane::Lane;
 use crate::local::{Instant, Thread};
-use crate::ptr::{GroupKey, NUMBERS_MAX, NodeId, RemotePtr, check_nodes};
+use crate::ptr::{GroupKey, NUMBERS_MAX, NodeId, RemotePtr};
 use crate::sys::fence::cpus_allowed;
 use crate::sys::fence::register_membarrier;
 

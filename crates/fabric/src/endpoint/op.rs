@@ -8,8 +8,7 @@ use std::sync::Arc;
 
 use zerocopy::IntoBytes;
 
-use crate::endpoint::Buf;
-use crate::endpoint::{Awaits, Endpoint};
+use super::{Awaits, Buf, Endpoint};
 use crate::error::{Code, Result};
 use crate::hook;
 use crate::lane::{Status, WordTicket};
