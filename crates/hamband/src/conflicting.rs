@@ -14,11 +14,14 @@
 //! already: the number of the caller's last one says so. Or the next leader finds it in its own log, not decided. So the refusal of a call that
 //! was asked for in two terms is ordered, too: as an entry without a call.
 
+use core::future::{Future, poll_fn};
+use core::pin::pin;
+use core::task::Poll;
 use core::time::Duration;
 
 use farfield_core::toolkit::{ErrorContext, RefusedPause};
 use farfield_core::{ErrorKind, Result};
-use farfield_fabric::{Endpoint, Instant, LocalMutex};
+use farfield_fabric::{Buf, Endpoint, Instant, LocalMutex, NodeId};
 use farfield_mu::{Command, CommandProposer, Commands, Decision, NextEntry, Ordered, ServeProgress, Served};
 
 use crate::data_type::{DataType, Method, Update};
@@ -149,43 +152,43 @@ impl<T: DataType> Shared<T> {
         deadline: Instant,
     ) -> Result<()> {
         let processes = self.counts.len();
-        let (needed, mut pause) = (processes / 2, RefusedPause::default());
+        let (start, needed, mut pause) = (endpoint.now(), processes / 2, RefusedPause::default());
+        let has =
+            |row: &[u64], (process, count): &(usize, u64)| row[*process] != READS_NO_MORE && row[*process] >= *count;
         loop {
-            let mut late = Vec::new();
-            let rows = self.counts.iter().filter(|(rank, ..)| *rank != self.me);
-            let gets: Vec<_> = rows
-                .map(|(_, node, row)| {
-                    let into = endpoint.buf::<u64>(processes);
-                    (*node, into.map(|into| endpoint.get_into(*row, into)))
-                })
-                .collect();
-            let mut have = 0;
-            for (node, get) in gets {
-                let row = match get {
-                    Ok(get) => get.await,
-                    Err(error) => Err(error),
-                };
-                let has = |(process, count): &(usize, u64)| {
-                    row.as_ref().is_ok_and(|row| row[*process] != READS_NO_MORE && row[*process] >= *count)
-                };
-                if entries.iter().all(has) {
-                    have += 1;
-                } else {
-                    late.push(node);
-                }
-                if have >= needed {
-                    break;
+            let mut missing: Vec<NodeId> = self.counts.iter().map(|(_, node, _)| *node).collect();
+            missing.remove(self.me);
+            let (mut asked, mut gets) = (Vec::new(), Vec::new());
+            for (_, node, row) in self.counts.iter().filter(|(rank, ..)| *rank != self.me) {
+                if let Ok(into) = endpoint.buf::<u64>(processes) {
+                    asked.push(*node);
+                    gets.push(endpoint.get_into(*row, into));
                 }
             }
-            if have >= needed {
-                let mut at_majority = order.at_majority.lock();
-                entries.iter().for_each(|(process, count)| at_majority[*process] = at_majority[*process].max(*count));
-                return Ok(());
+            let have_all = |row: &Buf<'_, u64>| entries.iter().all(|entry| has(row, entry));
+            let mut quorum = pin!(endpoint.quorum_where(gets, needed, have_all));
+            // One that does not answer holds up no majority, nor the end at the deadline.
+            let mut ends = pin!(endpoint.wait_until::<()>(deadline, || None));
+            let found = poll_fn(|cx| match quorum.as_mut().poll(cx) {
+                Poll::Ready(found) => Poll::Ready(Some(found)),
+                Poll::Pending => ends.as_mut().poll(cx).map(|_| None),
+            });
+            if let Some(found) = found.await {
+                if found.succeeded() >= needed {
+                    let mut at_majority = order.at_majority.lock();
+                    entries
+                        .iter()
+                        .for_each(|(process, count)| at_majority[*process] = at_majority[*process].max(*count));
+                    return Ok(());
+                }
+                let those = found.ended().iter().filter(|(_, row)| row.as_ref().is_ok_and(have_all));
+                let those: Vec<NodeId> = those.map(|(at, _)| asked[*at]).collect();
+                missing.retain(|node| !those.contains(node));
             }
             let now = endpoint.now();
             if now >= deadline {
                 let what = "a majority to apply what a call depends on".into();
-                return Err(ErrorKind::Timeout { what, waited: endpoint.timeout(), missing: late }.into());
+                return Err(ErrorKind::Timeout { what, waited: now - start, missing }.into());
             }
             pause.wait(endpoint, deadline).await;
         }

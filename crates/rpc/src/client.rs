@@ -101,7 +101,7 @@ impl<Req: Value, Rep: Value> Client<Req, Rep> {
         }
         let endpoint = node.endpoint()?;
         let deadline = endpoint.now() + node.timeout();
-        wait_for_member(node, &endpoint, server).of(path)?;
+        wait_for_member(node, &endpoint, server, deadline).of(path)?;
         let mut regions = Regions::new(node);
         let replies = regions.alloc("replies", GroupKey::SIGNAL, layout.replies_bytes).of(path)?;
         let of_server = move |peer| match peer == server {
@@ -110,7 +110,7 @@ impl<Req: Value, Rep: Value> Client<Req, Rep> {
         };
         let builder = ObjectBuilder::new(node, path, "Rpc").layout(&described::<Req, Rep>(&options)).homes(&[server]);
         let object = builder.calls(&CALLS).regions(regions).require_regions(of_server).announce()?;
-        object.wait_with(&endpoint, node.timeout())?;
+        object.wait_with(&endpoint, deadline.since(endpoint.now()))?;
         let rank = node.rank_of(node.id());
         let requests =
             object.remote::<u64>(server, "requests")?.byte_add(layout.request_at(rank * options.window) as u64);
@@ -394,12 +394,10 @@ impl<Req: Value, Rep: Value> Client<Req, Rep> {
     }
 
     async fn call_many_within(&self, endpoint: &Endpoint, requests: &[Req], limit: WaitLimit) -> Vec<Result<Rep>> {
-        let meter = self.link.object.meter();
-        if !meter.is_on() {
-            return self.many(endpoint, requests, limit).await;
-        }
-        let many = async { Ok(self.many(endpoint, requests, limit).await) };
-        meter.measure(endpoint, MANY, many).await.unwrap_or_default()
+        let timing = self.link.object.meter().start(endpoint, MANY);
+        let replies = self.many(endpoint, requests, limit).await;
+        timing.end(endpoint, &Ok(()));
+        replies
     }
 
     /// Takes a slot, and prepares the message.
@@ -529,13 +527,10 @@ impl Link {
 }
 
 /// A node that has just started may not be known here yet.
-fn wait_for_member(node: &Node, endpoint: &Endpoint, server: NodeId) -> Result<()> {
-    let is_known = || node.members().any(|member| member == server).then_some(());
-    if is_known().is_none() && !node.has_gone(server) {
-        let waited = endpoint.block_on(endpoint.wait_until(endpoint.now() + node.timeout(), is_known));
-        waited.waiting_for_nodes("the server's node to join the session", &[server])?;
-    }
-    Ok(())
+fn wait_for_member(node: &Node, endpoint: &Endpoint, server: NodeId, deadline: Instant) -> Result<()> {
+    let is_known = || (node.status_of(server).is_some() || node.has_gone(server)).then_some(());
+    let waited = endpoint.block_on(node.wait_for_members(endpoint, deadline, is_known));
+    waited.waiting_for_nodes("the server's node to join the session", &[server])
 }
 
 /// What the server and its clients have to agree on.

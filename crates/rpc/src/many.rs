@@ -1,10 +1,10 @@
 //! Many calls at once, in as few puts as possible.
 
-use core::time::Duration;
 use std::collections::VecDeque;
 
 use farfield_core::toolkit::ErrorContext;
 use farfield_core::{Endpoint, Error, ErrorKind, Result, Value, WaitLimit};
+use farfield_fabric::Instant;
 
 use crate::call::Frame;
 use crate::client::Client;
@@ -16,12 +16,12 @@ type Part<'a> = core::result::Result<Frame<'a>, (usize, Error)>;
 
 impl<Req: Value, Rep: Value> Client<Req, Rep> {
     pub(crate) async fn many(&self, endpoint: &Endpoint, requests: &[Req], mut limit: WaitLimit) -> Vec<Result<Rep>> {
-        let options = &self.link.options;
+        let (start, options) = (endpoint.now(), &self.link.options);
         let parts = options.window.min(requests.len().div_ceil(options.batch_max));
         let (mut results, mut under_way) = (Vec::with_capacity(requests.len()), VecDeque::with_capacity(parts));
         let mut rest = requests;
         while !rest.is_empty() || !under_way.is_empty() {
-            let late = self.late(endpoint, &limit);
+            let late = self.late(endpoint, start, &limit);
             // All that there are slots for, and one at least.
             while let Some((count, part)) =
                 self.next_part(endpoint, rest, &mut limit, &late, under_way.is_empty()).await
@@ -40,11 +40,12 @@ impl<Req: Value, Rep: Value> Client<Req, Rep> {
     }
 
     /// The error of what was not sent before the deadline, once it has passed.
-    fn late(&self, endpoint: &Endpoint, limit: &WaitLimit) -> Option<Error> {
+    fn late(&self, endpoint: &Endpoint, start: Instant, limit: &WaitLimit) -> Option<Error> {
         let WaitLimit::Deadline(deadline) = *limit else { return None };
-        (endpoint.now() >= deadline).then(|| {
+        let now = endpoint.now();
+        (now >= deadline).then(|| {
             let (what, missing) = ("the replies to earlier requests".into(), vec![self.link.server]);
-            let because = ErrorKind::Timeout { what, waited: Duration::ZERO, missing }.into();
+            let because = ErrorKind::Timeout { what, waited: now - start, missing }.into();
             let error = Error::custom(NotSent { server: self.link.server, because });
             error.about(self.link.server).of(self.link.object.path())
         })

@@ -167,15 +167,12 @@ pub(crate) fn register(
         Ok(found)
     };
     let look = || on_each_home(node, endpoint, replicas, majority, |replica| Box::pin(get(replica)));
-    let start = endpoint.now();
     for entry in look()?.iter().map(|words| words[0]).filter(|entry| *entry != 0) {
         let earlier = RemotePtr::<u64>::from_packed(entry).node();
         let is_over = || (earlier == node.id() || is_out(node, earlier)).then_some(());
-        if endpoint.block_on(endpoint.wait_until(endpoint.deadline(), is_over)).is_err() {
-            let what = format!("{earlier}, which was at this node's place, to be evicted");
-            let waited = endpoint.now() - start;
-            return Err(ErrorKind::Timeout { what, waited, missing: vec![earlier] }.into());
-        }
+        let waited = endpoint.block_on(node.wait_for_members(endpoint, endpoint.deadline(), is_over));
+        let what = "an earlier node of this place to be evicted";
+        waited.waiting_for_nodes(what, &[earlier])?;
     }
     // Nothing of them lands any more: this is the last that they have reserved.
     let found = look()?;

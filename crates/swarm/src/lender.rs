@@ -55,10 +55,11 @@ struct Wanted {
     layout: String,
     of: NodeId,
     bytes: u64,
-    /// Once its memory is there.
+    /// When it is tried again. None while a thread tries.
+    next: Option<Instant>,
+    /// Once its memory is there, and no thread tries.
     replacement: Option<Replacement>,
-    /// When it is tried again.
-    next: Instant,
+    has_memory: bool,
 }
 
 /// How long it waits after an attempt that has failed.
@@ -205,60 +206,80 @@ impl MemoryNode {
         let is_known = self.wanted.lock().iter().any(|wanted| wanted.path == theirs.path)
             || self.replaced.lock().iter().any(|replaced| replaced.object().path() == theirs.path);
         let (true, false, Some(of)) = (self.replaces, is_known, of) else { return };
-        let kind = KINDS.iter().find(|kind| **kind == theirs.kind).expect("only such calls are heard");
+        let Some(kind) = KINDS.iter().find(|kind| **kind == theirs.kind) else { return };
         let bytes = plan.parts.all().map_or(u64::MAX, |all| all.iter().map(|(_, bytes)| *bytes as u64).sum());
         let (path, layout) = (theirs.path.clone(), theirs.layout.clone());
-        self.wanted.lock().push(Wanted { kind, path, layout, of, bytes, replacement: None, next: self.node.now() });
+        let (next, replacement, has_memory) = (Some(self.node.now()), None, false);
+        self.wanted.lock().push(Wanted { kind, path, layout, of, bytes, next, replacement, has_memory });
     }
 
     /// Takes the place of another memory node, if one is wanted. An attempt that fails is made again later.
     fn replace_one(&self, endpoint: &Endpoint) -> Option<Lent> {
-        let mut wanted = {
+        let now = endpoint.now();
+        let path = {
             let mut all = self.wanted.lock();
-            let at = all.iter().position(|wanted| wanted.next <= endpoint.now())?;
-            all.swap_remove(at)
+            let wanted = all.iter_mut().find(|wanted| wanted.next.is_some_and(|next| next <= now))?;
+            wanted.next = None;
+            wanted.path.clone()
         };
-        match self.try_replace(endpoint, &mut wanted) {
-            Ok(()) => {
-                let replacement = wanted.replacement.expect("it was opened");
+        let done = self.try_replace(endpoint, &path);
+        let mut all = self.wanted.lock();
+        let at = all.iter().position(|wanted| wanted.path == path)?;
+        match done {
+            Ok(replacement) => {
                 let lent = replacement.lent();
                 self.replaced.lock().push(replacement);
+                all.swap_remove(at);
                 Some(lent)
             }
             Err(why) => {
-                tracing::warn!(
-                    node = self.node.id().0,
-                    object = wanted.path,
-                    "{} is not replaced yet: {why}",
-                    wanted.of
-                );
-                wanted.next = endpoint.now() + AGAIN;
-                self.wanted.lock().push(wanted);
+                let wanted = &mut all[at];
+                tracing::warn!(node = self.node.id().0, object = path, "{} is not replaced yet: {why}", wanted.of);
+                wanted.next = Some(endpoint.now() + AGAIN);
                 None
             }
         }
     }
 
-    fn try_replace(&self, endpoint: &Endpoint, wanted: &mut Wanted) -> Result<()> {
-        let Wanted { kind, path, layout, of, bytes, replacement, .. } = wanted;
-        let replacement = match replacement {
+    /// One attempt, by the thread that has claimed it. Other threads serve meanwhile.
+    fn try_replace(&self, endpoint: &Endpoint, path: &str) -> Result<Replacement> {
+        let (begun, kind, layout, of, bytes) = {
+            let mut all = self.wanted.lock();
+            let claimed = all.iter_mut().find(|wanted| wanted.path == path);
+            let Wanted { kind, layout, of, bytes, replacement, .. } = claimed.expect("an attempt is on the list");
+            (replacement.take(), *kind, layout.clone(), *of, *bytes)
+        };
+        let replacement = match begun {
             Some(replacement) => replacement,
             None => {
                 let left = self.left();
-                if *bytes > left {
+                if bytes > left {
                     let why = format!("its memory is {bytes} bytes, and {left} are left to lend here");
                     return Err(Error::from(ErrorKind::Config { why }).of(path));
                 }
-                replacement.insert(Replacement::open(&self.node, endpoint, kind, path, layout, *of)?)
+                self.claimed(path, |wanted| wanted.has_memory = true);
+                let opened = Replacement::open(&self.node, endpoint, kind, path, &layout, of);
+                self.claimed(path, |wanted| wanted.has_memory = opened.is_ok());
+                opened?
             }
         };
-        replacement.run(endpoint)
+        match replacement.run(endpoint) {
+            Ok(()) => Ok(replacement),
+            Err(error) => {
+                self.claimed(path, |wanted| wanted.replacement = Some(replacement));
+                Err(error)
+            }
+        }
+    }
+
+    fn claimed(&self, path: &str, change: impl FnOnce(&mut Wanted)) {
+        self.wanted.lock().iter_mut().find(|wanted| wanted.path == path).into_iter().for_each(change);
     }
 
     /// The bytes that are left to lend.
     fn left(&self) -> u64 {
         let wanted = self.wanted.lock();
-        let copying = wanted.iter().filter(|wanted| wanted.replacement.is_some()).map(|wanted| wanted.bytes);
+        let copying = wanted.iter().filter(|wanted| wanted.has_memory).map(|wanted| wanted.bytes);
         self.bytes_max.saturating_sub(self.lent().iter().map(|lent| lent.bytes).chain(copying).sum())
     }
 
@@ -278,7 +299,8 @@ impl MemoryNode {
             let known = known.ok_or_else(|| format!("its region `{name}` is unknown there: is it another version?"))?;
             regions.alloc(known, GroupKey::DATA, *bytes as usize).map_err(told)?;
         }
-        let kind = KINDS.iter().find(|kind| **kind == theirs.kind).expect("only such calls are heard");
+        let kind = KINDS.iter().find(|kind| **kind == theirs.kind);
+        let kind = kind.ok_or_else(|| format!("memory nodes know no `{}`", theirs.kind))?;
         let opening = ObjectBuilder::new(&self.node, &theirs.path, kind).layout(&theirs.layout);
         let object = opening.homes(&[self.node.id()]).regions(regions).announce().map_err(told)?;
         let lent = Lent { path: theirs.path.clone(), bytes, replaces: None };

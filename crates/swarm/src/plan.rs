@@ -56,6 +56,8 @@ pub(crate) struct Plan {
 }
 
 const NAME: &str = "plan=";
+/// More words than any node has.
+const WORDS_MAX: usize = 1 << 40;
 
 impl Plan {
     /// The numbers, as a part of the description that all nodes of an object have in common.
@@ -80,6 +82,13 @@ impl Plan {
             return None;
         };
         let [.., buckets, group, groups, records, nodes] = *numbers else { return None };
+        // Another node has written them: sizes of these cannot overflow.
+        let are_small = numbers.iter().all(|number| *number <= WORDS_MAX) && group.saturating_mul(groups) <= WORDS_MAX;
+        let are_some =
+            metadata_words > 0 && (1..=WRITERS_MAX).contains(&writers) && (1..=BUFFERS_MAX).contains(&buffers);
+        if !are_small || !are_some || memory.len() > REPLICAS_MAX {
+            return None;
+        }
         let has_limits = lock_words > writers;
         let layout = Layout::new(registers, value_words, writers, metadata_words, buffers, has_limits).ok()?;
         let index = (records > 0).then_some(IndexLayout { buckets, group, groups, records });

@@ -109,12 +109,9 @@ impl Replacement {
         agreed_seats(node, endpoint, &view, table).of(path)?;
         let earlier = view.seats()[replica].node();
         let is_over = || (earlier == me || is_out(node, earlier) || node.has_gone(earlier)).then_some(());
-        if endpoint.block_on(endpoint.wait_until(endpoint.deadline(), is_over)).is_err() {
-            let what = format!("{earlier}, whose place this node takes, to be evicted");
-            return Err(
-                Error::from(ErrorKind::Timeout { what, waited: endpoint.timeout(), missing: vec![earlier] }).of(path)
-            );
-        }
+        let waited = endpoint.block_on(node.wait_for_members(endpoint, endpoint.deadline(), is_over));
+        let what = "the memory node whose place this node takes to be evicted";
+        waited.waiting_for_nodes(what, &[earlier]).of(path)?;
         let own = Seat { standing: Standing::Joins, regions: plan.regions_of(&object, me).of(path)? };
         view.set(replica, own);
 

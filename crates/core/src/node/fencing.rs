@@ -103,6 +103,29 @@ impl Node {
         }
     }
 
+    /// [`Endpoint::wait_until`] for something that the members decide, or that a member does. It also ends when they evict this node,
+    /// which learns of nothing more.
+    ///
+    /// ```
+    /// # let nodes = farfield::local_session(2)?; let (node, ep) = (&nodes[0], nodes[0].endpoint()?);
+    /// # let other = nodes[1].id();
+    /// let is_known = || node.status_of(other).map(drop);
+    /// ep.block_on(node.wait_for_members(&ep, ep.deadline(), is_known))?;
+    /// # Ok::<(), farfield::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// A timeout; [`Fenced`](fabric::ErrorKind::Fenced) once this node is evicted.
+    pub async fn wait_for_members<T>(
+        &self,
+        endpoint: &Endpoint,
+        deadline: Instant,
+        mut condition: impl FnMut() -> Option<T>,
+    ) -> fabric::Result<T> {
+        let is_evicted = || self.fabric().is_fenced().then(|| Err(fabric::ErrorKind::Fenced.into()));
+        endpoint.wait_until_or(deadline, || condition().map(Ok), is_evicted).await?
+    }
+
     async fn fence_and_wait(
         &self,
         endpoint: &Endpoint,

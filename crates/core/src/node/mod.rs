@@ -168,12 +168,16 @@ impl Node {
     /// In a session with restarted nodes, waits until the members have admitted this node and it knows them.
     fn wait_to_be_let_in(&self) -> Result<()> {
         let endpoint = self.endpoint()?;
-        let start = endpoint.now();
         let is_let_in = || self.shared().service.is_let_in().then_some(());
-        endpoint.block_on(endpoint.wait_until(start + self.timeout(), is_let_in)).map_err(|_| {
-            let what = format!("the members to admit {}, which was restarted", self.id());
-            ErrorKind::Timeout { what, waited: endpoint.now() - start, missing: Vec::new() }.into()
-        })
+        let deadline = endpoint.now() + self.timeout();
+        let waited = endpoint.block_on(self.wait_for_members(&endpoint, deadline, is_let_in));
+        waited.waiting_for(&self.with_refusals(format!("the members to admit {}, which was restarted", self.id())))
+    }
+
+    /// What a wait is for, and what this node has refused meanwhile.
+    fn with_refusals(&self, what: String) -> String {
+        let refusals = self.shared().fabric.refusals();
+        if refusals.is_empty() { what } else { format!("{what} ({})", refusals.join("; ")) }
     }
 
     /// This node's number. A restarted node has a new number: the successive nodes of a place have the numbers `place`,
@@ -382,11 +386,7 @@ impl Node {
         match waited {
             Ok(result) => result,
             Err(_) => {
-                let mut what = String::from("the nodes of the session to start");
-                let refusals = shared.fabric.refusals();
-                if !refusals.is_empty() {
-                    what += &format!(" ({})", refusals.join("; "));
-                }
+                let what = self.with_refusals("the nodes of the session to start".into());
                 Err(ErrorKind::Timeout { what, waited: endpoint.now() - start, missing }.into())
             }
         }

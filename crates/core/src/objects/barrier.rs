@@ -215,13 +215,10 @@ impl Shared {
         let Shared { path, node, .. } = self;
         let lost = node.fence_live_nodes(endpoint, node.members()).await.of(path)?;
         if !lost.is_empty() {
-            let start = endpoint.now();
             let is_silent = |node_lost: &NodeId| node.fenced_error(endpoint, *node_lost).is_some();
-            let waited = endpoint.wait_until(deadline, || lost.iter().all(is_silent).then_some(())).await;
-            if waited.is_err() {
-                let what = "earlier writes to become visible".into();
-                return Err(ErrorKind::Timeout { what, waited: endpoint.now() - start, missing: lost }).of(path);
-            }
+            let all_are = || lost.iter().all(is_silent).then_some(());
+            let waited = node.wait_for_members(endpoint, deadline, all_are).await;
+            waited.waiting_for_nodes("earlier writes to become visible", &lost).of(path)?;
         }
         Ok(())
     }

@@ -353,7 +353,10 @@ impl Control {
     /// Accepts the calls of later nodes.
     fn accept(&self, fabric: &ShmFabric, service: &mut Service, event: &mut dyn FnMut(ControlEvent)) {
         let now = Instant::monotonic();
-        while let Ok(Some(conn)) = self.listener.accept() {
+        // More than these wait until one of them has sent its greeting, or has not in time.
+        while service.strangers.len() < STRANGERS_MAX
+            && let Ok(Some(conn)) = self.listener.accept()
+        {
             service.strangers.push((conn, now));
         }
         for (conn, since) in std::mem::take(&mut service.strangers) {

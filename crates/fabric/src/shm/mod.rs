@@ -236,9 +236,12 @@ impl ShmFabric {
         // memory and then its generations (sealed against shrinking) before it announces the new length in `len_now`,
         // and never beyond its reservation. All of its first file is mapped, and the windows map the others when it
         // announces more than this one had.
-        unsafe {
+        let is_first = unsafe {
             let window = RemotePtr::<u8>::new(peer, key, 0).window();
-            self.memory.windows.attach_peer(window, &attach, [mapping, generations]);
+            self.memory.windows.attach_peer(window, &attach, [mapping, generations])
+        };
+        if !is_first {
+            return Err(system("memory of a peer")(&"it was announced twice"));
         }
         self.close_if_fenced();
         Ok(())

@@ -2,12 +2,14 @@
 
 use core::any::Any;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
 
+use super::limits::lock;
 use super::{HugePages, ShmFabric, ShmLane, ShmOptions};
-use crate::fabric::{ControlEvent, Fabric, Transport};
+use crate::fabric::{Bell, ControlEvent, Fabric, Transport};
 use crate::local::Thread;
 use crate::sys::generations::reserve_for;
 use crate::{Code, Endpoint, EndpointOptions, ErrorKind, GroupKey, NodeId};
@@ -75,6 +77,26 @@ fn memory_of_several_kinds_of_pages_is_one_memory_to_peers() {
             assert_eq!(endpoints.each_ref().map(|endpoint| endpoint.get(place).wait().expect("a get")), [value + 1; 2]);
         }
     }
+}
+
+/// A peer that announces a group again gets an error, and what lanes use stays mapped.
+#[test]
+fn a_group_of_a_peer_is_mapped_once() {
+    let [owner, peer] = Peer::pair(&format!("test-twice-{}", std::process::id()), HugePages::Never);
+    let region = owner.fabric.alloc(GroupKey::DATA, 64).expect("memory");
+    region.word(0).store(7);
+    let endpoint = Endpoint::open(Arc::clone(&peer.fabric) as _, EndpointOptions::default()).expect("an endpoint");
+    assert_eq!(endpoint.get(region.remote::<u64>(0)).wait().expect("a get"), 7);
+    let (reserve, parts, generations) = {
+        let groups = lock(&owner.fabric.groups);
+        let group = &groups[usize::from(GroupKey::DATA.0)];
+        let own = |fd: BorrowedFd<'_>| fd.try_clone_to_owned().expect("a descriptor");
+        (group.arena.reserve(), group.arena.fds().map(own).collect(), own(group.generations.fd()))
+    };
+    let again =
+        peer.fabric.attach_peer_group(owner.fabric.me, GroupKey::DATA, Bell::Silent, reserve, parts, generations);
+    assert!(again.is_err());
+    assert_eq!(endpoint.get(region.remote::<u64>(0)).wait().expect("a get"), 7);
 }
 
 /// How many mappings this process has of a node's memory, those of the node itself left out.

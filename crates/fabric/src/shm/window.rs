@@ -4,6 +4,7 @@ use core::ptr;
 use core::sync::atomic::{AtomicPtr, AtomicU8, AtomicU32, AtomicU64, Ordering};
 
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::sync::Mutex;
 
 use super::limits::lock;
@@ -179,14 +180,18 @@ impl Windows {
         Ok(())
     }
 
-    /// Opens a window on a peer's memory, and keeps its mappings.
+    /// Opens a window on a peer's memory, and keeps its mappings. Not a second time, which would unmap memory that lanes use: returns
+    /// whether it is the first.
     ///
     /// # Safety
     /// As for [`attach`](Windows::attach), but only the memory that existed when it was attached must be mapped.
-    pub(super) unsafe fn attach_peer(&self, index: usize, attach: &Attach<'_>, mappings: [Mapping; 2]) {
-        lock(&self.mapped).peers.insert(index, mappings);
+    pub(super) unsafe fn attach_peer(&self, index: usize, attach: &Attach<'_>, mappings: [Mapping; 2]) -> bool {
+        let mut mapped = lock(&self.mapped);
+        let Entry::Vacant(vacant) = mapped.peers.entry(index) else { return false };
+        vacant.insert(mappings);
         // SAFETY: the caller's promise; later memory is mapped before it is used (`wait_for_change`).
         unsafe { self.attach(index, attach) };
+        true
     }
 
     /// Opens a window. Its first use looks how many bytes there are.

@@ -332,13 +332,11 @@ impl ObjectBuilder {
         if users().is_empty() {
             return Ok(());
         }
-        let (endpoint, start) = (self.node.endpoint()?, self.node.now());
+        let endpoint = self.node.endpoint()?;
         let none = || users().is_empty().then_some(());
-        endpoint.block_on(endpoint.wait_until(start + timeout, none)).map_err(|_| {
-            let what = "those that have it open with the memory of an earlier opening here to close it".into();
-            let timeout = ErrorKind::Timeout { what, waited: self.node.now() - start, missing: users() };
-            Error::from(timeout).of(&self.path)
-        })
+        let waited = endpoint.block_on(self.node.wait_for_members(&endpoint, endpoint.now() + timeout, none));
+        let what = "those that have it open with the memory of an earlier opening here to close it";
+        waited.waiting_for_nodes(what, &users()).of(&self.path)
     }
 
     /// Opens the object and waits for all other participants, as long as the node's timeout.

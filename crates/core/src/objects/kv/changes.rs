@@ -50,13 +50,10 @@ impl<K: Key, V: Value> KvStore<K, V> {
     /// Waits until all nodes take a dead or departed one for such: until then another may still read there a value
     /// that this one cannot change.
     async fn wait_silent(&self, endpoint: &Endpoint, node: NodeId) -> Result<()> {
-        let start = endpoint.now();
-        let is_silent = || self.object.node().fenced_error(endpoint, node).map(drop);
-        let waited = endpoint.wait_until(endpoint.deadline(), is_silent).await;
-        waited.or_else(|_| {
-            let what = "all members to evict a dead node".into();
-            Err(ErrorKind::Timeout { what, waited: endpoint.now() - start, missing: vec![node] }).of(self.object.path())
-        })
+        let here = self.object.node();
+        let is_silent = || here.fenced_error(endpoint, node).map(drop);
+        let waited = here.wait_for_members(endpoint, endpoint.deadline(), is_silent).await;
+        waited.waiting_for_nodes("all members to evict a dead node", &[node]).of(self.object.path())
     }
 
     /// From here on an insert or delete that is cut short is completed by the service thread.
