@@ -33,6 +33,8 @@ const QUEUED_MAX: usize = 4096;
 const RETRY: Duration = Duration::from_millis(5);
 /// A caller that does not greet within this time is hung up on.
 const GREETING_MAX: Duration = Duration::from_secs(5);
+/// The callers that have not greeted yet, each with a descriptor.
+const STRANGERS_MAX: usize = 256;
 /// The longest wait of one `serve`: deaths are noticed at least this often.
 const WAIT_MAX: Duration = Duration::from_millis(5);
 
