@@ -1,4 +1,4 @@
-//! `farfield chaos`: all objects at work in real processes, while nodes are killed, stopped, continued and started
+//! `farfield chaos`: nearly all objects at work in real processes, while nodes are killed, stopped, continued and started
 //! again.
 //!
 //! [`plan`] draws the faults and their targets, and [`run`] injects them. [`processes`] manages the nodes' processes,

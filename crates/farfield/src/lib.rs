@@ -25,14 +25,13 @@
 //!
 //! # Items
 //!
-//! Start with [`Node`] and [`Endpoint`]. The module of each object draws its memory image and lists the costs of its
-//! calls.
+//! Start with [`Node`] and [`Endpoint`]. Each object's documentation gives its algorithm, source and costs.
 //!
 //! | item | description |
 //! |---|---|
 //! | [`Node`] | One process of a session: it opens objects, allocates memory, and knows the members. |
 //! | [`NodeId`] | The number of a node. A restarted process gets a new one. |
-//! | [`NODES_MAX`] | The most nodes of a session at a time, on every fabric. |
+//! | [`NODES_MAX`] | The most nodes of a session at a time, on shared memory and over RDMA. |
 //! | [`Builder`], [`Config`] | The settings of a node, from calls, a TOML file or the environment. |
 //! | [`HugePages`] | The size of the pages that a node's memory consists of. |
 //! | [`PORT`], [`loopback_hosts`] | The default port of nodes on RDMA, and addresses for several nodes on one host. |
@@ -76,11 +75,28 @@
 //! | [`CollectivesOptions`] | The sizes of its buffers. |
 //! | [`RpcServer`], [`RpcClient`] | Calls of a server on another node, each with its effect once. |
 //! | [`RpcOptions`] | The sizes of a server's memory. |
+//! | [`SwarmArray`], [`SwarmRegister`] | Values with copies on several memory nodes, of which a minority may die. |
+//! | [`SwarmOptions`] | The memory nodes, the clients and their buffers. |
+//! | [`SwarmStore`] | A linearizable map whose entries and index have such copies. |
+//! | [`SwarmStoreOptions`] | The size of a `SwarmStore`, and its memory nodes and clients. |
+//! | [`ReplicatedLog`] | Entries in one order on all replicas, decided by a leader that is replaced when it dies. |
+//! | [`LogOptions`] | The size of a `ReplicatedLog` and of its entries. |
+//! | [`ReplicatedMutex`] | A lock that survives any minority of its nodes, with a fencing token for each holder. |
+//! | [`Election`] | A leader with a term and a lease; it survives a minority of its nodes, too. |
+//! | [`Heartbeats`] | A failure detector that finds stopped leaders of a log, on one machine, too. |
+//! | [`Replicated`] | Replicas of a sequential type, which coordinate only where that is needed. |
+//! | [`ReplicatedOptions`] | The sizes of calls, summaries and feeds of a `Replicated`. |
+//! | [`RomeObject`], [`RomeTree`] | A value of one node, and a sorted map of one, which all nodes read wait-free. |
+//! | [`ObjectOptions`], [`TreeOptions`] | The sizes of a `RomeObject` and of a `RomeTree`, and the lease of readers. |
+//! | [`RomeKv`] | An ordered store, whose partitions are on several nodes. |
+//! | [`RomeKvOptions`] | The partitions of a `RomeKv`, and their trees. |
+//! | [`RomeKvThread`], [`RomeKvUpdate`] | One thread's calls of a `RomeKv`, and what one of its updates does. |
 //! | [`Reopening`], [`Node::reopen`] | Replaces an object whose home, writer or member has died. |
 //! | [`MemberStatus`] | The membership status of a node. |
 //! | [`Error`], [`ErrorKind`], [`Result`] | The error, the object and node, and what to do. |
 //! | [`Metrics`], [`ObjectMetrics`] | Counted operations, memory in use, peers; the objects, their memory and measured calls. |
 //! | [`CallCounts`], [`Latencies`] | What is measured of a call: how it ended, and a histogram of how long it took. |
+//! | `MetricsServer` | Serves a node's metrics over HTTP until it is dropped (feature `prometheus`). |
 //! | [`local_session`], [`on_each`] | Several nodes in one process, for tests and examples. |
 //! | [`local_session_with`] | The same, with settings of your own for each node. |
 //! | [`toolkit`] | Parts for objects of your own: opening, memory, releases, work for the service thread. |
@@ -159,7 +175,7 @@
 //! Without `verbs` a node whose configuration asks for RDMA does not start: [`ErrorKind::NotBuilt`].
 //!
 //! This crate has no code of its own: `farfield-core` has the nodes and objects, and each system has a crate that uses
-//! nothing but the public items of `farfield-core`. There is no `unsafe` code in any of them.
+//! only public items of the crates below it. There is no `unsafe` code in any of them.
 
 #![forbid(unsafe_code)]
 
@@ -219,3 +235,6 @@ pub use farfield_transactions as transactions;
 pub use farfield_transactions::{LOCKS_PER_TRANSACTION_MAX, Transaction, TransactionOptions, Transactions};
 
 pub mod mutants;
+
+#[cfg(test)]
+mod front_page;

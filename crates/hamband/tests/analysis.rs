@@ -1,5 +1,7 @@
 //! The analyser against the paper: categories of its types, counterexamples of wrong specifications, and what the solver cannot decide.
 
+#![allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "a test measures from outside the fabric")]
+
 use std::time::{Duration, Instant};
 
 use farfield_hamband::analysis::Category::{ConflictFree, Conflicting, Reducible};

@@ -40,8 +40,8 @@
 //! beside the metadata words, on one memory node. A reader gets both at once, and knows by the hash whether they
 //! belong together. If they do not, it follows the pointer.
 //!
-//! *Memory nodes.* A call asks a majority, and the others only if one of these fails or lets the call wait. Nothing is
-//! reconfigured when a memory node dies. With a majority gone, calls end with [`NoMajority`].
+//! *Memory nodes.* A call asks a majority, and the others only if one of these fails or lets the call wait. When a memory
+//! node dies, no call waits for a reconfiguration. With a majority gone, calls end with [`NoMajority`].
 //!
 //! *Buffers are used again* when no read can use them any more, and that costs reads two stores: the module `sections` has the
 //! argument. A node that does not answer keeps buffers out of use until the members evict it, and writes that have used up the
@@ -60,7 +60,7 @@
 //! | [`SwarmClient::read`], of a value that is not in place | 2 | 1 get more |
 //! | [`SwarmClient::write`] | 1 | for each of R/2 + 1 nodes a put, a compare-and-swap and a get; in the background a compare-and-swap each, and one put |
 //! | [`SwarmClient::read`], of a value that is being written | 4 or more | a second look, the value, and a compare-and-swap each of the timestamp lock |
-//! | [`SwarmClient::write`], after a stale guess | 3 to 6 | for each a put and two or more compare-and-swaps |
+//! | [`SwarmClient::write`], after a stale guess | 2 to 4, more if a memory node fails | for each a put and two or more compare-and-swaps |
 //!
 //! A writer knows the content of its metadata word. With fewer words than clients it may not, and then takes a round trip more.
 //!
@@ -68,7 +68,8 @@
 //!
 //! A client may die at any time: its last write has happened or not, and readers settle which. A minority of the memory
 //! nodes may die: no call fails. A node that is started at the place of a dead client takes over its buffers and unfinished writes (the
-//! module `succession`). A memory node that is dead stays out: `Node::reopen` opens an array anew.
+//! module `succession`). Another memory node takes the place of a dead one, with a copy of its memory, while calls go on
+//! ([`MemoryNode::replacing`]).
 //!
 //! A call that is dropped, or that found no majority, may have happened or not. A write is ended by the client's next write
 //! of the register.

@@ -64,7 +64,8 @@ pub struct SwarmStoreOptions {
     pub key_bytes_max: usize,
     /// The longest value, in bytes, for values that are byte strings. Default: 64.
     pub value_bytes_max: usize,
-    /// Keys whose place a client remembers. A call on another key takes one round trip more (an update two). Default: 65,536.
+    /// Keys whose place a client remembers. A call on another key takes one round trip more (an update or a delete two).
+    /// Default: 65,536.
     pub cached_keys: usize,
     /// The memory nodes, the clients and their buffers.
     pub replicas: SwarmOptions,

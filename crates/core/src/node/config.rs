@@ -235,7 +235,7 @@ impl Builder {
     }
 
     /// Sets whether the node counts and times the calls of its objects, for [`Node::metrics`]. It does not by default:
-    /// then a call takes 4 % more instructions at most. A measured call reads the clock twice. In a file this is
+    /// then a call takes at most about 4 % more instructions. A measured call reads the clock twice. In a file this is
     /// `latencies = true`; in the environment `FARFIELD_LATENCIES=1`.
     ///
     /// The calls that wait or move data are measured: those of variables, rings, queues, mutexes and other locks, stores and
