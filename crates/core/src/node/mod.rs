@@ -37,7 +37,7 @@ pub use object::{Call, Hold, Object, ObjectBuilder, ObjectDescriptor, Regions};
 pub use service::{LEAVE_TIMEOUT, MemberStatus, Poller, Progress};
 
 use self::service::Service;
-use crate::error::{ErrorKind, Result};
+use crate::error::{ErrorContext, ErrorKind, Result};
 
 /// One process's membership in a session. Clones are handles to the same node. When the last one is dropped, the node
 /// leaves gracefully.

@@ -5,7 +5,7 @@ use std::time::Duration;
 use farfield_fabric::{NodeId, Region, Words};
 
 use super::{Callbacks, Expect, Object, ObjectDescriptor, Regions};
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{ErrorContext, Result};
 use crate::node::{Meter, Node};
 
 /// An object that is being opened: its regions, its demands on its peers, and callbacks for those.
