@@ -35,7 +35,8 @@ use core::future::Future;
 use core::pin::Pin;
 use core::task::{Context, Poll, Waker};
 
-use farfield_core::{Error, ErrorKind, MemberStatus, Node, Result};
+use farfield_core::toolkit::ErrorContext;
+use farfield_core::{Error, MemberStatus, Node, Result};
 use farfield_fabric::{self as fabric, Buf, BufOp, Endpoint, LocalMutex, NodeId, Region, RemotePtr};
 
 use smallvec::SmallVec;

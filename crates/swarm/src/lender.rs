@@ -273,7 +273,9 @@ impl MemoryNode {
     }
 
     fn claimed(&self, path: &str, change: impl FnOnce(&mut Wanted)) {
-        self.wanted.lock().iter_mut().find(|wanted| wanted.path == path).into_iter().for_each(change);
+        if let Some(wanted) = self.wanted.lock().iter_mut().find(|wanted| wanted.path == path) {
+            change(wanted);
+        }
     }
 
     /// The bytes that are left to lend.

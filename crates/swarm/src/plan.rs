@@ -5,7 +5,8 @@ use farfield_core::{Node, Result};
 use farfield_fabric::{NodeId, RemotePtr};
 
 use crate::census::Table;
-use crate::layout::{CELLS, IndexLayout, Layout, REGION_COUNT, REGIONS};
+use crate::layout::{CELLS, IndexLayout, Layout, REGION_COUNT, REGIONS, REPLICAS_MAX};
+use crate::version::{BUFFERS_MAX, WRITERS_MAX};
 use crate::view::{Seat, Standing};
 
 /// The sizes of all regions.
