@@ -528,7 +528,7 @@ impl Link {
 
 /// A node that has just started may not be known here yet.
 fn wait_for_member(node: &Node, endpoint: &Endpoint, server: NodeId, deadline: Instant) -> Result<()> {
-    let is_known = || (node.status_of(server).is_some() || node.has_gone(server)).then_some(());
+    let is_known = || (node.members().any(|member| member == server) || node.has_gone(server)).then_some(());
     let waited = endpoint.block_on(node.wait_for_members(endpoint, deadline, is_known));
     waited.waiting_for_nodes("the server's node to join the session", &[server])
 }

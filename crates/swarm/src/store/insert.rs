@@ -1,6 +1,6 @@
 //! Inserting (§5.3.1): the value and its mapping at the same time.
 
-use farfield_core::{Error, Key, Result, Value};
+use farfield_core::{Error, ErrorKind, Key, Result, Value};
 use farfield_fabric::Instant;
 
 use super::{INSERT, Name, SwarmStoreClient};
@@ -125,8 +125,7 @@ impl<'e, K: Key, V: Value> SwarmStoreClient<'e, K, V> {
         }
     }
 
-    /// Unmaps the deleted keys of a cell, and waits until others have taken theirs out. False if there is none of either, or the
-    /// deadline is over.
+    /// Unmaps the deleted keys of a cell, and waits until others have taken theirs out. False if there is none of either.
     async fn make_room(&self, name: &Name<'_, 'e>, entries: &[Entry], deadline: Instant) -> Result<bool> {
         let (core, cell, mut words, mut keys) = (name.core, name.cell, self.empty_words(), 0);
         for entry in entries.iter().copied().filter(|entry| entry.is_mapped()) {
@@ -136,8 +135,16 @@ impl<'e, K: Key, V: Value> SwarmStoreClient<'e, K, V> {
                 Read::Moved => drop(core.left(cell, entry).await?),
             }
         }
-        if keys == entries.len() || core.endpoint.now() >= deadline {
+        if keys == entries.len() {
             return Ok(false);
+        }
+        let now = core.endpoint.now();
+        if now >= deadline {
+            let what = "room for the key in the index: other clients give back the registers of deleted keys there with their next \
+                        inserts and deletes";
+            let waited = core.endpoint.timeout();
+            let timeout = ErrorKind::Timeout { what: what.into(), waited, missing: Vec::new() };
+            return Err(Error::from(timeout).of(core.shared.object.path()));
         }
         // One of them may leave this cell, or another client's.
         let before = core.in_hand();
