@@ -8,7 +8,7 @@ use farfield::{
     SharedVar, SpinLockArray, Sst, TransactionOptions, Transactions, local_session_with,
 };
 
-use crate::harness::{Over, SHORT, Scene, alone, eventually, fabrics, on_each_fabric, over, refused};
+use crate::harness::{Over, SHORT, Scene, alone, beside, eventually, fabrics, on_each_fabric, over, refused};
 
 /// The number of kinds of objects.
 const KINDS: usize = 14;
@@ -70,7 +70,7 @@ fn comes_back(nodes: &[Node]) {
 fn a_thousand_objects_are_opened_and_closed_and_memory_is_flat() {
     for fabric in fabrics(&[6]) {
         let rounds = if fabric == Over::Shm { 1000_usize.div_ceil(KINDS) } else { 5 };
-        let _alone = alone("a thousand objects");
+        let _cores = beside("a thousand objects");
         let limited = over(fabric, 3);
         let nodes = local_session_with(3, |builder| limited(builder).memory_bytes_max(2 << 20)).expect("a session");
         for round in 0..rounds {

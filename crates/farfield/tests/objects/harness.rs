@@ -4,7 +4,7 @@ use std::future::Future;
 use std::io::Write;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, MutexGuard, Once, PoisonError, mpsc};
+use std::sync::{Condvar, Mutex, Once, PoisonError, mpsc};
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
@@ -43,8 +43,48 @@ pub(crate) struct Scene {
     pub(crate) threads: usize,
 }
 
-/// Scenarios use all cores, so they run one at a time.
-static CORES: Mutex<()> = Mutex::new(());
+/// How many scenarios run on the cores, or none but one that has all of them.
+enum Busy {
+    Shared(usize),
+    Whole,
+}
+
+/// Most scenarios wait more than they work, and run beside each other, also before one that waits for all cores. What looks at times
+/// runs alone.
+static CORES: Mutex<Busy> = Mutex::new(Busy::Shared(0));
+static FREED: Condvar = Condvar::new();
+
+/// A scenario's share of the cores.
+struct Cores;
+
+impl Cores {
+    fn whole() -> Cores {
+        let busy = CORES.lock().unwrap_or_else(PoisonError::into_inner);
+        let free = FREED.wait_while(busy, |busy| !matches!(busy, Busy::Shared(0)));
+        *free.unwrap_or_else(PoisonError::into_inner) = Busy::Whole;
+        Cores
+    }
+
+    fn shared() -> Cores {
+        let busy = CORES.lock().unwrap_or_else(PoisonError::into_inner);
+        let free = FREED.wait_while(busy, |busy| matches!(busy, Busy::Whole));
+        if let Busy::Shared(count) = &mut *free.unwrap_or_else(PoisonError::into_inner) {
+            *count += 1;
+        }
+        Cores
+    }
+}
+
+impl Drop for Cores {
+    fn drop(&mut self) {
+        let mut busy = CORES.lock().unwrap_or_else(PoisonError::into_inner);
+        *busy = match *busy {
+            Busy::Shared(count) => Busy::Shared(count - 1),
+            Busy::Whole => Busy::Shared(0),
+        };
+        FREED.notify_all();
+    }
+}
 
 /// The panics of the scenario's threads. Other threads may wait for a panicked one, and the test runner holds back its
 /// message until the test has ended.
@@ -59,7 +99,6 @@ fn note_panics() {
             usual(panic);
         }));
     });
-    PANICS.lock().unwrap_or_else(PoisonError::into_inner).clear();
 }
 
 /// Sets a flag at the end of a scope, also after a panic, so that threads that poll the flag stop.
@@ -73,14 +112,24 @@ impl Drop for SetsAtEnd<'_> {
 
 /// Aborts the process if a scenario hangs.
 pub(crate) struct Alone {
-    _cores: MutexGuard<'static, ()>,
+    _cores: Cores,
     done: Option<mpsc::Sender<()>>,
     watchdog: Option<std::thread::JoinHandle<()>>,
 }
 
 /// Waits for its turn on the machine, and starts a watchdog that aborts the process if the scenario hangs.
 pub(crate) fn alone(label: &str) -> Alone {
-    let cores = CORES.lock().unwrap_or_else(PoisonError::into_inner);
+    let cores = Cores::whole();
+    PANICS.lock().unwrap_or_else(PoisonError::into_inner).clear();
+    watched(label, cores)
+}
+
+/// As [`alone`], beside other scenarios.
+pub(crate) fn beside(label: &str) -> Alone {
+    watched(label, Cores::shared())
+}
+
+fn watched(label: &str, cores: Cores) -> Alone {
     note_panics();
     let (done, watch) = mpsc::channel::<()>();
     let label = label.to_string();
@@ -152,7 +201,10 @@ pub(crate) fn rounds(count: u64, nth: u64) -> impl Iterator<Item = (u64, Over)> 
 
 fn on(label: &str, nodes: usize, over: Over, threads: usize, body: fn(&Scene)) {
     let label = format!("{label} over {over:?}, {nodes} nodes of {threads} threads");
-    let _alone = alone(&label);
+    let _cores = match over {
+        Over::Shm | Over::Weak(_) => beside(&label),
+        Over::Verbs => alone(&label),
+    };
     let start = Instant::now();
     body(&Scene { nodes: session(nodes, over), over, threads });
     println!("{:>8.0?} {label}", start.elapsed());

@@ -7,7 +7,7 @@ use farfield::{ByteString, Endpoint, Key, KvStore, Placement, Value};
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 
-use crate::harness::{SHORT, SOON, Scene, alone, fabrics, mix, on_each_fabric, session};
+use crate::harness::{SHORT, SOON, Scene, beside, fabrics, mix, on_each_fabric, session};
 use crate::kv::{is_full, small};
 
 /// An operation of a sequential history: its node, kind, key and value.
@@ -161,7 +161,7 @@ fn agrees_with_a_map<K: Key + std::fmt::Debug + Ord, V: Value + std::fmt::Debug 
 ) {
     for over in fabrics(&[21, 22]) {
         for placement in [Placement::Inserter, Placement::Hash] {
-            let _alone = alone(label);
+            let _cores = beside(label);
             let scene = Scene { nodes: session(3, over), over, threads: 1 };
             let kvs = scene.open(|node| KvStore::<K, V>::open(node, "kv", small(placement)));
             let endpoints = [scene.endpoint(0), scene.endpoint(1), scene.endpoint(2)];

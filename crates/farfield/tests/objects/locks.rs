@@ -13,8 +13,8 @@ use farfield::{
 };
 
 use crate::harness::{
-    Over, SHORT, Scene, alone, eventually, everywhere, fabrics, is_on_verbs, on_each_fabric, over, poll_times, refused,
-    session,
+    Over, SHORT, Scene, alone, beside, eventually, everywhere, fabrics, is_on_verbs, on_each_fabric, over, poll_times,
+    refused, session,
 };
 
 /// The mutex has tests of its own.
@@ -274,7 +274,7 @@ fn dropping_at_any_point_never_loses_the_lock() {
     for (over, kind) in
         fabrics(&[6, 7, 8]).into_iter().flat_map(|over| LockKind::ALL.iter().map(move |kind| (over, *kind)))
     {
-        let _alone = alone("dropping locks");
+        let _cores = beside("dropping locks");
         let scene = Scene { nodes: session(3, over), over, threads: 2 };
         let locks = open(&scene, kind, 1);
         let word = data(&scene, 2, 8);

@@ -10,8 +10,8 @@ use farfield::objects::mutex::BYPASS_MAX;
 use farfield::{ErrorKind, Mutex, MutexArray, on_each};
 
 use crate::harness::{
-    Over, SHORT, Scene, alone, eventually, everywhere, fabrics, is_on_verbs, on_each_fabric, poll_times, refused,
-    rounds, session,
+    Over, SHORT, Scene, alone, beside, eventually, everywhere, fabrics, is_on_verbs, on_each_fabric, poll_times,
+    refused, rounds, session,
 };
 
 /// Allocates memory that the locks protect.
@@ -230,7 +230,7 @@ fn a_deadline_ends_the_wait_and_the_turn_is_passed_on() {
 #[test]
 fn one_that_is_dropped_when_its_turn_comes_passes_it_on_once() {
     for over in fabrics(&[10, 11, 12]) {
-        let _alone = alone("dropping in turn");
+        let _cores = beside("dropping in turn");
         let scene = Scene { nodes: session(3, over), over, threads: 1 };
         let locks = scene.open(|node| Mutex::open(node, "lock", scene.id(0)));
         let (a, b, c) = (scene.endpoint(0), scene.endpoint(1), scene.endpoint(2));
