@@ -14,9 +14,9 @@ pub use self::cluster::{Cluster, Starter, choose, crashed, note, was_paused};
 /// A program over a few nodes, and the properties that must hold in every order of events.
 ///
 /// The body prepares the execution, once for each: it opens objects on the nodes, adds threads, and states the
-/// properties. It runs without choices but those that it asks for ([`Cluster::draw`]). Then the threads run, and the search chooses the order of events. These are
-/// failures: a thread that panics (an `assert!`) or returns an error, an invariant that does not hold, a deadlock, and
-/// an execution that does not end.
+/// properties. It runs without choices but those that it asks for ([`Cluster::draw`]). Then the threads run, and the
+/// search chooses the order of events. These are failures: a thread that panics (an `assert!`) or returns an error, an
+/// invariant that does not hold, a deadlock, and an execution that does not end.
 ///
 /// ```
 /// use farfield::{NodeId, SharedVar};
@@ -206,7 +206,8 @@ impl Scenario {
         self
     }
 
-    /// Its nodes measure their calls ([`Builder::latencies`](farfield_core::Builder::latencies)), which take other ways then.
+    /// Its nodes measure their calls ([`Builder::latencies`](farfield_core::Builder::latencies)), which take other ways
+    /// then.
     ///
     /// ```
     /// # use farfield::{AtomicVar, NodeId};

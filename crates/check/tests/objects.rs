@@ -2,9 +2,9 @@
 //! seeded bugs.
 //!
 //! The searches are deterministic. `tests/exhaustive.txt` has the number of executions of the small scenarios, and
-//! `tests/mutants.txt` has executions in which each seeded bug is found: those are run again, not all before them. After a change
-//! that is meant, `FARFIELD_UPDATE=1 cargo test -p farfield-check --test objects` searches anew and writes both; read
-//! the diff. Scenarios of medium size are for a release build: `ci/exhaustive`.
+//! `tests/mutants.txt` has executions in which each seeded bug is found: those are run again, not all before them.
+//! After a change that is meant, `FARFIELD_UPDATE=1 cargo test -p farfield-check --test objects` searches anew and
+//! writes both; read the diff. Scenarios of medium size are for a release build: `ci/exhaustive`.
 
 use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};

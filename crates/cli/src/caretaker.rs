@@ -1,5 +1,6 @@
 //! Cleans up after a command, however it ends. Another process of this program, in a group of its own, waits until the
-//! command has ended: by itself, by Ctrl-C, or killed. Then it ends what the command has started, and removes its files.
+//! command has ended: by itself, by Ctrl-C, or killed. Then it ends what the command has started, and removes its
+//! files.
 
 use std::fs;
 use std::io::{self, BufRead, Write};
@@ -54,8 +55,8 @@ fn caretaker() -> MutexGuard<'static, Option<Caretaker>> {
     CARETAKER.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// To be cleaned up when this command has ended, unless it is [`settled`] by then. Where no process can be started for it,
-/// the command does without: the next one removes the files of sessions.
+/// To be cleaned up when this command has ended, unless it is [`settled`] by then. Where no process can be started for
+/// it, the command does without: the next one removes the files of sessions.
 pub(crate) fn owed(left: Left) {
     let mut caretaker = caretaker();
     if caretaker.is_none() {
@@ -64,8 +65,8 @@ pub(crate) fn owed(left: Left) {
     tell(&mut caretaker, &Note::Owed(left));
 }
 
-/// A directory for temporary files whose name begins so. It is owed before it is there: no moment is left in which a signal
-/// would leave it behind.
+/// A directory for temporary files whose name begins so. It is owed before it is there: no moment is left in which a
+/// signal would leave it behind.
 pub(crate) fn folder(prefix: &str) -> io::Result<TempDir> {
     let name = format!("{prefix}{:016x}", rand::random::<u64>());
     owed(Left::Folder(std::env::temp_dir().join(&name)));

@@ -1,5 +1,5 @@
-//! `farfield chaos`: nearly all objects at work in real processes, while nodes are killed, stopped, continued and started
-//! again.
+//! `farfield chaos`: nearly all objects at work in real processes, while nodes are killed, stopped, continued and
+//! started again.
 //!
 //! [`plan`] draws the faults and their targets, and [`run`] injects them. [`processes`] manages the nodes' processes,
 //! [`link`] the network between them on RDMA, and [`worker`] is one node. [`load`] contains the work of their threads

@@ -1,8 +1,8 @@
-//! The command line of Farfield: starts the nodes of a session on this host (`run`), measures (`bench`), makes a page of
-//! what was measured (`report`), searches for failing executions (`check`), enumerates the outcomes of litmus tests and
-//! runs them (`litmus`), analyses replicated data types (`wrdt`), kills nodes at work (`chaos`), lends memory to replicated
-//! registers and stores (`memory`), reports what this machine supports and lacks (`doctor`), and describes itself to
-//! shells (`completions`) and to `man`.
+//! The command line of Farfield: starts the nodes of a session on this host (`run`), measures (`bench`), makes a page
+//! of what was measured (`report`), searches for failing executions (`check`), enumerates the outcomes of litmus tests
+//! and runs them (`litmus`), analyses replicated data types (`wrdt`), kills nodes at work (`chaos`), lends memory to
+//! replicated registers and stores (`memory`), reports what this machine supports and lacks (`doctor`), and describes
+//! itself to shells (`completions`) and to `man`.
 //!
 //! The program `farfield` is [`main`] with no [`Parts`]. A crate with an object of its own builds a program with its
 //! scenarios, mutants and chaos loads in it:

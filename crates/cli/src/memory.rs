@@ -55,13 +55,14 @@ pub(crate) struct MemoryArgs {
     /// How many places the session has
     #[arg(long, value_name = "NODES", value_parser = launch::parse_nodes, conflicts_with = "hosts")]
     nodes: Option<u16>,
-    /// Take the place of the memory node that was at this node's place, and has died: for all that is open or is opened later
+    /// Take the place of the memory node that was at this node's place, and has died: for all that is open or is opened
+    /// later
     #[arg(long)]
     replace: bool,
     /// Connect the session by RDMA: a file with all its places, as of `run --hosts`
     ///
-    /// A host in each line, with its settings: `HOST [address=IP] [nodes=N] [port=P] [device=NAME,…]`. The secret of the session
-    /// is in FARFIELD_SECRET or in the file FARFIELD_SECRET_FILE
+    /// A host in each line, with its settings: `HOST [address=IP] [nodes=N] [port=P] [device=NAME,…]`. The secret of
+    /// the session is in FARFIELD_SECRET or in the file FARFIELD_SECRET_FILE
     #[arg(long, value_name = "FILE", requires = "node")]
     hosts: Option<PathBuf>,
 }

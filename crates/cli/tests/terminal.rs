@@ -120,7 +120,8 @@ fn files(directory: &Path) -> Vec<String> {
     paths.flat_map(|path| [vec![path.display().to_string()], files(&path)].concat()).collect()
 }
 
-/// Does the same with every command, with a few at a time: their nodes spin, and with too many one may not get to start in time.
+/// Does the same with every command, with a few at a time: their nodes spin, and with too many one may not get to start
+/// in time.
 fn with_each(work: impl Fn(&str, &str) -> Result<(), String> + Sync) {
     static ALONE: Mutex<()> = Mutex::new(());
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);

@@ -1,7 +1,7 @@
 //! How the calls move their chunks.
 //!
-//! In all of them a member sends its chunks in order, and takes those of others in order. In a call in which all members
-//! send, each takes a chunk only after it has sent `slots / 2` more, so chunks are always under way.
+//! In all of them a member sends its chunks in order, and takes those of others in order. In a call in which all
+//! members send, each takes a chunk only after it has sent `slots / 2` more, so chunks are always under way.
 
 use core::ops::Range;
 

@@ -1,4 +1,5 @@
-//! Collectives: calls that all members make together, to pass data from one to all, from all to one, or from all to all.
+//! Collectives: calls that all members make together, to pass data from one to all, from all to one, or from all to
+//! all.
 //!
 //! Each member sends to each other one over a *link*, which is memory of the receiver:
 //!
@@ -38,8 +39,9 @@
 //! receiver reads them in this order (`CR → CR`). No fence is needed. Pass the same endpoint to every call: the puts of
 //! two endpoints have no order.
 //!
-//! *A call is no barrier and no fence.* What a member has put to another before the call, with the same endpoint, that one
-//! sees when it has taken a chunk of the call. Puts to a third node may still be on their way: use a `Barrier` for those.
+//! *A call is no barrier and no fence.* What a member has put to another before the call, with the same endpoint, that
+//! one sees when it has taken a chunk of the call. Puts to a third node may still be on their way: use a `Barrier` for
+//! those.
 //!
 //! *Use of a slot.* The sender puts into a slot only when the receiver's word says that it has taken the slot's last
 //! chunk. The receiver reads the chunk before it puts that word (`CR → NRW`), and the sender reads the word before it
@@ -47,8 +49,8 @@
 //! never too much, and no chunk of an earlier call is taken for one of this call.
 //!
 //! *No circle of waiting members.* All make the same calls in the same order. A receiver has told the sender of all but
-//! less than half of the slots that it has taken, and in a call in which all send, a member is at most half of the slots
-//! ahead of what it has taken. So the member that is furthest behind always has room.
+//! less than half of the slots that it has taken, and in a call in which all send, a member is at most half of the
+//! slots ahead of what it has taken. So the member that is furthest behind always has room.
 //!
 //! # Costs
 //!
@@ -74,11 +76,11 @@
 //! be reopened by all live members ([`Node::reopen`]). A call may have ended well on some members when it fails on
 //! others. A member on which a call fails, for any cause, tells all others, and their calls fail, too.
 //!
-//! A member that makes another call, or with other sizes, is found where one takes a chunk of the other, and the call fails
-//! on both ([`DifferentCalls`]). A member that only sends may end its call well, and see it in a later one. A member that
-//! waits for another one than that which sends to it cannot see it: its call times out. The types of equally long elements
-//! are not compared. A call that is dropped is told to the others by this member's next call; until then they wait, at
-//! most until their deadlines.
+//! A member that makes another call, or with other sizes, is found where one takes a chunk of the other, and the call
+//! fails on both ([`DifferentCalls`]). A member that only sends may end its call well, and see it in a later one. A
+//! member that waits for another one than that which sends to it cannot see it: its call times out. The types of
+//! equally long elements are not compared. A call that is dropped is told to the others by this member's next call;
+//! until then they wait, at most until their deadlines.
 //!
 //! A call takes at most as long as the endpoint's timeout, however long its data is.
 //!
@@ -308,7 +310,8 @@ impl Collectives {
         self.end(endpoint, done)
     }
 
-    /// Combines the elements of all members with the same index, in the order of ranks. All members get the same result.
+    /// Combines the elements of all members with the same index, in the order of ranks. All members get the same
+    /// result.
     ///
     /// ```
     /// # use farfield::{Collectives, CollectivesOptions};

@@ -187,8 +187,8 @@ impl Links {
         self.give_room(endpoint, call, at).await
     }
 
-    /// Tells a member that its chunks were taken, unless a chunk for it will soon say so: it is told of half of its slots
-    /// at the latest, so it always has the other half.
+    /// Tells a member that its chunks were taken, unless a chunk for it will soon say so: it is told of half of its
+    /// slots at the latest, so it always has the other half.
     async fn give_room(&mut self, endpoint: &Endpoint, call: &mut Call, at: usize) -> Result<()> {
         let Peer { words, sent, taken, told, .. } = &mut self.peers[at];
         if *taken - *told < self.slots as u64 / 2 {
@@ -224,9 +224,9 @@ impl Links {
         waited.waiting_for_nodes(what, &[self.peers[at].node])?
     }
 
-    /// Why a call cannot end that waits for a member, or begins. Any of the others may wait for a dead member, and never
-    /// send anything again. A member that has left has ended its calls, perhaps this one, too: it is missed by those only
-    /// that wait for it.
+    /// Why a call cannot end that waits for a member, or begins. Any of the others may wait for a dead member, and
+    /// never send anything again. A member that has left has ended its calls, perhaps this one, too: it is missed by
+    /// those only that wait for it.
     pub(crate) fn failure(&self, endpoint: &Endpoint, waits_for: Option<usize>) -> Option<Error> {
         for (at, peer) in self.peers.iter().enumerate() {
             if let Err(gone) = endpoint.check_alive(peer.node) {

@@ -17,8 +17,9 @@ use crate::links::{HEADER, WORDS_BYTES};
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct CollectivesOptions {
-    /// The most bytes that are sent at once, a multiple of 8. An element cannot be larger. With 24 bytes more they have to
-    /// fit a buffer of an endpoint ([`Builder::pool_bytes_max`](farfield_core::Builder::pool_bytes_max)). Default: 32 KiB.
+    /// The most bytes that are sent at once, a multiple of 8. An element cannot be larger. With 24 bytes more they have
+    /// to fit a buffer of an endpoint ([`Builder::pool_bytes_max`](farfield_core::Builder::pool_bytes_max)). Default:
+    /// 32 KiB.
     pub chunk_bytes: usize,
     /// Chunks that may be under way from one member to another: an even number. Default: 4.
     pub slots: usize,

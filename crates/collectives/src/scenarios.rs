@@ -33,8 +33,8 @@ const OPTIONS: CollectivesOptions = CollectivesOptions { chunk_bytes: 8, slots: 
 
 type Member = Rc<RefCell<Collectives>>;
 
-/// Opens collectives on all nodes. They are closed when all threads have ended: closing takes locks, and would only add to
-/// the search.
+/// Opens collectives on all nodes. They are closed when all threads have ended: closing takes locks, and would only add
+/// to the search.
 fn open(cluster: &Cluster) -> Result<Vec<Member>> {
     let open = |node: &_| Ok(Rc::new(RefCell::new(Collectives::open(node, "all", OPTIONS)?)));
     let members = cluster.on_each(open)?;

@@ -2,9 +2,9 @@
 //!
 //! Each [`Mutant`] is a switch: the code has the bug where `BARRIER_NO_FENCE.is_on()`. The algorithms of this crate are
 //! written without the bugs. The files `mutants/*.diff` describe the edits, and with the feature `mutants` the build
-//! script makes them in copies of the modules (`farfield-seeded` has the format). Without this feature, or without debug
-//! assertions, the plain modules are compiled, and the switch is the constant `false`. So no release build has seeded
-//! bugs. The feature is for tests of the checker only.
+//! script makes them in copies of the modules (`farfield-seeded` has the format). Without this feature, or without
+//! debug assertions, the plain modules are compiled, and the switch is the constant `false`. So no release build has
+//! seeded bugs. The feature is for tests of the checker only.
 //!
 //! A crate with objects of its own declares its mutants with [`mutants!`](crate::mutants!) and writes the switches into
 //! its code. It needs no feature for them: [`enable`] switches on a mutant of any crate.

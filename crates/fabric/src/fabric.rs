@@ -85,8 +85,8 @@ pub trait Fabric: Send + Sync {
     fn create_group(&self, bell: Bell) -> Result<GroupKey>;
 
     /// Allocates zeroed memory in a group of this node, aligned to a cache line. It lives until [`Fabric::free`], or
-    /// until the node leaves. Where there is no memory but some that was freed, it waits for a tenth of a second for operations that were
-    /// posted to that.
+    /// until the node leaves. Where there is no memory but some that was freed, it waits for a tenth of a second for
+    /// operations that were posted to that.
     ///
     /// ```
     /// # use farfield_fabric::{shm::*, *};
@@ -224,8 +224,8 @@ pub trait Fabric: Send + Sync {
     fn is_permitted(&self, peer: NodeId, group: GroupKey) -> Result<bool>;
 
     /// Revokes a peer's right to read and write a group of this node. After `Ok`, no write of that peer to the group
-    /// can land, even if the peer is stopped between two instructions. What is not decided within the timeout goes on in the next call. (On shared
-    /// memory, a call that finds a peer stopped may take ten milliseconds longer.)
+    /// can land, even if the peer is stopped between two instructions. What is not decided within the timeout goes on
+    /// in the next call. (On shared memory, a call that finds a peer stopped may take ten milliseconds longer.)
     ///
     /// ```
     /// # use farfield_fabric::*;
@@ -389,8 +389,8 @@ pub trait Transport: Fabric + Any {
     /// The innermost wait is over.
     fn wait_ends(&self) {}
 
-    /// Whether it is worth to look again and again for a moment before a wait begins: what other nodes write is there at
-    /// once, and every thread has a core of its own.
+    /// Whether it is worth to look again and again for a moment before a wait begins: what other nodes write is there
+    /// at once, and every thread has a core of its own.
     fn is_spin_worthwhile(&self) -> bool {
         false
     }

@@ -168,8 +168,8 @@ pub trait Lane: Any + Send + sealed::Sealed {
     /// The progress of the operation at the last `poll`.
     fn status(&self, peer: NodeId, sequence: u64) -> Status;
 
-    /// Notes that the result of an operation has been returned to its caller, and whether other tasks of the thread wait
-    /// for reads whose results they do not get.
+    /// Notes that the result of an operation has been returned to its caller, and whether other tasks of the thread
+    /// wait for reads whose results they do not get.
     fn taken(&mut self, _peer: NodeId, _sequence: u64, _others_wait: bool) {}
 }
 

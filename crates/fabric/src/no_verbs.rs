@@ -1,4 +1,5 @@
-//! In a build without RDMA: a lane over RDMA, of which there is none, so that the endpoint needs no case for such builds.
+//! In a build without RDMA: a lane over RDMA, of which there is none, so that the endpoint needs no case for such
+//! builds.
 
 use crate::error::{Code, Result};
 use crate::lane::{Lane, Status, Verb, WordOrigin, WordTicket, WorkRequest, sealed};

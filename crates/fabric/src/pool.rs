@@ -55,7 +55,8 @@ pub struct Piece {
 
 impl Piece {
     /// # Safety
-    /// The memory is valid for reads and writes, nobody else uses it, and it stays there as long as `registration` lives.
+    /// The memory is valid for reads and writes, nobody else uses it, and it stays there as long as `registration`
+    /// lives.
     pub(crate) unsafe fn new(start: NonNull<u8>, bytes: usize, registration: Registration) -> Piece {
         Piece { start, bytes, registration }
     }

@@ -66,9 +66,9 @@ impl NodeId {
     }
 }
 
-/// The most nodes that a session has at a time, on shared memory and over RDMA. A node that is started again at the place
-/// of a dead one does not count twice. A simulated session has at most 64 (`sim::NODES_MAX`), and some objects and
-/// commands have limits of their own.
+/// The most nodes that a session has at a time, on shared memory and over RDMA. A node that is started again at the
+/// place of a dead one does not count twice. A simulated session has at most 64 (`sim::NODES_MAX`), and some objects
+/// and commands have limits of their own.
 ///
 /// ```
 /// use farfield_fabric::{NODES_MAX, shm::{ShmFabric, ShmOptions}};

@@ -1,6 +1,6 @@
 //! Loops of uncontended calls of each object, for counting their instructions under callgrind, with
-//! `--collect-atstart=no --toggle-collect='*object_instructions::loop_*'`. It prints how often each loop allocates memory. Two
-//! nodes are in this process, and one thread makes the calls of both.
+//! `--collect-atstart=no --toggle-collect='*object_instructions::loop_*'`. It prints how often each loop allocates
+//! memory. Two nodes are in this process, and one thread makes the calls of both.
 
 use std::alloc::System;
 use std::future::{Future, poll_fn};

@@ -1,5 +1,5 @@
-//! A box office: node 0 sells numbered tickets, and all other nodes buy them, one by one, several at a time, and a few again after a timeout
-//! that is too short. In the end each ticket was sold once.
+//! A box office: node 0 sells numbered tickets, and all other nodes buy them, one by one, several at a time, and a few
+//! again after a timeout that is too short. In the end each ticket was sold once.
 //!
 //! It shows [`RpcServer`] and [`RpcClient`]: calls of a server on another node, each with its effect once.
 //!
@@ -58,7 +58,8 @@ fn buy(node: &Node, ep: &Endpoint) -> Result<()> {
             have(reply?, 10);
             left -= 10;
         }
-        // One after the other. Some are waited for too short a time at first: it is the same call afterwards, and the same ticket.
+        // One after the other. Some are waited for too short a time at first: it is the same call afterwards, and the
+        // same ticket.
         while left > 0 {
             let mut call = office.begin(ep, &1).await?;
             let ticket = match call.wait_deadline(ep.now() + Duration::from_micros(left % 10)).await {

@@ -134,7 +134,8 @@
 //!
 //! # Watching a node
 //!
-//! [`Node::metrics`] returns what a node has counted. [`Builder::latencies`] makes it measure the calls of its objects, too:
+//! [`Node::metrics`] returns what a node has counted. [`Builder::latencies`] makes it measure the calls of its objects,
+//! too:
 //!
 //! ```
 //! # fn main() -> farfield::Result<()> {
@@ -150,8 +151,8 @@
 //! # drop((jobs, ep)); node.leave(); Ok(()) }
 //! ```
 //!
-//! With the feature `prometheus`, `node.serve_metrics("127.0.0.1:9464")` serves all of it to Prometheus. Nodes and objects that come
-//! and go, and waits of more than a second, are spans and events of `tracing`.
+//! With the feature `prometheus`, `node.serve_metrics("127.0.0.1:9464")` serves all of it to Prometheus. Nodes and
+//! objects that come and go, and waits of more than a second, are spans and events of `tracing`.
 //!
 //! # Features
 //!

@@ -291,7 +291,8 @@ fn swarm(node: &Node, endpoint: &Endpoint) -> Result<()> {
     meet_survivors(node, endpoint, "end")
 }
 
-/// The survivors insert, update, read and delete under the death, and for long enough after it that registers are used again.
+/// The survivors insert, update, read and delete under the death, and for long enough after it that registers are used
+/// again.
 fn swarm_store(node: &Node, endpoint: &Endpoint) -> Result<()> {
     let mut options = SwarmStoreOptions::default();
     options.keys = 64;

@@ -1,5 +1,6 @@
-//! `kill -9` of a leader under load, in sessions of real processes: nothing that was acknowledged is lost, the survivors agree, and
-//! go on. Each test prints how long the next leader took from the moment at which its node knew of the death.
+//! `kill -9` of a leader under load, in sessions of real processes: nothing that was acknowledged is lost, the
+//! survivors agree, and go on. Each test prints how long the next leader took from the moment at which its node knew of
+//! the death.
 
 mod session;
 
@@ -15,7 +16,8 @@ use farfield::{
 
 use session::{MEASURED, STEP_MAX, Session, begun};
 
-/// How long a call of the next leader may take. The aim is 10 ms, which a busy machine may miss: the tests print what it was.
+/// How long a call of the next leader may take. The aim is 10 ms, which a busy machine may miss: the tests print what
+/// it was.
 const SOON: Duration = Duration::from_secs(5);
 
 /// Of heartbeats. A node is suspected after 14 of them.
@@ -23,7 +25,8 @@ const PERIOD: Duration = Duration::from_millis(2);
 
 // ---- the parent -----------------------------------------------------------------------------------------------------
 
-/// Plays a role in so many processes, and kills the first ones, each in turn when it has said that it is at work as the leader.
+/// Plays a role in so many processes, and kills the first ones, each in turn when it has said that it is at work as the
+/// leader.
 fn without_leaders(role: &str, nodes: u16, leaders: u16) {
     let mut session = Session::start(role, nodes);
     session.all_begun();
@@ -49,8 +52,8 @@ fn a_replicated_lock_outlives_its_holder_and_leader() {
     without_leaders("mutex", 3, 1);
 }
 
-/// A holder is killed, which leads an election, too. It is started again, and comes back to both. Then another node is killed, and the lock and the
-/// election go on with the one that has come back.
+/// A holder is killed, which leads an election, too. It is started again, and comes back to both. Then another node is
+/// killed, and the lock and the election go on with the one that has come back.
 #[test]
 fn a_node_comes_back_to_a_lock_and_an_election() {
     let mut session = Session::start("back", 3);
@@ -106,7 +109,8 @@ fn is_dead(node: &Node, other: NodeId) -> bool {
     !matches!(node.status_of(other), Some(MemberStatus::Member | MemberStatus::Suspected))
 }
 
-/// Runs `body` beside a thread that notes when this node knows of a death: then `body` can say how long it has taken since.
+/// Runs `body` beside a thread that notes when this node knows of a death: then `body` can say how long it has taken
+/// since.
 fn watching<T>(node: &Node, victim: NodeId, body: impl FnOnce(&AtomicU64) -> T) -> T {
     let known = AtomicU64::new(0);
     std::thread::scope(|scope| {

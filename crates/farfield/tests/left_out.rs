@@ -1,5 +1,5 @@
-//! A build without some of the features: `cargo test -p farfield --no-default-features --test left_out`. In a build with
-//! all of them there is nothing to test here.
+//! A build without some of the features: `cargo test -p farfield --no-default-features --test left_out`. In a build
+//! with all of them there is nothing to test here.
 
 /// A program that was built without RDMA, and is configured for it, must not run on shared memory instead.
 #[cfg(not(feature = "verbs"))]

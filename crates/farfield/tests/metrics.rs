@@ -244,7 +244,8 @@ fn a_node_that_is_not_told_to_measures_nothing() {
     assert!(ep.calls_reader().is_none());
 }
 
-/// The counts of a thread stay when its endpoint is closed, and those of an object when that is closed and opened again.
+/// The counts of a thread stay when its endpoint is closed, and those of an object when that is closed and opened
+/// again.
 #[test]
 fn counts_outlive_endpoints_and_objects() {
     let node = Node::builder().latencies(true).start().unwrap();

@@ -40,8 +40,8 @@ fn calls() -> Result<()> {
 }
 
 fn collectives() -> Result<()> {
-    // All threads of the process are counted, and what the fabric does when a thread sleeps. So the least of many tries is
-    // taken: in it neither member has allocated.
+    // All threads of the process are counted, and what the fabric does when a thread sleeps. So the least of many tries
+    // is taken: in it neither member has allocated.
     let nodes = local_session(2)?;
     let allocated = on_each(&nodes, |node| {
         let ep = node.endpoint()?;

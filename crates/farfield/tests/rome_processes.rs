@@ -1,4 +1,5 @@
-//! `kill -9` of an owner under load, in a session of real processes: the other partitions go on, and errors say truly what may have happened.
+//! `kill -9` of an owner under load, in a session of real processes: the other partitions go on, and errors say truly
+//! what may have happened.
 
 mod session;
 
@@ -50,7 +51,8 @@ fn options() -> RomeKvOptions<u64> {
     options
 }
 
-/// The key with which the node that has come back says that it has taken the last partition; and one for the answer of each other node.
+/// The key with which the node that has come back says that it has taken the last partition; and one for the answer of
+/// each other node.
 const TAKEN: u64 = 2 * KEYS + 1;
 const SEEN: u64 = 2 * KEYS + 100;
 

@@ -1,5 +1,5 @@
-//! `kill -9` of a client and of a server under load, in sessions of real processes: each call has its effect once, and its caller knows
-//! which calls may have had theirs.
+//! `kill -9` of a client and of a server under load, in sessions of real processes: each call has its effect once, and
+//! its caller knows which calls may have had theirs.
 
 mod session;
 
@@ -61,8 +61,8 @@ fn ask(thread: u64, number: u64) -> Ask {
     [number, thread, number ^ thread << 32]
 }
 
-/// What a server knows of each thread of a client: the last number. A thread waits for each reply, so the next request has the next number:
-/// any other one was handled twice, or lost.
+/// What a server knows of each thread of a client: the last number. A thread waits for each reply, so the next request
+/// has the next number: any other one was handled twice, or lost.
 #[derive(Default)]
 struct Threads(Mutex<HashMap<(NodeId, u64), u64>>);
 
@@ -85,7 +85,8 @@ impl Threads {
     }
 }
 
-/// One call after the other, some of which are asked for several times. The result is their number, and the error that has ended them.
+/// One call after the other, some of which are asked for several times. The result is their number, and the error that
+/// has ended them.
 fn calls(
     client: &RpcClient<Ask, u64>,
     endpoint: &Endpoint,

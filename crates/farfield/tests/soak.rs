@@ -1,5 +1,6 @@
-//! Memory stays as it is to one in a hundred, however long calls go on. Each test takes two seconds, or `FARFIELD_SOAK_SECONDS`: half of them, at
-//! most a minute, to get going. One runs at a time, as all memory of the process is counted.
+//! Memory stays as it is to one in a hundred, however long calls go on. Each test takes two seconds, or
+//! `FARFIELD_SOAK_SECONDS`: half of them, at most a minute, to get going. One runs at a time, as all memory of the
+//! process is counted.
 
 use std::alloc::System;
 use std::collections::VecDeque;
@@ -107,7 +108,8 @@ const PARTITION_SHIFT: u32 = 40;
 /// Keys of a thread in a partition.
 const WINDOW: usize = 300;
 
-/// Values: so large that the memory of the trees is most of all, and there are few enough blocks to be used again from the beginning on.
+/// Values: so large that the memory of the trees is most of all, and there are few enough blocks to be used again from
+/// the beginning on.
 const WORDS: usize = 32;
 type Row = [u64; WORDS];
 

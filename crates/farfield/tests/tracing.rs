@@ -1,4 +1,5 @@
-//! What a node reports by `tracing`: its start, objects that open, reopen and close, nodes that join and go, waits that last.
+//! What a node reports by `tracing`: its start, objects that open, reopen and close, nodes that join and go, waits that
+//! last.
 
 #![allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "a test watches from outside the fabric")]
 
@@ -127,8 +128,8 @@ fn long_waits_are_reported() {
     });
 }
 
-/// Where the events are chosen by the modules that they come from, the waits of an object are among its events. They were
-/// reported only to those who listened to the module that takes the time, too.
+/// Where the events are chosen by the modules that they come from, the waits of an object are among its events. They
+/// were reported only to those who listened to the module that takes the time, too.
 #[test]
 fn a_long_wait_is_an_event_of_its_object() {
     struct Kept(Arc<StdMutex<Vec<u8>>>);

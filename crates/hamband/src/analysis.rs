@@ -19,18 +19,19 @@
 //! | summarisable (§3.3) | c₂(c₁(σ)) ≠ c(σ), for a call c that is given | |
 //!
 //! Two methods *conflict* if calls of them do not S-commute, or if one does not 𝒫-R-commute with the other and is not
-//! invariant-sufficient. A method *depends* on another if it is not invariant-sufficient and does not 𝒫-L-commute with it. Connected
-//! components of the conflict graph are *synchronisation groups*. A *summarisation group* is a set of methods that is closed under
-//! summaries. The [categories](Category) follow from these (§3.3).
+//! invariant-sufficient. A method *depends* on another if it is not invariant-sufficient and does not 𝒫-L-commute with
+//! it. Connected components of the conflict graph are *synchronisation groups*. A *summarisation group* is a set of
+//! methods that is closed under summaries. The [categories](Category) follow from these (§3.3).
 //!
-//! The relations of methods are those of all their calls: a counterexample has the two calls' arguments, too. S-commutativity is
-//! symmetric, and asked once for two methods; a method that is invariant-sufficient is not asked for the other two relations; and
-//! methods that touch different state variables need no question. [`Analysis`] has the counts.
+//! The relations of methods are those of all their calls: a counterexample has the two calls' arguments, too.
+//! S-commutativity is symmetric, and asked once for two methods; a method that is invariant-sufficient is not asked for
+//! the other two relations; and methods that touch different state variables need no question. [`Analysis`] has the
+//! counts.
 //!
 //! What the solver does not decide in time counts as a conflict, a dependency, or no summary ([`Verdict::Undecided`]).
 //!
-//! `docs/hamband.md` has the language. Source: Houshmand, Saberlatibari and Lesani, *Hamband: RDMA Replicated Data Types*, PLDI 2022,
-//! §§2, 3; the use of a solver follows Houshmand and Lesani, *Hamsaz*, POPL 2019.
+//! `docs/hamband.md` has the language. Source: Houshmand, Saberlatibari and Lesani, *Hamband: RDMA Replicated Data
+//! Types*, PLDI 2022, §§2, 3; the use of a solver follows Houshmand and Lesani, *Hamsaz*, POPL 2019.
 
 #![allow(
     clippy::disallowed_methods,

@@ -20,12 +20,13 @@
 //! | methods that are not declared dependent | if c₂ is permissible in c₁(σ), so it is in σ (independent) |
 //! | summarisation groups | `summarise(c₁, c₂)` does what c₁ and then c₂ do, and `remainder` the rest of it |
 //!
-//! The states are those that satisfy the invariant, and both calls are permissible in one of their places, as in the analysis
-//! (`docs/hamband.md`, "Which states"). A call that is refused there is not invariant-sufficient, so that part of the definitions needs
-//! no test of its own. A conflict orders two calls everywhere, so two methods that conflict need not be declared dependent.
+//! The states are those that satisfy the invariant, and both calls are permissible in one of their places, as in the
+//! analysis (`docs/hamband.md`, "Which states"). A call that is refused there is not invariant-sufficient, so that part
+//! of the definitions needs no test of its own. A conflict orders two calls everywhere, so two methods that conflict
+//! need not be declared dependent.
 //!
-//! A [`Refuted`] relation comes with an example, and names the declaration that is missing. A [`Report`] lists all that no sample has needed: coordination
-//! that may be too strong, and methods that were always refused.
+//! A [`Refuted`] relation comes with an example, and names the declaration that is missing. A [`Report`] lists all that
+//! no sample has needed: coordination that may be too strong, and methods that were always refused.
 //!
 //! ```
 //! use farfield_hamband::check::check;
@@ -58,7 +59,8 @@ pub use self::refuted::{Example, Refuted, Relation};
 use crate::coordination::Coordination;
 use crate::data_type::{DataType, Method, Update};
 
-/// Tests all that a type declares, with calls of a proptest strategy: [`Check::new`] and [`Check::run`], with the usual bounds.
+/// Tests all that a type declares, with calls of a proptest strategy: [`Check::new`] and [`Check::run`], with the usual
+/// bounds.
 ///
 /// # Errors
 /// The first relation that is refuted, with an example.
@@ -144,8 +146,8 @@ impl<T: DataType> Check<T> {
         Check { few: few.clone(), ..Check::new(initial, select(few)) }
     }
 
-    /// Of two such calls, one at most is made: they have the same unique tag or timestamp, for example. It is asked of a call and
-    /// itself, too, since a call may be made twice. By default, all calls are made together.
+    /// Of two such calls, one at most is made: they have the same unique tag or timestamp, for example. It is asked of
+    /// a call and itself, too, since a call may be made twice. By default, all calls are made together.
     ///
     /// ```
     /// use farfield_hamband::check::Check;
@@ -237,7 +239,8 @@ impl<T: DataType> Check<T> {
         Ok(self.report(seen, calls))
     }
 
-    /// Tests all states that a few calls reach from the initial one: a relation that they refute has a shortest example.
+    /// Tests all states that a few calls reach from the initial one: a relation that they refute has a shortest
+    /// example.
     ///
     /// # Errors
     /// The first relation that is refuted, with an example.
@@ -282,9 +285,9 @@ impl<T: DataType> Check<T> {
         Ok(self.report(seen, 0))
     }
 
-    /// Executes the abstract semantics (figure 5) at random: three processes make calls and propagate them, as far as the declared
-    /// coordination lets them. No process refuses a call of another, all keep the invariant, and those with the same calls have
-    /// the same state. An execution that fails is shrunk.
+    /// Executes the abstract semantics (figure 5) at random: three processes make calls and propagate them, as far as
+    /// the declared coordination lets them. No process refuses a call of another, all keep the invariant, and those
+    /// with the same calls have the same state. An execution that fails is shrunk.
     ///
     /// # Errors
     /// An execution that fails.
@@ -423,8 +426,8 @@ pub struct Report {
 }
 
 impl Report {
-    /// Declarations that may be too strong, and methods that were not tested. A report of executions alone has no samples, and so warns of
-    /// everything.
+    /// Declarations that may be too strong, and methods that were not tested. A report of executions alone has no
+    /// samples, and so warns of everything.
     ///
     /// ```
     /// use farfield_hamband::check::Check;

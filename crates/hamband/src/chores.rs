@@ -1,5 +1,6 @@
-//! The work of the service thread: it applies the calls of the others, reports how far it is, repeats puts that were refused, and copies the calls that the dead
-//! have left behind. So a process that makes no call delays none of the others.
+//! The work of the service thread: it applies the calls of the others, reports how far it is, repeats puts that were
+//! refused, and copies the calls that the dead have left behind. So a process that makes no call delays none of the
+//! others.
 
 use core::time::Duration;
 use std::sync::Arc;

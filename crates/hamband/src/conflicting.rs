@@ -3,16 +3,16 @@
 //! A call waits until it is in the log and applied at its caller. The leader
 //!
 //! 1. applies all entries of the log that are decided, those of leaders before it too;
-//! 2. asks whether the call is permissible. Until the call is in the log, only calls are applied that do not conflict with it, so
-//!    the answer stays;
-//! 3. makes sure that a majority has applied the entries of feeds that the call may depend on. Otherwise their sources and the leader could
-//!    die, and a decided call could never be applied. As a rule it knows: it asks the others only after new entries, by one
-//!    get each. Summaries that the call may depend on are part of the log's entry;
+//! 2. asks whether the call is permissible. Until the call is in the log, only calls are applied that do not conflict
+//!    with it, so the answer stays;
+//! 3. makes sure that a majority has applied the entries of feeds that the call may depend on. Otherwise their sources
+//!    and the leader could die, and a decided call could never be applied. As a rule it knows: it asks the others only
+//!    after new entries, by one get each. Summaries that the call may depend on are part of the log's entry;
 //! 4. proposes the call for the next index, and for no other one.
 //!
-//! The calls of other processes come through [`Commands`], which asks the next leader when one dies. The call may then be in the log
-//! already: the number of the caller's last one says so. Or the next leader finds it in its own log, not decided. So the refusal of a call that
-//! was asked for in two terms is ordered, too: as an entry without a call.
+//! The calls of other processes come through [`Commands`], which asks the next leader when one dies. The call may then
+//! be in the log already: the number of the caller's last one says so. Or the next leader finds it in its own log, not
+//! decided. So the refusal of a call that was asked for in two terms is ordered, too: as an entry without a call.
 
 use core::future::{Future, poll_fn};
 use core::pin::pin;
@@ -70,8 +70,8 @@ enum Next<R> {
 }
 
 impl<T: DataType> Shared<T> {
-    /// Orders a call, if this process leads its group. It takes a round trip, as a rule, for which the thread is blocked: it ends
-    /// all that it has begun.
+    /// Orders a call, if this process leads its group. It takes a round trip, as a rule, for which the thread is
+    /// blocked: it ends all that it has begun.
     pub(crate) fn lead(
         &self,
         proposer: &mut CommandProposer<'_>,

@@ -5,8 +5,8 @@ use core::marker::PhantomData;
 use crate::analysis::Category;
 use crate::data_type::Method;
 
-/// Which update methods of a type conflict, which depend on others, and which can be summarised (§3.2, §3.3). Its consequences:
-/// the synchronisation groups, and a category for each method.
+/// Which update methods of a type conflict, which depend on others, and which can be summarised (§3.2, §3.3). Its
+/// consequences: the synchronisation groups, and a category for each method.
 ///
 /// ```
 /// use farfield_hamband::analysis::Category;
@@ -62,8 +62,8 @@ impl<M: Method> Coordination<M> {
         }
     }
 
-    /// Every method conflicts with every one: all calls go through one log, as in state machine replication. Any type may be
-    /// replicated so.
+    /// Every method conflicts with every one: all calls go through one log, as in state machine replication. Any type
+    /// may be replicated so.
     ///
     /// ```
     /// # farfield_hamband::methods! {
@@ -78,7 +78,8 @@ impl<M: Method> Coordination<M> {
         all
     }
 
-    /// Two methods conflict: there are calls of them that have to be in one order, or that make each other impermissible.
+    /// Two methods conflict: there are calls of them that have to be in one order, or that make each other
+    /// impermissible.
     ///
     /// ```
     /// # farfield_hamband::methods! {
@@ -111,8 +112,9 @@ impl<M: Method> Coordination<M> {
         self
     }
 
-    /// Any two calls of these methods are one call of one of them, which [`DataType::summarise`](crate::DataType::summarise) returns. A
-    /// method is in one such group at most: the last that names it.
+    /// Any two calls of these methods are one call of one of them, which
+    /// [`DataType::summarise`](crate::DataType::summarise) returns. A method is in one such group at most: the last
+    /// that names it.
     ///
     /// ```
     /// # farfield_hamband::methods! {
@@ -157,7 +159,8 @@ impl<M: Method> Coordination<M> {
         M::ALL.iter().copied().filter(|on| self.depends[method.number()][on.number()]).collect()
     }
 
-    /// The synchronisation groups: the connected components of the conflict graph. A method without conflicts is in none.
+    /// The synchronisation groups: the connected components of the conflict graph. A method without conflicts is in
+    /// none.
     ///
     /// ```
     /// # farfield_hamband::methods! {

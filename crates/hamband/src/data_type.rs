@@ -7,13 +7,13 @@ use serde::de::DeserializeOwned;
 
 use crate::coordination::Coordination;
 
-/// A plain sequential type whose replicas are kept by [`Replicated`](crate::Replicated): ⟨Σ, I, updates, queries⟩ of §3.1. The
-/// value itself is the state σ, and any method that takes `&self` is a query.
+/// A plain sequential type whose replicas are kept by [`Replicated`](crate::Replicated): ⟨Σ, I, updates, queries⟩ of
+/// §3.1. The value itself is the state σ, and any method that takes `&self` is a query.
 ///
-/// The replicas apply each other's updates in different orders, and only as far as [`DataType::coordination`] says that the order matters.
-/// So that has to be true. Three tools find out:
-/// the analysis ([`analysis`](crate::analysis)) proves it of a specification, [`check`](https://docs.rs/farfield-hamband/latest/farfield_hamband/check/) tests it against this code, and a
-/// replica that meets an update which it has to refuse reports it.
+/// The replicas apply each other's updates in different orders, and only as far as [`DataType::coordination`] says that
+/// the order matters. So that has to be true. Three tools find out: the analysis ([`analysis`](crate::analysis)) proves
+/// it of a specification, [`check`](https://docs.rs/farfield-hamband/latest/farfield_hamband/check/) tests it against
+/// this code, and a replica that meets an update which it has to refuse reports it.
 ///
 /// ```
 /// use farfield_hamband::{Coordination, DataType, methods};
@@ -87,15 +87,16 @@ pub trait DataType: Clone + PartialEq + Debug + Send + Serialize + DeserializeOw
     /// Why an update is not permissible.
     type Refusal: Clone + Debug + Display + Send + Serialize + DeserializeOwned + 'static;
 
-    /// Applies an update, if it is permissible in this state. It does the same on every replica: it uses the state and the call
-    /// only, and no clock, randomness or order of a hash table. It must not panic.
+    /// Applies an update, if it is permissible in this state. It does the same on every replica: it uses the state and
+    /// the call only, and no clock, randomness or order of a hash table. It must not panic.
     ///
     /// # Errors
-    /// The update is not permissible: its requirement does not hold, or the invariant would not. The state is then unchanged.
+    /// The update is not permissible: its requirement does not hold, or the invariant would not. The state is then
+    /// unchanged.
     fn apply(&mut self, update: &Self::Update) -> Result<(), Self::Refusal>;
 
-    /// Whether an update is permissible in this state (§3.2, 𝒫). A leader asks before it orders a call. By default, a copy of the
-    /// state tries it; a type with a large state has a cheaper answer.
+    /// Whether an update is permissible in this state (§3.2, 𝒫). A leader asks before it orders a call. By default, a
+    /// copy of the state tries it; a type with a large state has a cheaper answer.
     ///
     /// # Errors
     /// As `apply`.
@@ -103,8 +104,8 @@ pub trait DataType: Clone + PartialEq + Debug + Send + Serialize + DeserializeOw
         self.clone().apply(update)
     }
 
-    /// The invariant I (§3.1): true of the initial state, and after every update that `apply` does not refuse. It is for checks;
-    /// replicas do not evaluate it.
+    /// The invariant I (§3.1): true of the initial state, and after every update that `apply` does not refuse. It is
+    /// for checks; replicas do not evaluate it.
     fn invariant(&self) -> bool {
         true
     }
@@ -119,8 +120,9 @@ pub trait DataType: Clone + PartialEq + Debug + Send + Serialize + DeserializeOw
         None
     }
 
-    /// The part of a summary that an earlier one of the same source has not: the call that does, after `earlier`, the same as `later`
-    /// without it. A replica that knows the earlier summary applies this. Every method that is summarised needs it.
+    /// The part of a summary that an earlier one of the same source has not: the call that does, after `earlier`, the
+    /// same as `later` without it. A replica that knows the earlier summary applies this. Every method that is
+    /// summarised needs it.
     fn remainder(earlier: &Self::Update, later: &Self::Update) -> Option<Self::Update> {
         let _ = (earlier, later);
         None
@@ -172,8 +174,9 @@ pub trait Method: Copy + Eq + Debug + Send + Sync + 'static {
     fn number(self) -> usize;
 }
 
-/// Defines the updates of a [`DataType`]: an enum with a variant for each method, and a second one, of the methods without their
-/// arguments. It implements [`Update`] and [`Method`]. The codecs are serde's, so the enum derives `Serialize` and `Deserialize`.
+/// Defines the updates of a [`DataType`]: an enum with a variant for each method, and a second one, of the methods
+/// without their arguments. It implements [`Update`] and [`Method`]. The codecs are serde's, so the enum derives
+/// `Serialize` and `Deserialize`.
 ///
 /// ```
 /// farfield_hamband::methods! {

@@ -2,15 +2,17 @@
 
 use farfield_fabric::{Error, ErrorKind, NodeId};
 
-/// Whether a put has to be repeated: it was refused for want of memory, the node does not answer, or it has revoked this node's rights, since
-/// it counts this one as dead or will learn that it is dead itself. The members decide about it.
+/// Whether a put has to be repeated: it was refused for want of memory, the node does not answer, or it has revoked
+/// this node's rights, since it counts this one as dead or will learn that it is dead itself. The members decide about
+/// it.
 pub(crate) fn is_passing(error: &Error) -> bool {
     error.is_refused() || error.is_unreachable() || matches!(error.kind(), ErrorKind::Revoked { .. })
 }
 
 /// A replica has to refuse a call that is permissible where it was made: the type declares too little coordination
-/// ([`Error::custom_ref`](farfield_core::Error::custom_ref)). The replicas may differ, and all further calls of this one fail. Mend
-/// [`DataType::coordination`](crate::DataType::coordination); `farfield_hamband::check` finds the example.
+/// ([`Error::custom_ref`](farfield_core::Error::custom_ref)). The replicas may differ, and all further calls of this
+/// one fail. Mend [`DataType::coordination`](crate::DataType::coordination); `farfield_hamband::check` finds the
+/// example.
 ///
 /// ```
 /// use farfield_hamband::WrongCoordination;

@@ -1,7 +1,7 @@
 //! The buffers F (§4): for each process, the stream of its irreducible conflict-free calls to all others.
 //!
-//! Every replica has a copy of every feed, and the source one of its own, from which the NIC sends. That copy is the paper's backup:
-//! it is written first.
+//! Every replica has a copy of every feed, and the source one of its own, from which the NIC sends. That copy is the
+//! paper's backup: it is written first.
 //!
 //! ```text
 //! region `feeds`, for each process `capacity` bytes, used in turn; an entry:
@@ -15,16 +15,18 @@
 //! region `taken` of a process, for each reader: the position up to which it has applied this process's feed
 //! ```
 //!
-//! An entry does not wrap around: one that does not fit in the rest begins at the start. So it is sent by one put to each process,
-//! and a reader looks at two places at most. The words of a put may land in any order. The hash says when all of them are there: it takes the
-//! place of the paper's canary bit, and cannot be satisfied by an earlier entry at the same place, because it covers the number.
+//! An entry does not wrap around: one that does not fit in the rest begins at the start. So it is sent by one put to
+//! each process, and a reader looks at two places at most. The words of a put may land in any order. The hash says when
+//! all of them are there: it takes the place of the paper's canary bit, and cannot be satisfied by an earlier entry at
+//! the same place, because it covers the number.
 //!
-//! *Order.* Entries are numbered, and a reader takes them in this order, whatever the order is in which they land. So any endpoint
-//! of the source may send a missing one: its threads and its service thread need no fence between them.
+//! *Order.* Entries are numbered, and a reader takes them in this order, whatever the order is in which they land. So
+//! any endpoint of the source may send a missing one: its threads and its service thread need no fence between them.
 //!
-//! *Room.* The source reuses the place of an entry when all live replicas have applied it. A replica reads the entry before it puts its
-//! position (`CR → NRW`), and the source reads the position before it rewrites its own copy. So no put of the old entry is still to land
-//! anywhere, nor is one still to be read from the source's copy. Each entry is put once to each process, so none lands twice.
+//! *Room.* The source reuses the place of an entry when all live replicas have applied it. A replica reads the entry
+//! before it puts its position (`CR → NRW`), and the source reads the position before it rewrites its own copy. So no
+//! put of the old entry is still to land anywhere, nor is one still to be read from the source's copy. Each entry is
+//! put once to each process, so none lands twice.
 
 use core::cell::RefCell;
 
@@ -220,15 +222,15 @@ impl Place {
         (position % self.capacity as u64) as usize
     }
 
-    /// Where the entry after one that ends at `position`, which is at this offset, may begin: there, or at the start of the next round. As positions,
-    /// with their offsets.
+    /// Where the entry after one that ends at `position`, which is at this offset, may begin: there, or at the start of
+    /// the next round. As positions, with their offsets.
     fn starts(&self, position: u64, offset: usize) -> [(u64, usize); 2] {
         let rest = if offset == 0 { 0 } else { self.capacity - offset };
         [(position, offset), (position + rest as u64, 0)]
     }
 
-    /// Copies the next entry from another replica, after the source's death. `after` is the end and the number of the one before. Returns whether
-    /// there was one.
+    /// Copies the next entry from another replica, after the source's death. `after` is the end and the number of the
+    /// one before. Returns whether there was one.
     pub(crate) fn copy_from(
         &self,
         endpoint: &Endpoint,
@@ -339,8 +341,8 @@ impl Incoming {
         self.next += 1;
     }
 
-    /// Reports to the source how much was applied, if it is much. The service thread does so, and no other: reports of two endpoints could
-    /// arrive in the other order, and the source would wait for room that it has.
+    /// Reports to the source how much was applied, if it is much. The service thread does so, and no other: reports of
+    /// two endpoints could arrive in the other order, and the source would wait for room that it has.
     pub(crate) fn acknowledge(&mut self, endpoint: &Endpoint) -> bool {
         if self.told == READS_NO_MORE || self.position - self.told < self.place.capacity as u64 / 4 {
             return true;
@@ -379,7 +381,8 @@ fn entry(words: &[u64], number: u64) -> Option<&[u8]> {
 mod tests {
     use super::*;
 
-    /// A feed of equal entries has the same message at the same place one round later, and only the number tells them apart.
+    /// A feed of equal entries has the same message at the same place one round later, and only the number tells them
+    /// apart.
     #[test]
     fn an_entry_is_not_whole_with_the_rest_of_an_earlier_one() {
         let image = |number: u64| {

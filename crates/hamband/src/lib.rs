@@ -1,8 +1,8 @@
-//! Hamband: well-coordinated replicated data types. A user writes a plain sequential type with an invariant; replicas of it coordinate
-//! only where that is needed for them to converge and to keep the invariant.
+//! Hamband: well-coordinated replicated data types. A user writes a plain sequential type with an invariant; replicas
+//! of it coordinate only where that is needed for them to converge and to keep the invariant.
 //!
-//! [`analysis`] finds out where: it reads a specification of the type, asks an SMT solver (the program `z3`), and puts each update
-//! method into one of the paper's categories. `farfield wrdt analyse` is its command.
+//! [`analysis`] finds out where: it reads a specification of the type, asks an SMT solver (the program `z3`), and puts
+//! each update method into one of the paper's categories. `farfield wrdt analyse` is its command.
 //!
 //! ```
 //! use farfield_hamband::analysis::{Category, Options, Specification, analyse};
@@ -23,13 +23,14 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! [`Replicated`] keeps replicas of such a type, a [`DataType`], on the nodes of a session. [`types`] has those of the paper.
+//! [`Replicated`] keeps replicas of such a type, a [`DataType`], on the nodes of a session. [`types`] has those of the
+//! paper.
 //!
 //! # Memory
 //!
-//! Every node has, for each node with a replica, a *feed* of its irreducible conflict-free calls, two slots for each of its summaries. Each
-//! synchronisation group has a replicated log, and slots for the calls that its leader orders ([`Commands`](farfield_mu::Commands)). All are written by one node
-//! each.
+//! Every node has, for each node with a replica, a *feed* of its irreducible conflict-free calls, two slots for each of
+//! its summaries. Each synchronisation group has a replicated log, and slots for the calls that its leader orders
+//! ([`Commands`](farfield_mu::Commands)). All are written by one node each.
 //!
 //! ```text
 //! feeds         an entry: number, bytes, hash, call with its dependencies
@@ -39,9 +40,10 @@
 //!
 //! # Ordering
 //!
-//! No fence is needed: entries and summaries are whole when their hashes are right, entries have numbers, and a summary has all calls of those before it. Where
-//! one put has to be seen before another (an entry's place is reused, an answer belongs to a request), the receiver's own report or a number says so. The
-//! dependencies of a decided call lie at a majority, or in its entry.
+//! No fence is needed: entries and summaries are whole when their hashes are right, entries have numbers, and a summary
+//! has all calls of those before it. Where one put has to be seen before another (an entry's place is reused, an answer
+//! belongs to a request), the receiver's own report or a number says so. The dependencies of a decided call lie at a
+//! majority, or in its entry.
 //!
 //! | call, n nodes | round trips | operations |
 //! |---|---|---|

@@ -1,5 +1,6 @@
-//! A process's part of a replicated object: its replica, and the network memory of the summaries and feeds. The writer's thread, threads with
-//! queries and the service thread share it under a lock of the process, which none of them holds while it waits.
+//! A process's part of a replicated object: its replica, and the network memory of the summaries and feeds. The
+//! writer's thread, threads with queries and the service thread share it under a lock of the process, which none of
+//! them holds while it waits.
 
 use farfield_core::{Error, ErrorKind, Result};
 use farfield_fabric::{Endpoint, NodeId, Region};
@@ -47,8 +48,8 @@ pub(crate) struct Group<U> {
     pub(crate) applied: Applied,
     /// The number of the last call of this process.
     pub(crate) last_call: u64,
-    /// By process: how many entries of its feed have to be at a majority before a call of this group is ordered, as that may depend
-    /// on the last of them.
+    /// By process: how many entries of its feed have to be at a majority before a call of this group is ordered, as
+    /// that may depend on the last of them.
     pub(crate) relies_on: Vec<u64>,
 }
 
@@ -182,7 +183,8 @@ impl<T: DataType> Local<T> {
         }
     }
 
-    /// Takes all that has landed. The result: whether something was applied; and the words that change when there may be more.
+    /// Takes all that has landed. The result: whether something was applied; and the words that change when there may
+    /// be more.
     pub(crate) fn drain_and_watch(&mut self) -> Result<(bool, Watch)> {
         let mut some = false;
         loop {
@@ -302,7 +304,8 @@ impl<T: DataType> Local<T> {
         }
     }
 
-    // ---- calls of this process -------------------------------------------------------------------------------------------
+    // ---- calls of this process
+    // -------------------------------------------------------------------------------------------
 
     /// Encodes a message into the scratch buffer, or refuses one that is too long.
     pub(crate) fn encode_call(&mut self, call: &T::Update) -> Result<&[u8]> {
@@ -363,7 +366,8 @@ impl<T: DataType> Local<T> {
         self.summaries.bytes_max() + MESSAGE_OVERHEAD
     }
 
-    /// Puts the own summary of a group into the feed, which has to have room, and begins another one. The feed has still to be sent.
+    /// Puts the own summary of a group into the feed, which has to have room, and begins another one. The feed has
+    /// still to be sent.
     fn fold(&mut self, group: usize) -> Result<()> {
         let me = self.replica.me;
         let before = self.replica.begin_epoch(me, group);
@@ -414,7 +418,8 @@ impl<T: DataType> Local<T> {
         entries
     }
 
-    /// The counts that the others reach when they have applied all calls of this process: words of their row, and numbers.
+    /// The counts that the others reach when they have applied all calls of this process: words of their row, and
+    /// numbers.
     pub(crate) fn entries_of_calls(&self) -> Vec<(usize, u64)> {
         let feed = (self.replica.me, self.outgoing.entries());
         let logs = self.groups.iter().enumerate().map(|(at, group)| (self.processes.len() + at, group.entries()));
@@ -426,8 +431,8 @@ impl<T: DataType> Local<T> {
         self.outgoing.is_behind() || self.unsent.contains(&true)
     }
 
-    /// Sends the calls that others lack. The service thread calls it, with an endpoint of its own: entries of a feed may land in any order, and a
-    /// summary goes into the feed. False if something is left.
+    /// Sends the calls that others lack. The service thread calls it, with an endpoint of its own: entries of a feed
+    /// may land in any order, and a summary goes into the feed. False if something is left.
     pub(crate) fn send_rest(&mut self, endpoint: &Endpoint) -> Result<bool> {
         if !self.outgoing.send(endpoint)? {
             return Ok(false);

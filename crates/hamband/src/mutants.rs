@@ -61,7 +61,8 @@ farfield_core::mutants! {
     /// *Scenario:* `hamband/ordered-after`.
     HAMBAND_NOT_CARRIED = "hamband-not-carried" in "Hamband":
         "An entry of a log does not carry the summaries that its call depends on.";
-    /// *Missing:* the write at which a summary became another one: an entry does not carry it, as if an earlier one had it.
+    /// *Missing:* the write at which a summary became another one: an entry does not carry it, as if an earlier one had
+    /// it.
     ///
     /// *Scenario:* `hamband/leader-dies`.
     HAMBAND_CHANGE_UNSEEN = "hamband-change-unseen" in "Hamband":
@@ -71,7 +72,8 @@ farfield_core::mutants! {
     /// *Scenario:* `hamband/contended`.
     HAMBAND_ASKED_EARLY = "hamband-asked-early" in "Hamband":
         "A leader asks whether a call is permissible before it has applied all entries that are decided.";
-    /// *Missing:* the number of the caller's last call: the next leader orders one again that is in the log. Needs a death.
+    /// *Missing:* the number of the caller's last call: the next leader orders one again that is in the log. Needs a
+    /// death.
     ///
     /// *Scenario:* `hamband/leader-dies`.
     HAMBAND_ORDERED_TWICE = "hamband-ordered-twice" in "Hamband":
@@ -81,8 +83,8 @@ farfield_core::mutants! {
     /// *Scenario:* `hamband/ordered-stable`.
     HAMBAND_STABLE_EARLY = "hamband-stable-early" in "Hamband":
         "A call counts as stable when the feeds and summaries have arrived.";
-    /// *Missing:* the entry's number in its hash: the first word has the number, too, and the two cancel each other out. The entry that was at
-    /// its place a round earlier is applied again. Needs reordering.
+    /// *Missing:* the entry's number in its hash: the first word has the number, too, and the two cancel each other
+    /// out. The entry that was at its place a round earlier is applied again. Needs reordering.
     ///
     /// *Scenario:* `hamband/room`.
     HAMBAND_HASH_ALIKE = "hamband-hash-alike" in "Hamband":

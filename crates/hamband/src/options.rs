@@ -18,12 +18,15 @@ pub struct ReplicatedOptions {
     pub call_bytes_max: usize,
     /// The longest refusal of a conflicting call, encoded. Default: 128 bytes.
     pub refusal_bytes_max: usize,
-    /// The longest summary of calls, encoded. A longer one is sent as a call, and another one begins. Default: 256 bytes.
+    /// The longest summary of calls, encoded. A longer one is sent as a call, and another one begins. Default: 256
+    /// bytes.
     pub summary_bytes_max: usize,
-    /// Room for the irreducible conflict-free calls of a node that some node has not applied yet, in bytes. Default: 64 KiB.
+    /// Room for the irreducible conflict-free calls of a node that some node has not applied yet, in bytes. Default: 64
+    /// KiB.
     pub feed_bytes: usize,
-    /// Whether all calls are conflicting, whatever the type says of its methods: they go through one log, in one order. That is state machine
-    /// replication: a baseline, and a way to replicate a type of which the relations are not known. Default: no.
+    /// Whether all calls are conflicting, whatever the type says of its methods: they go through one log, in one order.
+    /// That is state machine replication: a baseline, and a way to replicate a type of which the relations are not
+    /// known. Default: no.
     ///
     /// ```
     /// use farfield_hamband::types::{Counter, CounterMethod, CounterUpdate};

@@ -1,4 +1,5 @@
-//! Histories of replicas, and whether they refine the abstract semantics of well-coordinated data types (§3.2, figure 5).
+//! Histories of replicas, and whether they refine the abstract semantics of well-coordinated data types (§3.2, figure
+//! 5).
 
 use std::collections::BTreeMap;
 
@@ -7,8 +8,9 @@ use serde::{Deserialize, Serialize};
 use crate::coordination::Coordination;
 use crate::data_type::{DataType, Update};
 
-/// A type whose state has its history: which calls a replica has applied, and in which order, one by one even where they arrive as a
-/// summary. Its replicas are coordinated as those of `T`. It is for tests: histories and summaries only grow.
+/// A type whose state has its history: which calls a replica has applied, and in which order, one by one even where
+/// they arrive as a summary. Its replicas are coordinated as those of `T`. It is for tests: histories and summaries
+/// only grow.
 ///
 /// ```
 /// use farfield_hamband::recorded::{Calls, Recorded, well_coordinated};
@@ -150,11 +152,14 @@ impl Places {
 
 /// Whether replicas, by process, have histories that the abstract semantics of figure 5 has too:
 ///
-/// - each replica has applied each call once at most, and each was permissible there, and has kept the invariant (lemma 1);
-/// - conflicting calls have one order: what was applied before a call that it conflicts with somewhere is applied before it everywhere;
+/// - each replica has applied each call once at most, and each was permissible there, and has kept the invariant (lemma
+///   1);
+/// - conflicting calls have one order: what was applied before a call that it conflicts with somewhere is applied
+///   before it everywhere;
 /// - what a conflict-free call depends on, and was applied before it at its source, is applied before it everywhere;
-/// - a conflicting call is permissible after what is applied before it everywhere. Its leader has executed it when it was ordered, and
-///   applies it when it is decided: calls that arrive in between are before it there, and need not be elsewhere;
+/// - a conflicting call is permissible after what is applied before it everywhere. Its leader has executed it when it
+///   was ordered, and applies it when it is decided: calls that arrive in between are before it there, and need not be
+///   elsewhere;
 /// - replicas with the same calls have the same state (lemma 2).
 ///
 /// A replica that was lost with its process is `None`: nothing is known of what its own calls depend on.
@@ -233,8 +238,8 @@ pub fn well_coordinated<T: DataType>(initial: &T, replicas: &[Option<Recorded<T>
     converged(&known)
 }
 
-/// Whether an ordered call is permissible after the calls that all processes which have it have before it. (They contain all that these
-/// depend on.)
+/// Whether an ordered call is permissible after the calls that all processes which have it have before it. (They
+/// contain all that these depend on.)
 fn ordered<T: DataType>(
     initial: &T,
     known: &[(usize, &Recorded<T>)],

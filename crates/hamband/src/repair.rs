@@ -1,9 +1,9 @@
-//! Agreement when the source of a broadcast dies in the middle (§4, reliable broadcast): a call that some live replica has applied reaches all
-//! live replicas.
+//! Agreement when the source of a broadcast dies in the middle (§4, reliable broadcast): a call that some live replica
+//! has applied reaches all live replicas.
 //!
-//! The paper's survivors read a backup slot in the memory of the source. A process that was killed has no memory any more, so here
-//! they read each other's: whatever a live replica has applied is in its copy of the feed, or in its copy of the summary. The source reuses no entry that
-//! a live replica has not applied.
+//! The paper's survivors read a backup slot in the memory of the source. A process that was killed has no memory any
+//! more, so here they read each other's: whatever a live replica has applied is in its copy of the feed, or in its copy
+//! of the summary. The source reuses no entry that a live replica has not applied.
 //!
 //! Once a process is dead and none of its puts can land any more, each survivor
 //!
@@ -11,11 +11,12 @@
 //!    processes for which it has done so (`repaired`, a bit for each rank);
 //! 2. when another survivor has written down at least the same set, copies from that one once more.
 //!
-//! *Why twice.* Let A have a call of dead D, and let B copy it from A, and A die before C has copied it. Then A belongs to the dead, and B and C
-//! begin again. C finds the call at B in step 2: B writes down {A, D} only when all its copies from A have ended. And
-//! a survivor that dies while C waits for it adds itself to the set.
+//! *Why twice.* Let A have a call of dead D, and let B copy it from A, and A die before C has copied it. Then A belongs
+//! to the dead, and B and C begin again. C finds the call at B in step 2: B writes down {A, D} only when all its copies
+//! from A have ended. And a survivor that dies while C waits for it adds itself to the set.
 //!
-//! A copy is one of words that no process writes any more, apart from survivors that copy the same bytes to the same place.
+//! A copy is one of words that no process writes any more, apart from survivors that copy the same bytes to the same
+//! place.
 
 use farfield_core::{Node, Result};
 use farfield_fabric::{Endpoint, NodeId, Region, RemotePtr};
@@ -89,8 +90,8 @@ impl Repair {
         self.repaired.word(0).store(u64::MAX);
     }
 
-    /// Takes a step, of a few round trips at most. `applied` returns the end and the number of the entries of a feed that are applied; the
-    /// lock of the process is held for that only.
+    /// Takes a step, of a few round trips at most. `applied` returns the end and the number of the entries of a feed
+    /// that are applied; the lock of the process is held for that only.
     pub(crate) fn step(
         &mut self,
         endpoint: &Endpoint,

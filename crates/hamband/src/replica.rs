@@ -1,4 +1,5 @@
-//! One replica as a sequential value: the state, and the calls of each process that it has applied (figure 6). It touches no network memory.
+//! One replica as a sequential value: the state, and the calls of each process that it has applied (figure 6). It
+//! touches no network memory.
 //!
 //! | figure 6 | here |
 //! |---|---|
@@ -106,7 +107,8 @@ impl<U> Summary<U> {
 /// A message of a feed.
 #[derive(Clone, PartialEq, Debug)]
 pub(crate) enum Message<U> {
-    /// An irreducible conflict-free call, with the calls that it depends on: for each process and each method of `Dep(u)` a number.
+    /// An irreducible conflict-free call, with the calls that it depends on: for each process and each method of
+    /// `Dep(u)` a number.
     Call { call: U, dependencies: Vec<u64> },
     /// A summary that has become too long for its place, or was refused.
     Fold { group: usize, summary: Summary<U> },
@@ -125,7 +127,8 @@ pub(crate) struct Ordered<U> {
     refusal: Vec<u8>,
     /// For each process and each irreducible method of `Dep(u)` a number.
     dependencies: Vec<u64>,
-    /// For each process and each summarisation group of `Dep(u)`: the epoch, and the summary itself if no earlier entry has it.
+    /// For each process and each summarisation group of `Dep(u)`: the epoch, and the summary itself if no earlier entry
+    /// has it.
     summaries: Vec<(u64, Option<Carried>)>,
 }
 
@@ -231,8 +234,8 @@ impl<T: DataType> Replica<T> {
         self.has_applied(me, method);
     }
 
-    /// Takes the calls that a summary of a process adds to the known one. Nothing, if it is an older one, or if it belongs to an
-    /// epoch that the feed has not brought here yet.
+    /// Takes the calls that a summary of a process adds to the known one. Nothing, if it is an older one, or if it
+    /// belongs to an epoch that the feed has not brought here yet.
     pub(crate) fn see_summary(&mut self, process: usize, group: usize, seen: &Summary<T::Update>) -> Outcome<T> {
         let known = self.summary(process, group);
         if seen.written <= known.written || seen.epoch != known.epoch {
@@ -268,7 +271,8 @@ impl<T: DataType> Replica<T> {
             return Ok(());
         }
         let (mut summary, call) = self.decode_counts(group, written, epoch, bytes)?;
-        // Its last calls have added nothing: as those of a set that has their elements. There is nothing to decode and to apply.
+        // Its last calls have added nothing: as those of a set that has their elements. There is nothing to decode and
+        // to apply.
         let is_same = epoch == known.epoch && !call.is_empty() && call == self.received[at];
         if is_same {
             for method in 0..self.tables.methods {
@@ -313,8 +317,8 @@ impl<T: DataType> Replica<T> {
         Ok(())
     }
 
-    /// Rule FREE-APP, and the fold of a summary: applies the next message of a process's feed. False if it has to wait for calls of
-    /// others.
+    /// Rule FREE-APP, and the fold of a summary: applies the next message of a process's feed. False if it has to wait
+    /// for calls of others.
     pub(crate) fn apply_message(
         &mut self,
         process: usize,
@@ -366,7 +370,8 @@ impl<T: DataType> Replica<T> {
             let carried = &mut log.carried[process * self.tables.summaries + group];
             *carried = (*carried).max(*written);
         }
-        // The log has no call twice: a leader looks at `numbers` when it has applied all entries before the one that it proposes.
+        // The log has no call twice: a leader looks at `numbers` when it has applied all entries before the one that it
+        // proposes.
         log.numbers.applied(entry.origin, entry.number);
         self.apply(entry.origin, call)?;
         Ok(true)
@@ -374,8 +379,8 @@ impl<T: DataType> Replica<T> {
 
     // ---- encoding ---------------------------------------------------------------------------------------------------
 
-    /// Encodes a message: a varint, 0 for a call; the rest in the format of `postcard`. The number of dependencies follows from the
-    /// method (§4).
+    /// Encodes a message: a varint, 0 for a call; the rest in the format of `postcard`. The number of dependencies
+    /// follows from the method (§4).
     pub(crate) fn encode_call(&self, call: &T::Update, into: Vec<u8>) -> Result<Vec<u8>, Wrong<T::Refusal>> {
         let mut into = encode(call, encode(&0u32, into)?)?;
         let method = call.method().number();

@@ -16,8 +16,8 @@ use crate::options::ReplicatedOptions;
 use crate::replica::{Replica, Tables};
 use crate::writer::Writer;
 
-/// A replicated object of a [`DataType`]: a replica on each node. Any thread reads the one of its node; one [`Writer`] of each node updates
-/// it.
+/// A replicated object of a [`DataType`]: a replica on each node. Any thread reads the one of its node; one [`Writer`]
+/// of each node updates it.
 ///
 /// ```
 /// use farfield_hamband::types::{Counter, CounterUpdate};
@@ -70,7 +70,8 @@ pub(crate) struct Shared<T: DataType> {
     /// The synchronisation group of each conflicting method.
     group_of: Vec<Option<usize>>,
     pub(crate) is_closed: Word,
-    /// Changes whenever the state does, and when this process has sent all that it owes to others. Threads wait for it without the lock.
+    /// Changes whenever the state does, and when this process has sent all that it owes to others. Threads wait for it
+    /// without the lock.
     pub(crate) changes: Word,
     /// The dead processes of which all calls are here that any live replica has: a bit for each rank.
     pub(crate) settled: Word,
@@ -117,8 +118,8 @@ impl<T: DataType> Replicated<T> {
     /// ```
     ///
     /// # Errors
-    /// Invalid options; a node that is missing, dead or departed, or that opens it differently: with another initial state, for
-    /// example; no memory.
+    /// Invalid options; a node that is missing, dead or departed, or that opens it differently: with another initial
+    /// state, for example; no memory.
     pub fn open(node: &Node, path: &str, initial: T, options: ReplicatedOptions) -> Result<Replicated<T>> {
         Replicated::open_among(node, path, &node.members_for(path), initial, options)
     }
@@ -202,8 +203,9 @@ impl<T: DataType> Replicated<T> {
         Ok(Writer(self.clone()))
     }
 
-    /// Reads this node's replica (rule QUERY): all calls of this node, and those of the others that have arrived. It takes no round trip.
-    /// While `query` runs, no thread of this node applies an update: it should be short, and must make no call on the object.
+    /// Reads this node's replica (rule QUERY): all calls of this node, and those of the others that have arrived. It
+    /// takes no round trip. While `query` runs, no thread of this node applies an update: it should be short, and must
+    /// make no call on the object.
     ///
     /// ```
     /// # use farfield_hamband::{Replicated, ReplicatedOptions, types::{Counter, CounterUpdate}};
@@ -267,8 +269,8 @@ impl<T: DataType> Replicated<T> {
         }
     }
 
-    /// Whether this replica has all calls of a dead node that any live replica has: no more will come. The survivors copy them from each
-    /// other (reliable broadcast, §4).
+    /// Whether this replica has all calls of a dead node that any live replica has: no more will come. The survivors
+    /// copy them from each other (reliable broadcast, §4).
     ///
     /// ```
     /// # use farfield_hamband::{Replicated, ReplicatedOptions, types::{Counter, CounterUpdate}};
@@ -283,8 +285,8 @@ impl<T: DataType> Replicated<T> {
         rank.is_some_and(|rank| self.0.shared.settled.load() & 1 << rank != 0)
     }
 
-    /// The node that orders the calls of a conflicting method now, as far as this one knows. None if the method does not conflict, or while there is
-    /// no leader. A call made there takes one round trip; elsewhere it is forwarded.
+    /// The node that orders the calls of a conflicting method now, as far as this one knows. None if the method does
+    /// not conflict, or while there is no leader. A call made there takes one round trip; elsewhere it is forwarded.
     ///
     /// ```
     /// # use farfield_hamband::{Replicated, ReplicatedOptions, types::{Account, AccountMethod}};

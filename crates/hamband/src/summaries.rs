@@ -1,4 +1,5 @@
-//! The summaries S (§3.3, §4): for each process and summarisation group one call, which the process overwrites at all others by one put.
+//! The summaries S (§3.3, §4): for each process and summarisation group one call, which the process overwrites at all
+//! others by one put.
 //!
 //! ```text
 //! region `summaries`, for each process and group two slots:
@@ -13,13 +14,13 @@
 //!       └───────────────────────────────┘
 //! ```
 //!
-//! Puts to one node land in order, so one slot at most is half-written, and the other one has the summary before it. A reader takes
-//! the newest that is whole; each has all calls of those before it, so none has to be read.
+//! Puts to one node land in order, so one slot at most is half-written, and the other one has the summary before it. A
+//! reader takes the newest that is whole; each has all calls of those before it, so none has to be read.
 //!
-//! *One endpoint.* The puts of two endpoints have no order: an old summary could land over a new one. So only the endpoint that makes the
-//! call puts it. If the put is refused, the summary is *folded*: it goes into the feed, where entries are numbered, and a new epoch of the summary
-//! begins, empty. Likewise if it has become too long for its slot. A reader uses a summary when it has applied the folds of all epochs
-//! before.
+//! *One endpoint.* The puts of two endpoints have no order: an old summary could land over a new one. So only the
+//! endpoint that makes the call puts it. If the put is refused, the summary is *folded*: it goes into the feed, where
+//! entries are numbered, and a new epoch of the summary begins, empty. Likewise if it has become too long for its slot.
+//! A reader uses a summary when it has applied the folds of all epochs before.
 
 use farfield_core::Result;
 use farfield_core::toolkit::Object;

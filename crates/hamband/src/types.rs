@@ -17,14 +17,15 @@
 //! | [`MovieRental`] | §5 | | | AddCustomer, DeleteCustomer; AddMovie, DeleteMovie |
 //! | [`Auction`] | after Hamsaz | Register | | Bid, Close |
 //!
-//! Each has a specification in `types/*.wrdt`, of which the [analysis](crate::analysis) proves the relations. A test compares them
-//! with the type's [`Coordination`](crate::Coordination).
+//! Each has a specification in `types/*.wrdt`, of which the [analysis](crate::analysis) proves the relations. A test
+//! compares them with the type's [`Coordination`](crate::Coordination).
 //!
-//! Updates of CRDTs are *effects*: they carry all that their result depends on, as the tags that a removal has seen. The state has
-//! methods that make them, [`OrSet::removal_of`] for example. Call these on the replica that issues the update.
+//! Updates of CRDTs are *effects*: they carry all that their result depends on, as the tags that a removal has seen.
+//! The state has methods that make them, [`OrSet::removal_of`] for example. Call these on the replica that issues the
+//! update.
 //!
-//! Replicas apply updates in any order that the relations allow. A removal depends on the additions that it has seen, so no replica
-//! applies it before them, even if a third process made them.
+//! Replicas apply updates in any order that the relations allow. A removal depends on the additions that it has seen,
+//! so no replica applies it before them, even if a third process made them.
 
 mod auction;
 mod bank;

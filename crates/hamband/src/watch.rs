@@ -12,8 +12,8 @@ impl Watch {
         self.0.push((region.clone(), offset, value));
     }
 
-    /// A slot for puts that was read. One of its words changes with each put. If only some words of a put have landed, each of the
-    /// others may be the last one.
+    /// A slot for puts that was read. One of its words changes with each put. If only some words of a put have landed,
+    /// each of the others may be the last one.
     pub(crate) fn add_slot(&mut self, region: &Region, offset: usize, read: &[u64], changes: usize, is_whole: bool) {
         let words = if is_whole { changes..changes + 1 } else { 0..read.len() };
         words.for_each(|word| self.add(region, offset + 8 * word, read[word]));

@@ -36,8 +36,8 @@ pub struct Writer<T: DataType>(pub(crate) Replicated<T>);
 impl<T: DataType> Writer<T> {
     /// Makes a call of an update method. Pass the same endpoint to every call.
     ///
-    /// Where this node leads the group of a conflicting call, the thread is blocked until it is ordered, and other futures of its endpoint
-    /// with it: a round trip, as a rule, and at most the endpoint's timeout.
+    /// Where this node leads the group of a conflicting call, the thread is blocked until it is ordered, and other
+    /// futures of its endpoint with it: a round trip, as a rule, and at most the endpoint's timeout.
     ///
     /// | category | it returns when | operations, n replicas |
     /// |---|---|---|
@@ -46,9 +46,9 @@ impl<T: DataType> Writer<T> {
     /// | conflicting, at the leader of its group | it is in the log of a majority, and applied here | 1 round trip; 2 after new calls that it may depend on |
     /// | conflicting, elsewhere | the leader has ordered it, and it is applied here | 1 put more, and the log's entry back |
     ///
-    /// The inner result is the refusal of a call that is not permissible here; of a conflicting one, at the leader. Then nothing has changed. A leader
-    /// that was replaced and does not know it refuses by an older state. If this node
-    /// dies, the others have the call, all or none of them: see [`Writer::stable`].
+    /// The inner result is the refusal of a call that is not permissible here; of a conflicting one, at the leader.
+    /// Then nothing has changed. A leader that was replaced and does not know it refuses by an older state. If this
+    /// node dies, the others have the call, all or none of them: see [`Writer::stable`].
     ///
     /// ```
     /// # use farfield_hamband::{Replicated, ReplicatedOptions, types::{Counter, CounterUpdate}};
@@ -64,9 +64,10 @@ impl<T: DataType> Writer<T> {
     /// ```
     ///
     /// # Errors
-    /// The call is longer than [`call_bytes_max`](crate::ReplicatedOptions::call_bytes_max). A timeout names the nodes that have not
-    /// applied enough of earlier calls, or the leader: then a conflicting call may still be ordered. [`NoMajority`](farfield_mu::NoMajority) for conflicting
-    /// calls. [`WrongCoordination`](crate::WrongCoordination), [`NoSummary`](crate::NoSummary).
+    /// The call is longer than [`call_bytes_max`](crate::ReplicatedOptions::call_bytes_max). A timeout names the nodes
+    /// that have not applied enough of earlier calls, or the leader: then a conflicting call may still be ordered.
+    /// [`NoMajority`](farfield_mu::NoMajority) for conflicting calls. [`WrongCoordination`](crate::WrongCoordination),
+    /// [`NoSummary`](crate::NoSummary).
     pub async fn update(&mut self, endpoint: &Endpoint, update: &T::Update) -> Result<Result<(), T::Refusal>> {
         let Handle { object, .. } = &*self.0.0;
         if object.is_plain() {

@@ -1,4 +1,5 @@
-//! The analyser against the paper: categories of its types, counterexamples of wrong specifications, and what the solver cannot decide.
+//! The analyser against the paper: categories of its types, counterexamples of wrong specifications, and what the
+//! solver cannot decide.
 
 #![allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "a test measures from outside the fabric")]
 
@@ -63,8 +64,8 @@ fn every_type_has_the_categories_of_the_paper() {
     assert_eq!(folder.count(), TYPES.len(), "a type is not in the table");
 }
 
-/// §5 has the groups and dependencies of the schemata, figures 8 and 9 the categories of CRDTs, §2 those of the account, the map of
-/// accounts, and both grow-only sets. The rest is ours.
+/// §5 has the groups and dependencies of the schemata, figures 8 and 9 the categories of CRDTs, §2 those of the
+/// account, the map of accounts, and both grow-only sets. The rest is ours.
 const TYPES: &[Expected] = &[
     Expected {
         file: "account",
@@ -348,7 +349,8 @@ fn what_is_not_decided_in_time_counts_as_conflict_and_says_so() {
     assert!(report.contains("NOT DECIDED, which count as not proved: raise --timeout"), "{report}");
 }
 
-/// Nested types: a map of maps, a map of sets, options of tuples; and effects with quantifiers, whose values the solver does not tell.
+/// Nested types: a map of maps, a map of sets, options of tuples; and effects with quantifiers, whose values the solver
+/// does not tell.
 #[test]
 fn all_types_are_translated() {
     let text = "

@@ -445,8 +445,8 @@ enum Entering<'a> {
     Competes(Competing<'a>),
 }
 
-/// An operation at the head of the remote queue that has named the victim. If it is dropped, that is in memory before it
-/// gives up the head.
+/// An operation at the head of the remote queue that has named the victim. If it is dropped, that is in memory before
+/// it gives up the head.
 struct Competing<'a>(Option<(Entry<'a>, Looking<'a>)>);
 
 impl Drop for Competing<'_> {
@@ -458,8 +458,8 @@ impl Drop for Competing<'_> {
 }
 
 /// What the head of the remote queue has seen of the record. The words may be read in any order: each of the first two
-/// suffices by itself. The others have not changed since the last holder changed them. Only `repaired` may be older than
-/// the value that this holder left.
+/// suffices by itself. The others have not changed since the last holder changed them. Only `repaired` may be older
+/// than the value that this holder left.
 struct Look([u64; 5]);
 
 /// A look that may not have ended yet.
@@ -493,8 +493,9 @@ fn names_victim(endpoint: &Endpoint, record: RemotePtr<u64>) -> fabric::Result<L
     Ok(Look::begin(endpoint, record))
 }
 
-/// Competes, as the head of the remote queue, with the head of the local one; `looked` if it has named the victim already.
-/// Returns whether a holder has died and its damage is not repaired; none if it may not wait and the first attempt fails.
+/// Competes, as the head of the remote queue, with the head of the local one; `looked` if it has named the victim
+/// already. Returns whether a holder has died and its damage is not repaired; none if it may not wait and the first
+/// attempt fails.
 async fn compete<'a>(entry: &mut Entry<'a>, wait: &mut Wait<'_>, looked: Option<Looking<'a>>) -> Result<Option<bool>> {
     let (endpoint, record) = (entry.endpoint(), entry.record());
     let mut named = Named { entry, is_in_memory: false };

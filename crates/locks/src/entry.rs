@@ -1,4 +1,5 @@
-//! An operation of this node in a lock's queue ([`queue`](super::queue)): how it enters, waits for its turn, and leaves.
+//! An operation of this node in a lock's queue ([`queue`](super::queue)): how it enters, waits for its turn, and
+//! leaves.
 
 use std::sync::Arc;
 
@@ -27,8 +28,8 @@ pub(super) struct Entry<'a> {
 /// The result of an atomic that may not be complete yet.
 pub(super) type Asked<'a> = core::result::Result<u64, Op<'a, u64>>;
 
-/// An operation that a queue has not let in, or out, at once, with the compare-and-swap that has been posted for it. If it
-/// is dropped, that is waited for: its outcome must not stay unknown.
+/// An operation that a queue has not let in, or out, at once, with the compare-and-swap that has been posted for it. If
+/// it is dropped, that is waited for: its outcome must not stay unknown.
 pub(super) struct Moving<'a>(Option<(Entry<'a>, Asked<'a>)>);
 
 impl<'a> Moving<'a> {
@@ -92,8 +93,8 @@ impl Queue {
         Ok((head, endpoint.cas(tail, Id::NOBODY.0, id.0).into_value()))
     }
 
-    /// Whether the answer is there at once, as on shared memory, and the queue was empty: then the operation is at its head,
-    /// and needs no entry.
+    /// Whether the answer is there at once, as on shared memory, and the queue was empty: then the operation is at its
+    /// head, and needs no entry.
     #[inline(always)]
     pub(super) fn is_head(&self, head: Head, asked: &Asked<'_>) -> bool {
         let is_head = matches!(asked, Ok(found) if *found == Id::NOBODY.0);
@@ -132,11 +133,12 @@ impl Queue {
     }
 
     /// Leaves the head: grants the lock to the operation behind, or tries to empty the queue. The caller has made its
-    /// writes visible, except the spared ones. Returns the entry for [`Entry::leave`]. Nothing if it has left at once, as
-    /// on shared memory, or if its grant was refused: then the service thread repeats it.
+    /// writes visible, except the spared ones. Returns the entry for [`Entry::leave`]. Nothing if it has left at once,
+    /// as on shared memory, or if its grant was refused: then the service thread repeats it.
     ///
     /// # Errors
-    /// The last step was refused for lack of memory, and the spared writes cannot be made visible: the lock stays taken.
+    /// The last step was refused for lack of memory, and the spared writes cannot be made visible: the lock stays
+    /// taken.
     #[inline(always)]
     pub(super) fn leaves<'a>(
         self: &'a Arc<Self>,

@@ -176,8 +176,8 @@ pub trait LockArray {
         Attempt::new(move || Ok(self.begin(endpoint, index, WaitLimit::Now)?.map(Some)))
     }
 
-    /// Takes lock `index`, waiting until the limit. The first wait sets the deadline of [`WaitLimit::Timeout`]: operations
-    /// that are given the same limit, one after the other, share it.
+    /// Takes lock `index`, waiting until the limit. The first wait sets the deadline of [`WaitLimit::Timeout`]:
+    /// operations that are given the same limit, one after the other, share it.
     ///
     /// ```
     /// # use farfield::{LockArray, LockGuard, SpinLockArray, WaitLimit};
@@ -206,9 +206,9 @@ pub trait LockArray {
         Attempt::new(move || Ok(self.begin(endpoint, index, limit)?.map(Some)))
     }
 
-    /// Begins to take lock `index`: takes it if it is free and the fabric completes operations at once. Otherwise it returns
-    /// the rest of the call, which waits until the limit; with nothing only under [`WaitLimit::Now`]. If the rest is
-    /// dropped, the lock is not taken. The other calls are made of this one, which a kind of lock implements.
+    /// Begins to take lock `index`: takes it if it is free and the fabric completes operations at once. Otherwise it
+    /// returns the rest of the call, which waits until the limit; with nothing only under [`WaitLimit::Now`]. If the
+    /// rest is dropped, the lock is not taken. The other calls are made of this one, which a kind of lock implements.
     ///
     /// ```
     /// use farfield::{Endpoint, LockArray, Result, WaitLimit};
@@ -283,8 +283,8 @@ pub trait LockGuard {
         Attempt::new(move || self.begin_unlock())
     }
 
-    /// Begins [`LockGuard::unlock`]: does it where that needs no wait. Otherwise it returns the rest of the call. If that is
-    /// dropped, the lock is released all the same, as when a guard is dropped.
+    /// Begins [`LockGuard::unlock`]: does it where that needs no wait. Otherwise it returns the rest of the call. If
+    /// that is dropped, the lock is released all the same, as when a guard is dropped.
     ///
     /// ```
     /// # use farfield::{LockArray, LockGuard, SpinLockArray};

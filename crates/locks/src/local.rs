@@ -326,7 +326,8 @@ impl LocalEntry<'_> {
         has_won
     }
 
-    /// Waits until it has won, after [`LocalEntry::competes`], which names the victim. Returns false if it may not wait.
+    /// Waits until it has won, after [`LocalEntry::competes`], which names the victim. Returns false if it may not
+    /// wait.
     pub(super) async fn wins(&mut self, wait: &mut Wait<'_>) -> Result<bool> {
         let (local, endpoint) = (self.local, self.endpoint);
         let record = local.record(self.operation());

@@ -252,8 +252,8 @@ impl<'a> McsGuard<'a> {
         (self.head, Grant::new(0, self.holding.is_poisoned() && !self.holding.is_repaired()))
     }
 
-    /// Makes the holder's puts visible, and begins to leave. Returns what [`Entry::leave`](super::entry::Entry::leave) has
-    /// to do, if anything.
+    /// Makes the holder's puts visible, and begins to leave. Returns what [`Entry::leave`](super::entry::Entry::leave)
+    /// has to do, if anything.
     async fn fence(&mut self) -> Result<Option<Moving<'a>>> {
         let (path, node, endpoint) = (self.locks.spread.path(), self.locks.spread.node(), self.endpoint);
         let spared = self.spared();

@@ -155,9 +155,9 @@ impl Queue {
         Arc::new(Queue { node, path, descriptors, words, free_after_death, _open })
     }
 
-    /// The node to which a holder's earlier puts need no fence, since the operation that leaves the head is ordered after
-    /// them. If the operation behind is known, this is its node, since it gets the lock by a put, unless it is on this
-    /// node. Otherwise it is the lock's node.
+    /// The node to which a holder's earlier puts need no fence, since the operation that leaves the head is ordered
+    /// after them. If the operation behind is known, this is its node, since it gets the lock by a put, unless it is on
+    /// this node. Otherwise it is the lock's node.
     #[inline]
     pub(super) fn spared(&self, head: &Head) -> Spared {
         match Id(self.descriptors.of(head.id).next().load()).node() {

@@ -163,8 +163,8 @@ impl SpinLockArray {
         Ok(if found == from { Ok(self.guard(endpoint, word, taken)) } else { Err(found) })
     }
 
-    /// Waits for a compare-and-swap that takes the lock. If it succeeds after its future was dropped, the lock is released
-    /// again.
+    /// Waits for a compare-and-swap that takes the lock. If it succeeds after its future was dropped, the lock is
+    /// released again.
     fn settle<'a>(
         &'a self,
         endpoint: &'a Endpoint,

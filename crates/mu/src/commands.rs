@@ -1,12 +1,13 @@
 //! The commands of a replicated state machine: forwarded to the log's leader, decided once, answered.
 //!
-//! Three objects stand on it: [`ReplicatedMutex`](crate::ReplicatedMutex), [`Election`](crate::Election), and the conflicting calls of
-//! replicated data types (`farfield_hamband`).
+//! Three objects stand on it: [`ReplicatedMutex`](crate::ReplicatedMutex), [`Election`](crate::Election), and the
+//! conflicting calls of replicated data types (`farfield_hamband`).
 //!
-//! *A command that is asked for twice.* When the leader dies, a node asks the next one, and the command may already be in the log. Commands
-//! have numbers, and the state machine keeps the number of each node's last one ([`CommandNumbers`]). A leader that has applied all entries before an index
-//! sees by it whether the command is decided, and proposes for this index only. A leader that has lost its office may find an old
-//! request when it leads again: it serves a request only in the term that this names.
+//! *A command that is asked for twice.* When the leader dies, a node asks the next one, and the command may already be
+//! in the log. Commands have numbers, and the state machine keeps the number of each node's last one
+//! ([`CommandNumbers`]). A leader that has applied all entries before an index sees by it whether the command is
+//! decided, and proposes for this index only. A leader that has lost its office may find an old request when it leads
+//! again: it serves a request only in the term that this names.
 
 mod forward;
 mod slots;
@@ -147,8 +148,8 @@ pub struct ServeProgress {
 #[derive(Clone, Default, Debug)]
 pub struct Served(Vec<(u64, u64)>);
 
-/// The last command of each node that is in the log: a part of the state, which is the same on all replicas after the same entries. With it no
-/// command is ordered twice.
+/// The last command of each node that is in the log: a part of the state, which is the same on all replicas after the
+/// same entries. With it no command is ordered twice.
 ///
 /// ```
 /// use farfield_mu::CommandNumbers;
@@ -202,19 +203,21 @@ impl CommandNumbers {
     }
 }
 
-/// A node's part in a replicated state machine: a [`ReplicatedLog`], and memory in which each node asks the leader to order commands.
+/// A node's part in a replicated state machine: a [`ReplicatedLog`], and memory in which each node asks the leader to
+/// order commands.
 ///
-/// The application keeps the state, reads the log, and decides what becomes of a command. This layer brings commands to the leader,
-/// and again to the next one; proposes what the application decides, at the index for which it decided; and brings answers back.
+/// The application keeps the state, reads the log, and decides what becomes of a command. This layer brings commands to
+/// the leader, and again to the next one; proposes what the application decides, at the index for which it decided; and
+/// brings answers back.
 ///
-/// *At the caller.* Number the command, and repeat [`Forward::step`] until the command is in the log, or answered. While this node leads,
-/// order it here ([`Commands::proposer`]).
+/// *At the caller.* Number the command, and repeat [`Forward::step`] until the command is in the log, or answered.
+/// While this node leads, order it here ([`Commands::proposer`]).
 ///
-/// *At the leader.* The service thread calls [`Commands::serve`]. The decision first reads all entries of the log that are decided, and
-/// looks whether the command's number is that of its node's last one: then it is decided already.
+/// *At the leader.* The service thread calls [`Commands::serve`]. The decision first reads all entries of the log that
+/// are decided, and looks whether the command's number is that of its node's last one: then it is decided already.
 ///
-/// *An answer without an entry* ([`Decision::End`]) takes no round trip. A leader that was replaced, and does not know it, answers by an older
-/// state. Where that is not enough, propose an entry, and answer when it is decided.
+/// *An answer without an entry* ([`Decision::End`]) takes no round trip. A leader that was replaced, and does not know
+/// it, answers by an older state. Where that is not enough, propose an entry, and answer when it is decided.
 ///
 /// ```
 /// use farfield_mu::{CommandOptions, Commands, Decision, LogOptions, LogReader, Ordered};
@@ -306,7 +309,8 @@ impl AnnouncedCommands {
         Ok(commands)
     }
 
-    /// As `wait`, but a node that has come back takes part without a vote. It has one when [`ReplicatedLog::wait`] returns.
+    /// As `wait`, but a node that has come back takes part without a vote. It has one when [`ReplicatedLog::wait`]
+    /// returns.
     pub(crate) fn begin(self) -> Result<Commands> {
         let AnnouncedCommands { log, regions, options } = self;
         log.wait_for_all()?;
@@ -421,8 +425,9 @@ impl Commands {
         Some(CommandProposer { commands: self, parts: self.0.proposer.lock().take(), round_trips: 0 })
     }
 
-    /// Orders the requests of other nodes, if this one leads: for the service thread. `order` decides about one, as a rule by
-    /// [`CommandProposer::order`]. An answer of it is put to the command's node; a command that is in the log has none.
+    /// Orders the requests of other nodes, if this one leads: for the service thread. `order` decides about one, as a
+    /// rule by [`CommandProposer::order`]. An answer of it is put to the command's node; a command that is in the log
+    /// has none.
     ///
     /// ```
     /// # use farfield_mu::{CommandOptions, Commands, LogOptions, Ordered, Served};
@@ -507,10 +512,11 @@ impl Drop for CommandProposer<'_> {
 }
 
 impl CommandProposer<'_> {
-    /// Orders a command, if this node leads: a round trip, as a rule, for which the thread is blocked. So it ends all that it has begun.
+    /// Orders a command, if this node leads: a round trip, as a rule, for which the thread is blocked. So it ends all
+    /// that it has begun.
     ///
-    /// `decide` says what is proposed at an index. It reads all entries before that first. Between its look and the entry no other one
-    /// is decided: if one was, `decide` is called again.
+    /// `decide` says what is proposed at an index. It reads all entries before that first. Between its look and the
+    /// entry no other one is decided: if one was, `decide` is called again.
     ///
     /// ```
     /// # use farfield_mu::{CommandOptions, Commands, Decision, LogOptions, Ordered};
@@ -526,7 +532,8 @@ impl CommandProposer<'_> {
     /// ```
     ///
     /// # Errors
-    /// Nothing was proposed: an error of the decision, and those of [`Proposer::ready`](crate::Proposer::ready) but for [`NotLeader`].
+    /// Nothing was proposed: an error of the decision, and those of [`Proposer::ready`](crate::Proposer::ready) but for
+    /// [`NotLeader`].
     pub fn order<T>(
         &mut self,
         timeout: Duration,

@@ -12,13 +12,14 @@ use crate::turns::{Held, Turns};
 /// Elects one leader among the nodes that campaign, with a term as a fencing token, and a lease.
 ///
 /// The candidates are a queue in a [`ReplicatedLog`](crate::ReplicatedLog), as the waiting calls of a
-/// [`ReplicatedMutex`](crate::ReplicatedMutex). The first leads. Its service thread renews the lease by entries of the log.
+/// [`ReplicatedMutex`](crate::ReplicatedMutex). The first leads. Its service thread renews the lease by entries of the
+/// log.
 ///
-/// *The lease.* The leader counts it from before a renewal was sent, and 1/8 shorter. The log's leader ends it when it has learnt
-/// of no renewal for as long as the lease is, and only at the index behind the last one. So no other node leads before the
-/// lease has ended, if the clocks of the nodes run equally fast, but for 1/8. They need not show the same time.
-/// Where the system reports deaths ([`DeathRule::System`](farfield_fabric::DeathRule)), the death of the leader's
-/// process ends the lease at once.
+/// *The lease.* The leader counts it from before a renewal was sent, and 1/8 shorter. The log's leader ends it when it
+/// has learnt of no renewal for as long as the lease is, and only at the index behind the last one. So no other node
+/// leads before the lease has ended, if the clocks of the nodes run equally fast, but for 1/8. They need not show the
+/// same time. Where the system reports deaths ([`DeathRule::System`](farfield_fabric::DeathRule)), the death of the
+/// leader's process ends the lease at once.
 ///
 /// *A node that comes back* opens the election again, by `open`, as a [`ReplicatedMutex`](crate::ReplicatedMutex).
 ///
@@ -39,7 +40,8 @@ use crate::turns::{Held, Turns};
 pub struct Election(Arc<Turns>);
 
 impl Election {
-    /// Opens the election on all live members of the session, and waits for them to do so. The lease must be the same on all.
+    /// Opens the election on all live members of the session, and waits for them to do so. The lease must be the same
+    /// on all.
     ///
     /// ```
     /// # use farfield_mu::Election;
@@ -182,8 +184,8 @@ impl Leadership {
         self.0.token
     }
 
-    /// Whether no other node can lead now. It is false as soon as the lease may have ended, and stays so unless a renewal
-    /// was only late.
+    /// Whether no other node can lead now. It is false as soon as the lease may have ended, and stays so unless a
+    /// renewal was only late.
     ///
     /// ```
     /// # use farfield_mu::Election;
@@ -197,7 +199,8 @@ impl Leadership {
         !self.lease_left().is_zero()
     }
 
-    /// For how long no other node can lead, if the lease is not renewed. Read it after the work that is to be safe by it.
+    /// For how long no other node can lead, if the lease is not renewed. Read it after the work that is to be safe by
+    /// it.
     ///
     /// ```
     /// # use farfield_mu::Election;

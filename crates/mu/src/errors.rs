@@ -3,8 +3,8 @@
 use farfield_core::Error;
 use farfield_fabric::NodeId;
 
-/// This node does not lead the log ([`Error::custom_ref`]), or has lost the lead in between. The entry is not decided, and
-/// never will be: propose it on the leader.
+/// This node does not lead the log ([`Error::custom_ref`]), or has lost the lead in between. The entry is not decided,
+/// and never will be: propose it on the leader.
 ///
 /// ```
 /// # use farfield_mu::{LogOptions, NotLeader, ReplicatedLog};
@@ -75,8 +75,9 @@ pub struct NoMajority {
 }
 
 /// All slots of the log hold entries that a live replica has not acknowledged ([`Error::custom_ref`]). Nothing was
-/// proposed. If `behind` is this node, read and acknowledge, and propose again: the call waits 200 ms for a reader of its own node that does
-/// not get on, since the thread that proposes may be the one that reads. A node that has just begun to lead may have to read first.
+/// proposed. If `behind` is this node, read and acknowledge, and propose again: the call waits 200 ms for a reader of
+/// its own node that does not get on, since the thread that proposes may be the one that reads. A node that has just
+/// begun to lead may have to read first.
 ///
 /// ```
 /// # use farfield_mu::LogFull;
@@ -106,8 +107,9 @@ pub struct NotNext {
     pub next: u64,
 }
 
-/// This node has come back to the log, and the entries before `next` are not here any more ([`Error::custom_ref`]): the others have
-/// applied them and recycled their slots. Take the state of another node's application that has applied them, and then read on.
+/// This node has come back to the log, and the entries before `next` are not here any more ([`Error::custom_ref`]): the
+/// others have applied them and recycled their slots. Take the state of another node's application that has applied
+/// them, and then read on.
 ///
 /// ```
 /// use farfield_mu::EntriesMissing;

@@ -17,17 +17,17 @@ const FAILS_BELOW: u64 = 2;
 /// … until it rises above this. The distance between the two keeps a slow node from being suspected again and again.
 const RECOVERS_ABOVE: u64 = 6;
 
-/// A failure detector of its own: each node counts in its own memory, and all others read that count. One whose count stands still loses a
-/// point of its score with each look, and one whose count has changed gets one. So a slow network delays both, the reads and the verdict,
-/// and no timeout has to be chosen for it.
+/// A failure detector of its own: each node counts in its own memory, and all others read that count. One whose count
+/// stands still loses a point of its score with each look, and one whose count has changed gets one. So a slow network
+/// delays both, the reads and the verdict, and no timeout has to be chosen for it.
 ///
-/// A suspicion evicts no node. It says that a node does not work now: its process has died, has been stopped, or is out of reach.
-/// [`Heartbeats::lead`] uses it: the first node that is not suspected asks to lead a log whose leader is suspected. The log stays as safe as it
-/// is, whichever node leads.
+/// A suspicion evicts no node. It says that a node does not work now: its process has died, has been stopped, or is out
+/// of reach. [`Heartbeats::lead`] uses it: the first node that is not suspected asks to lead a log whose leader is
+/// suspected. The log stays as safe as it is, whichever node leads.
 ///
-/// The session's membership knows a dead process at once on one machine, and there a stopped one stays a member. Between machines it
-/// evicts a silent node after a time of its own (half a second and more). Heartbeats find all of these after 14 periods, and cost each node
-/// one get to each other one in each period, and its service thread's time.
+/// The session's membership knows a dead process at once on one machine, and there a stopped one stays a member.
+/// Between machines it evicts a silent node after a time of its own (half a second and more). Heartbeats find all of
+/// these after 14 periods, and cost each node one get to each other one in each period, and its service thread's time.
 ///
 /// # Memory
 ///
@@ -84,7 +84,8 @@ impl Drop for Handle {
 }
 
 impl Heartbeats {
-    /// Opens it on all live members of the session, and waits for them to do so. All of them count from then on, once in each period.
+    /// Opens it on all live members of the session, and waits for them to do so. All of them count from then on, once
+    /// in each period.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -207,7 +208,8 @@ impl Poller for Beat {
             } else if look.score > RECOVERS_ABOVE {
                 suspected &= !(1 << rank);
             }
-            // The next look finds the count that has landed by then. Of a dead node, or if the get is refused, it finds nothing new.
+            // The next look finds the count that has landed by then. Of a dead node, or if the get is refused, it finds
+            // nothing new.
             if endpoint.check_alive(shared.participants.at(rank)).is_ok() {
                 let _refused = endpoint.get_span(*at, self.seen.span(8 * rank, 8)).detach();
             }

@@ -12,10 +12,11 @@ pub(crate) const HEADER: usize = 6;
 pub(crate) const PROOF: usize = 5;
 /// In a log: how many entries are decided, as far as this replica was told.
 pub(crate) const COMMIT: usize = 0;
-/// In a log: the entries before this one are not there, since the others have recycled them before this replica has come.
+/// In a log: the entries before this one are not there, since the others have recycled them before this replica has
+/// come.
 pub(crate) const BASE: usize = 8;
-/// In a log of a replica that has come back: the ballot of a leader that has brought it to all of its entries. A majority knows before it that the
-/// replica reads from now on ([`Slots::reads_at`]).
+/// In a log of a replica that has come back: the ballot of a leader that has brought it to all of its entries. A
+/// majority knows before it that the replica reads from now on ([`Slots::reads_at`]).
 pub(crate) const BROUGHT: usize = 16;
 /// In a log: where the slots begin.
 pub(crate) const SLOTS_AT: usize = 64;
@@ -39,9 +40,9 @@ pub(crate) fn echo_at(rank: usize, index: u64) -> usize {
     (rank * ECHOES + (index % ECHOES as u64) as usize) * PROOF * 8
 }
 
-/// The words of a replica for the change of leaders, in memory that all may write: the requests, the grants, the
-/// marks of those that have closed the log, the standings and the promises, one for each rank; the position that its own reader has
-/// acknowledged; and the nodes with which the log was opened, one for each rank, behind their count.
+/// The words of a replica for the change of leaders, in memory that all may write: the requests, the grants, the marks
+/// of those that have closed the log, the standings and the promises, one for each rank; the position that its own
+/// reader has acknowledged; and the nodes with which the log was opened, one for each rank, behind their count.
 pub(crate) fn control_bytes(ranks: usize) -> usize {
     (6 * ranks + 2) * 8
 }
@@ -187,8 +188,8 @@ impl Slots {
         (self.words - HEADER) * 8
     }
 
-    /// Behind the slots, for each rank: the node + 1 that has come back there and reads, so that no slot is used again before it has. It only
-    /// grows. Each leader has it from those before it, as the entries.
+    /// Behind the slots, for each rank: the node + 1 that has come back there and reads, so that no slot is used again
+    /// before it has. It only grows. Each leader has it from those before it, as the entries.
     pub(crate) fn reads_at(&self, rank: usize) -> usize {
         SLOTS_AT + self.count as usize * self.words * 8 + 8 * rank
     }

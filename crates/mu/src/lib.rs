@@ -1,7 +1,7 @@
 //! A replicated log: entries in one order on all replicas, decided by a leader in one round trip, after Mu.
 //!
-//! Each replica has the log in its own memory, in a permission group of its own. One node may write there: the leader that
-//! the replica recognises.
+//! Each replica has the log in its own memory, in a permission group of its own. One node may write there: the leader
+//! that the replica recognises.
 //!
 //! ```text
 //! region `log` of a replica, in a group of its own: only its leader writes it
@@ -24,50 +24,50 @@
 //!
 //! # Algorithm
 //!
-//! *Propose.* The leader stores the entry to its own log, puts it to each follower, and gets its header back from there.
-//! When a majority has it, itself included, the entry is decided. The leader then puts the word `decided` to all, and
-//! does not wait for that.
+//! *Propose.* The leader stores the entry to its own log, puts it to each follower, and gets its header back from
+//! there. When a majority has it, itself included, the entry is decided. The leader then puts the word `decided` to
+//! all, and does not wait for that.
 //!
-//! *Change of the leader.* It is the service threads' work. A node asks to lead if the leader that it has recognised is no
-//! longer trusted, and it has the lowest rank of those that are. It puts a *request* with a ballot to all replicas, itself
-//! included. A replica that has promised no higher ballot promises this one. It revokes the right of all nodes to its log,
-//! gives it to the candidate alone, and then puts the *grant*. With the grants of a majority the candidate
+//! *Change of the leader.* It is the service threads' work. A node asks to lead if the leader that it has recognised is
+//! no longer trusted, and it has the lowest rank of those that are. It puts a *request* with a ballot to all replicas,
+//! itself included. A replica that has promised no higher ballot promises this one. It revokes the right of all nodes
+//! to its log, gives it to the candidate alone, and then puts the *grant*. With the grants of a majority the candidate
 //!
 //! 1. copies the entries from the granting replica that knows of the most decided ones,
-//! 2. reads the slots after those on all of them, and adopts the entry with the highest ballot, index by index, until there is
-//!    none,
+//! 2. reads the slots after those on all of them, and adopts the entry with the highest ballot, index by index, until
+//!    there is none,
 //! 3. brings a majority to the same entries, with its own ballot, and leads.
 //!
-//! Other replicas that grant later are brought up in the same way, while it leads. A follower that fails an operation, or is
-//! 16 entries behind, is asked for the right anew: its revocation ends all puts that may be under way to it.
+//! Other replicas that grant later are brought up in the same way, while it leads. A follower that fails an operation,
+//! or is 16 entries behind, is asked for the right anew: its revocation ends all puts that may be under way to it.
 //!
-//! This is Paxos, entry by entry. Mu has a word `min_proposal` at each replica, which the leader reads and writes in a phase of
-//! its own. Here the replica keeps that promise itself, with the grant: the phase costs no round trip, and the right to
-//! write enforces the promise.
+//! This is Paxos, entry by entry. Mu has a word `min_proposal` at each replica, which the leader reads and writes in a
+//! phase of its own. Here the replica keeps that promise itself, with the grant: the phase costs no round trip, and the
+//! right to write enforces the promise.
 //!
 //! # Ordering
 //!
-//! *One writer.* A replica revokes before it grants, and no put of the revoked lands afterwards. It ends its own leadership under
-//! the lock with which its proposer stores to its log (`CW` → lock → the `NRW` of the grant). So the entries that a candidate finds
-//! after the grant are all that this replica has accepted, and no more come.
+//! *One writer.* A replica revokes before it grants, and no put of the revoked lands afterwards. It ends its own
+//! leadership under the lock with which its proposer stores to its log (`CW` → lock → the `NRW` of the grant). So the
+//! entries that a candidate finds after the grant are all that this replica has accepted, and no more come.
 //!
 //! *Accepted is durable.* A complete put may not have landed, and a revocation drops it then. So the leader counts a
-//! follower when the header has come back by a get behind the put (`NRW → NRR`, one queue pair): then the entry is in the
-//! follower's memory, and any later leader with that follower's grant reads it.
+//! follower when the header has come back by a get behind the put (`NRW → NRR`, one queue pair): then the entry is in
+//! the follower's memory, and any later leader with that follower's grant reads it.
 //!
-//! *Entries in pieces.* A leader may die in the middle of a put. The checksum tells a whole entry. An adopted entry that a
-//! replica has already is not put again: one word, `raised`, is. So a leader that dies in the middle of a change destroys no
-//! copy that an acknowledged entry may depend on. Another entry at this index was not decided; it is spoilt by a put of
-//! its check before it is overwritten (`NRW → NRW`), so that it never has the new ballot.
+//! *Entries in pieces.* A leader may die in the middle of a put. The checksum tells a whole entry. An adopted entry
+//! that a replica has already is not put again: one word, `raised`, is. So a leader that dies in the middle of a change
+//! destroys no copy that an acknowledged entry may depend on. Another entry at this index was not decided; it is spoilt
+//! by a put of its check before it is overwritten (`NRW → NRW`), so that it never has the new ballot.
 //!
-//! *Entry before word.* `decided` is put after the entry by the same endpoint (`NRW → NRW`), or when the entry is known to
-//! be there. The reader reads the word first (`CR → CR`).
+//! *Entry before word.* `decided` is put after the entry by the same endpoint (`NRW → NRW`), or when the entry is known
+//! to be there. The reader reads the word first (`CR → CR`).
 //!
-//! *Use of a slot.* The leader gets the word `applied` of all live replicas, and uses a slot again when all have passed its entry.
-//! A reader reads an entry before its application acknowledges it (`CR → CW`).
+//! *Use of a slot.* The leader gets the word `applied` of all live replicas, and uses a slot again when all have passed
+//! its entry. A reader reads an entry before its application acknowledges it (`CR → CW`).
 //!
-//! *Two endpoints* of the proposer have no order. The leader knows by which one the entries went that a follower has not
-//! returned, and puts no word by another. Then that follower learns of them with the next entry.
+//! *Two endpoints* of the proposer have no order. The leader knows by which one the entries went that a follower has
+//! not returned, and puts no word by another. Then that follower learns of them with the next entry.
 //!
 //! # Costs
 //!
@@ -81,8 +81,8 @@
 //! | `try_next`, `next`, `acknowledge` | 0 | none |
 //! | change of the leader | about 2 for the grants, and 9 with one entry that may be decided | |
 //!
-//! `propose` allocates no memory with up to six replicas; it takes an uncontended lock of its node. A put to a log wakes the
-//! service thread of the follower, so a [`Poller`](farfield_core::toolkit::Poller) may read there.
+//! `propose` allocates no memory with up to six replicas; it takes an uncontended lock of its node. A put to a log
+//! wakes the service thread of the follower, so a [`Poller`](farfield_core::toolkit::Poller) may read there.
 //!
 //! # When a node dies, or leaves
 //!
@@ -91,24 +91,26 @@
 //!
 //! *A leader that only seemed dead.* Its right is revoked: it gets [`NotLeader`], and corrupts nothing.
 //!
-//! *A follower.* A majority is waited for. A live one that does not read fills the log ([`LogFull`]); a dead one does not.
+//! *A follower.* A majority is waited for. A live one that does not read fills the log ([`LogFull`]); a dead one does
+//! not.
 //!
-//! *More than the majority can bear.* `propose` ends with [`NoMajority`] or [`OutcomeUnknown`], at once where the members have
-//! decided about the dead. Decided entries can be read. [`Node::reopen`](farfield_core::Node::reopen) begins an empty
-//! log among the survivors.
+//! *More than the majority can bear.* `propose` ends with [`NoMajority`] or [`OutcomeUnknown`], at once where the
+//! members have decided about the dead. Decided entries can be read. [`Node::reopen`](farfield_core::Node::reopen)
+//! begins an empty log among the survivors.
 //!
 //! *A node that closes the log* counts as one that has left.
 //!
-//! *A node that comes back* at the place of one that is gone opens the log again, takes its seat, and has a vote when a leader has brought it
-//! all entries, and the lock or election on the log its state. [`EntriesMissing`] says which are recycled. `docs/mu.md` has the argument why no decided entry is lost.
+//! *A node that comes back* at the place of one that is gone opens the log again, takes its seat, and has a vote when a
+//! leader has brought it all entries, and the lock or election on the log its state. [`EntriesMissing`] says which are
+//! recycled. `docs/mu.md` has the argument why no decided entry is lost.
 //!
 //! # Limits
 //!
-//! One proposal at a time is under way. An open log has a permission group of each node, of which it has some 250. Messages about
-//! a false suspicion may be late: then the old leader waits until it learns from a refused put.
+//! One proposal at a time is under way. An open log has a permission group of each node, of which it has some 250.
+//! Messages about a false suspicion may be late: then the old leader waits until it learns from a refused put.
 //!
-//! Source: Mu (Aguilera et al., OSDI 2020), as Hamband (§4) uses it. The grant that is the promise, the get behind the put,
-//! `raised`, and the count of slots are ours.
+//! Source: Mu (Aguilera et al., OSDI 2020), as Hamband (§4) uses it. The grant that is the promise, the get behind the
+//! put, `raised`, and the count of slots are ours.
 
 #![forbid(unsafe_code)]
 
@@ -212,8 +214,8 @@ impl ReplicatedLog {
         ReplicatedLog::open_among(node, path, &node.members_for(path), options)
     }
 
-    /// [`ReplicatedLog::open`] with a replica on each of these nodes. Only they open it. An odd number is best: of 2f + 1
-    /// replicas f may die.
+    /// [`ReplicatedLog::open`] with a replica on each of these nodes. Only they open it. An odd number is best: of 2f +
+    /// 1 replicas f may die.
     ///
     /// ```
     /// # use farfield_mu::{LogOptions, ReplicatedLog};
@@ -270,7 +272,8 @@ impl ReplicatedLog {
         }
         // A put to the log wakes the service thread, and with it the readers that are polled there.
         let mut regions = Regions::new(node);
-        // It may be that of a log that was closed: each grant revokes it from all others first (`LogPoller::may_write`).
+        // It may be that of a log that was closed: each grant revokes it from all others first
+        // (`LogPoller::may_write`).
         let group = regions.group(Bell::Service).of(path)?;
         let log_bytes = options.log_bytes(ranks).of(path)?;
         let control_bytes = layout::control_bytes(ranks);
@@ -372,8 +375,8 @@ impl ReplicatedLog {
         Ok(())
     }
 
-    /// The node that leads the log, as far as this one knows: the last that this one has let write its log, if it is still
-    /// trusted. It may have been replaced already.
+    /// The node that leads the log, as far as this one knows: the last that this one has let write its log, if it is
+    /// still trusted. It may have been replaced already.
     ///
     /// ```
     /// # use farfield_mu::{LogOptions, ReplicatedLog};
@@ -419,9 +422,9 @@ impl ReplicatedLog {
         self.0.core.term.load()
     }
 
-    /// Asks the replicas to let this node lead, though another one leads that is alive: before that one is shut down, say,
-    /// or to move the leader to where the work is. The service thread does it. It may fail, or be overtaken by another
-    /// candidate: see [`ReplicatedLog::is_leader`].
+    /// Asks the replicas to let this node lead, though another one leads that is alive: before that one is shut down,
+    /// say, or to move the leader to where the work is. The service thread does it. It may fail, or be overtaken by
+    /// another candidate: see [`ReplicatedLog::is_leader`].
     ///
     /// ```
     /// # use farfield_mu::{LogOptions, ReplicatedLog};
@@ -437,8 +440,8 @@ impl ReplicatedLog {
         self.0.core.ask_to_lead();
     }
 
-    /// Whether a majority of the replicas may still take part, as far as this node knows. Otherwise nothing is decided any more:
-    /// the others are dead, or have left.
+    /// Whether a majority of the replicas may still take part, as far as this node knows. Otherwise nothing is decided
+    /// any more: the others are dead, or have left.
     ///
     /// ```
     /// # use farfield_mu::{LogOptions, ReplicatedLog};
@@ -454,7 +457,8 @@ impl ReplicatedLog {
         self.0.core.check_majority()
     }
 
-    /// The entries in this node's memory, whether it knows that they are decided or not: for scenarios that judge the logs of survivors.
+    /// The entries in this node's memory, whether it knows that they are decided or not: for scenarios that judge the
+    /// logs of survivors.
     #[cfg(feature = "scenarios")]
     #[doc(hidden)]
     pub fn entries_here(&self) -> Vec<Vec<u8>> {

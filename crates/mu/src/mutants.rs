@@ -1,8 +1,8 @@
 //! Seeded bugs of the replicated log.
 
 farfield_core::mutants! {
-    /// *Missing:* the revocation of all other rights before the grant: an old leader's put lands after the new one has read
-    /// the log.
+    /// *Missing:* the revocation of all other rights before the grant: an old leader's put lands after the new one has
+    /// read the log.
     ///
     /// *Scenario:* `mu/hand-over`.
     MU_NO_REVOKE = "mu-no-revoke" in "Mu":
@@ -57,12 +57,14 @@ farfield_core::mutants! {
     /// *Scenario:* `mu/follower-dies`.
     MU_WAITS_FOR_ALL = "mu-waits-for-all" in "Mu":
         "The leader waits for all replicas.";
-    /// *Missing:* the first entry of a replica that comes back, as a bound of the slots that are used again. Needs no reordering.
+    /// *Missing:* the first entry of a replica that comes back, as a bound of the slots that are used again. Needs no
+    /// reordering.
     ///
     /// *Scenario:* `mu/returns-recycled`.
     MU_NOT_REBASED = "mu-not-rebased" in "Mu":
         "A leader brings a replica that comes back entries that are recycled.";
-    /// *Missing:* that a replica reads which another leader has brought its entries, and of which this leader knows no vote. Needs no reordering.
+    /// *Missing:* that a replica reads which another leader has brought its entries, and of which this leader knows no
+    /// vote. Needs no reordering.
     ///
     /// *Scenario:* `mu/returns-unseen`.
     MU_NOT_KEPT = "mu-not-kept" in "Mu":
@@ -72,8 +74,8 @@ farfield_core::mutants! {
     /// *Scenario:* `mu/returns-busy`.
     MU_OLD_HEARD = "mu-old-heard" in "Mu":
         "A leader takes what a node has read for what the one has read that has come back in its place.";
-    /// *Missing:* the wait for the leader that brings a replica its entries: with it another majority decides without an entry that was decided. Needs
-    /// no reordering.
+    /// *Missing:* the wait for the leader that brings a replica its entries: with it another majority decides without
+    /// an entry that was decided. Needs no reordering.
     ///
     /// *Scenario:* `mu/returns-empty`.
     MU_VOTES_EMPTY = "mu-votes-empty" in "Mu":
@@ -113,14 +115,16 @@ farfield_core::mutants! {
     /// *Scenario:* `mu/commands`.
     MU_OLD_ANSWER = "mu-old-answer" in "Mu":
         "A caller takes the leader's answer to an earlier command for that to this one.";
-    /// *Missing:* the lock around the look at the term and the post: a put of an earlier term lands in a later one of the same node.
+    /// *Missing:* the lock around the look at the term and the post: a put of an earlier term lands in a later one of
+    /// the same node.
     ///
     /// The thread stops for 30 ms in between.
     ///
     /// *Scenario:* `mu/relay`.
     MU_POSTED_LATE = "mu-posted-late" in "Mu":
         "The proposer posts its puts when it has given back the lock under which it looked at its term.";
-    /// *Missing:* the new number of an adopted entry: a later leader takes one with a number in between for the newer one.
+    /// *Missing:* the new number of an adopted entry: a later leader takes one with a number in between for the newer
+    /// one.
     ///
     /// *Scenario:* `mu/left-by-two`.
     MU_NOT_RAISED = "mu-not-raised" in "Mu":

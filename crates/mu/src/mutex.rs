@@ -7,17 +7,18 @@ use farfield_fabric::NodeId;
 
 use crate::turns::{Held, Turns};
 
-/// A mutual exclusion lock whose state is a replicated log: no node is its home, and it goes on while a majority of its nodes
-/// lives.
+/// A mutual exclusion lock whose state is a replicated log: no node is its home, and it goes on while a majority of its
+/// nodes lives.
 ///
-/// The service threads order the calls in a [`ReplicatedLog`](crate::ReplicatedLog): each lock and each unlock is an entry.
-/// A call on another node than the log's leader is put there. Waiting calls hold in the order of their entries.
+/// The service threads order the calls in a [`ReplicatedLog`](crate::ReplicatedLog): each lock and each unlock is an
+/// entry. A call on another node than the log's leader is put there. Waiting calls hold in the order of their entries.
 ///
-/// *The holder's death.* Once none of the holder's operations can land any more, the leader proposes the release of all that it holds or
-/// waits for. The data under the lock may be in the middle of a change: a holder whose token is not the last one + 1 checks it.
+/// *The holder's death.* Once none of the holder's operations can land any more, the leader proposes the release of all
+/// that it holds or waits for. The data under the lock may be in the middle of a change: a holder whose token is not
+/// the last one + 1 checks it.
 ///
-/// *A node that comes back* at the place of one that has gone opens the lock again, by `open`, while the others go on. It gets the state of the lock from the
-/// log, and counts for majorities from then on.
+/// *A node that comes back* at the place of one that has gone opens the lock again, by `open`, while the others go on.
+/// It gets the state of the lock from the log, and counts for majorities from then on.
 ///
 /// *Costs.* Uncontended, `lock` takes one round trip of the log's leader, and a put to it elsewhere. `unlock` the same.
 ///
@@ -67,8 +68,8 @@ impl ReplicatedMutex {
 
     /// Waits until this call holds the lock. A call that is dropped, or fails, gives back its claim.
     ///
-    /// It may return late on a node that was evicted meanwhile, when another one holds already: the token is then lower than
-    /// that one's, and no put of this node lands in the session any more.
+    /// It may return late on a node that was evicted meanwhile, when another one holds already: the token is then lower
+    /// than that one's, and no put of this node lands in the session any more.
     ///
     /// ```
     /// # use farfield_mu::ReplicatedMutex;
@@ -83,8 +84,8 @@ impl ReplicatedMutex {
     /// ```
     ///
     /// # Errors
-    /// A timeout names the holder. [`NoMajority`](crate::NoMajority): too few nodes live. This node is evicted, or the lock was
-    /// reopened.
+    /// A timeout names the holder. [`NoMajority`](crate::NoMajority): too few nodes live. This node is evicted, or the
+    /// lock was reopened.
     pub async fn lock(&self, endpoint: &Endpoint) -> Result<ReplicatedGuard> {
         self.0.claim(endpoint, "the replicated lock").await.map(ReplicatedGuard)
     }
@@ -133,8 +134,8 @@ impl ReplicatedGuard {
         self.0.token
     }
 
-    /// Gives the lock back, and waits until that is decided. The puts of this endpoint are visible to the next holder: it
-    /// fences all live members first. A guard that is dropped does not.
+    /// Gives the lock back, and waits until that is decided. The puts of this endpoint are visible to the next holder:
+    /// it fences all live members first. A guard that is dropped does not.
     ///
     /// ```
     /// # use farfield_mu::ReplicatedMutex;
@@ -148,8 +149,9 @@ impl ReplicatedGuard {
     /// ```
     ///
     /// # Errors
-    /// As for [`ReplicatedMutex::lock`], and those of the fence. The service thread still gives the lock back if that is possible. After an
-    /// error of the fence, puts of this endpoint may be visible to the next holder late, as after a drop.
+    /// As for [`ReplicatedMutex::lock`], and those of the fence. The service thread still gives the lock back if that
+    /// is possible. After an error of the fence, puts of this endpoint may be visible to the next holder late, as after
+    /// a drop.
     pub async fn unlock(self, endpoint: &Endpoint) -> Result<()> {
         let node = self.0.turns.object.node();
         node.fence_all_live_nodes(endpoint, node.members()).await?;

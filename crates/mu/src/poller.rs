@@ -18,11 +18,12 @@ pub(crate) use self::returns::{Arrivals, founders, peer_of, write_founders};
 use crate::layout::{COMMIT, Stamp, closed_at, grant_at, request_at};
 use crate::replica::{Core, FEW, Peer};
 
-/// A stopped node in the middle of a write cannot be decided sooner than it runs: the service thread does not wait for it.
+/// A stopped node in the middle of a write cannot be decided sooner than it runs: the service thread does not wait for
+/// it.
 const REVOKE_MAX: Duration = Duration::from_micros(20);
 
-/// A step that did not work is tried again after such a pause, which doubles: the other node may be stopped, or gone without this
-/// one's knowledge.
+/// A step that did not work is tried again after such a pause, which doubles: the other node may be stopped, or gone
+/// without this one's knowledge.
 const RETRY_MIN: Duration = Duration::from_micros(100);
 const RETRY_MAX: Duration = Duration::from_secs(1);
 
@@ -32,8 +33,8 @@ pub(crate) struct LogPoller {
     peers: SmallVec<[Peer; FEW]>,
     /// The nodes that may be able to write this node's log, by rank. All can at first.
     may_write: SmallVec<[bool; FEW]>,
-    /// The highest request that was promised, as in the replica's state: it is read without the lock here, because a lock
-    /// that is taken in every round disturbs the proposer.
+    /// The highest request that was promised, as in the replica's state: it is read without the lock here, because a
+    /// lock that is taken in every round disturbs the proposer.
     promised: Stamp,
     /// The promised request whose grant is not given yet.
     granting: Option<Granting>,
@@ -77,7 +78,8 @@ impl LogPoller {
         }
     }
 
-    /// Takes the highest request, promises it, and grants it as far as that is possible now. Whether it has to try again.
+    /// Takes the highest request, promises it, and grants it as far as that is possible now. Whether it has to try
+    /// again.
     fn serve_requests(&mut self, endpoint: &Endpoint) -> bool {
         let core = Arc::clone(&self.core);
         let asks = |rank: usize| Stamp(core.control.word(request_at(rank)).load());
@@ -129,9 +131,9 @@ impl LogPoller {
         let (stamp, candidate) = (granting.stamp, granting.stamp.rank());
         let Some(node) = core.node_at(candidate) else { return false };
         if !granting.has_begun {
-            // *One writer.* No put of an earlier leader lands after its right is revoked, and the candidate reads this log
-            // only when it has the grant. The candidate's own right is revoked, too: puts of an earlier term of its may
-            // be on their way, and those that it posts from now on go through queue pairs of their own.
+            // *One writer.* No put of an earlier leader lands after its right is revoked, and the candidate reads this
+            // log only when it has the grant. The candidate's own right is revoked, too: puts of an earlier term of its
+            // may be on their way, and those that it posts from now on go through queue pairs of their own.
             let mut is_undecided = false;
             for rank in (0..core.ranks()).filter(|rank| *rank != core.me) {
                 let Some(node) = core.node_at(rank) else { continue };
@@ -207,7 +209,8 @@ impl LogPoller {
             // One that does not know yet that this node has come back would forget it.
             let knows = core.returned.load() >> rank & 1 == 0 || core.standing(rank).is_said();
             let at = self.peers[rank].control.byte_add(closed_at(core.ranks(), core.me) as u64);
-            // Once each: the end of a put wakes this thread, so one in every round would let it never wait for the rest.
+            // Once each: the end of a put wakes this thread, so one in every round would let it never wait for the
+            // rest.
             if self.told_closed >> rank & 1 == 0 && knows && endpoint.put_value(at, 1).detach().is_ok() {
                 self.told_closed |= 1 << rank;
             }
@@ -229,7 +232,8 @@ impl Poller for LogPoller {
             // Application threads that wait for an entry: a put to this group wakes the service thread alone.
             core.node.fabric().wake_local();
         }
-        // Before it grants: a leader that has brought this replica to all entries can still say so now, and not afterwards.
+        // Before it grants: a leader that has brought this replica to all entries can still say so now, and not
+        // afterwards.
         let is_retried = self.serve_returns(endpoint);
         let is_retried = is_retried | (self.returns.may_promise() && self.serve_requests(endpoint));
         let progress = if self.granting.is_some() {

@@ -18,8 +18,8 @@ use crate::replica::{FEW, Follower, Handle, Leading, State};
 /// A leader that needs a free slot asks the replicas again after such a pause, which doubles.
 const PAUSE_MIN: Duration = Duration::from_micros(20);
 const PAUSE_MAX: Duration = Duration::from_millis(100);
-/// How long it waits for a reader of this node that does not get on: as a rule the thread that proposes reads, too. Another thread that reads
-/// may have no core for a while.
+/// How long it waits for a reader of this node that does not get on: as a rule the thread that proposes reads, too.
+/// Another thread that reads may have no core for a while.
 const OWN_READER_MAX: Duration = Duration::from_millis(200);
 
 /// Proposes entries, one after the other: see [`ReplicatedLog::proposer`](crate::ReplicatedLog::proposer).
@@ -76,7 +76,8 @@ impl Proposer {
     ///
     /// If the call is dropped, the entry is decided by the next one, or not at all: as after [`OutcomeUnknown`].
     ///
-    /// Pass the same endpoint to every call. With another one, a follower that is behind learns of the last entries later.
+    /// Pass the same endpoint to every call. With another one, a follower that is behind learns of the last entries
+    /// later.
     ///
     /// ```
     /// # use farfield_mu::{LogOptions, NotLeader, ReplicatedLog};
@@ -94,15 +95,16 @@ impl Proposer {
     /// ```
     ///
     /// # Errors
-    /// Nothing was proposed: [`NotLeader`]; [`LogFull`] or [`NoMajority`] after the endpoint's timeout, or [`LogFull`] soon, if this node
-    /// itself has not read; [`ErrorKind::TooLarge`](farfield_core::ErrorKind::TooLarge). Otherwise [`OutcomeUnknown`].
+    /// Nothing was proposed: [`NotLeader`]; [`LogFull`] or [`NoMajority`] after the endpoint's timeout, or [`LogFull`]
+    /// soon, if this node itself has not read; [`ErrorKind::TooLarge`](farfield_core::ErrorKind::TooLarge). Otherwise
+    /// [`OutcomeUnknown`].
     pub async fn propose(&mut self, endpoint: &Endpoint, entry: &[u8]) -> Result<u64> {
         self.propose_if(endpoint, entry, None).await
     }
 
-    /// Waits until an entry can be proposed, and all before it are decided: those of earlier leaders, and one whose call was
-    /// dropped. The result is the index that the next entry has. So a program can read all entries before it decides about the next,
-    /// and propose that by [`Proposer::propose_at`].
+    /// Waits until an entry can be proposed, and all before it are decided: those of earlier leaders, and one whose
+    /// call was dropped. The result is the index that the next entry has. So a program can read all entries before it
+    /// decides about the next, and propose that by [`Proposer::propose_at`].
     ///
     /// ```
     /// # use farfield_mu::{LogOptions, ReplicatedLog};
@@ -179,25 +181,26 @@ impl Proposer {
         }
         let mut image = Image(&mut buf);
         let used = image.fill(index, ballot, origin, entry);
-        // Under the lock: the service thread lets no other leader write here before this store (the lock; then `CW` → the
-        // `NRW` of its grant). So this replica has accepted the entry when a later leader reads its log.
+        // Under the lock: the service thread lets no other leader write here before this store (the lock; then `CW` →
+        // the `NRW` of its grant). So this replica has accepted the entry when a later leader reads its log.
         image.store(core.slots.words_of(&core.log, index, used));
         leading.tail += 1;
-        // All followers get it before the first await, so a dropped call has put it to all. One that is confirmed later has
-        // got it with the rest of the log.
+        // All followers get it before the first await, so a dropped call has put it to all. One that is confirmed later
+        // has got it with the rest of the log.
         for (rank, follower) in leading.followers.iter_mut().enumerate().filter(|(_, it)| it.is_confirmed) {
             // Earlier entries that may not have landed there were put by another endpoint.
             let is_by_another = follower.by != Some(endpoint.number()) && follower.has < index;
             follower.by = if is_by_another { None } else { Some(endpoint.number()) };
-            // *Posted under the lock*, too. A thread that stops between a look at its term and the post could go on when
-            // another node has led, and this one has got the right again for a later term: its put would land there.
-            // Under the lock it is posted before this node's service thread asks for the right again, so by a queue pair
-            // that the follower's revocation ends.
+            // *Posted under the lock*, too. A thread that stops between a look at its term and the post could go on
+            // when another node has led, and this one has got the right again for a later term: its put would land
+            // there. Under the lock it is posted before this node's service thread asks for the right again, so by a
+            // queue pair that the follower's revocation ends.
             let at = core.slots.remote(peers[rank].log, index);
             let put = endpoint.put(at, &buf);
-            // *Durable.* A put that is complete may not have landed, and the follower drops puts that have not landed when it
-            // revokes the right. The get comes after it in the follower's memory (`NRW → NRR`) and by the same queue pair:
-            // when its result is here, the entry is there, and every later leader that this follower lets write finds it.
+            // *Durable.* A put that is complete may not have landed, and the follower drops puts that have not landed
+            // when it revokes the right. The get comes after it in the follower's memory (`NRW → NRR`) and by the same
+            // queue pair: when its result is here, the entry is there, and every later leader that this follower lets
+            // write finds it.
             let echo = endpoint.get_span(at, core.echoes.span(echo_at(rank, index), PROOF * 8));
             sent.push(Sent { rank, put: Some(put), echo: Some(echo) });
         }
@@ -289,7 +292,8 @@ impl Proposer {
                     Poll::Pending => waiter.as_mut().poll(cx).map(|_| None),
                 });
                 match applied.await {
-                    // One that has come back holds nothing up before a leader brings it its first entry. From then on it does: see below.
+                    // One that has come back holds nothing up before a leader brings it its first entry. From then on
+                    // it does: see below.
                     Some(Ok(0)) if !core.has_vote(rank) && !is_kept(rank) => {}
                     Some(Ok(applied)) => {
                         least = least.min((applied, rank));
@@ -324,8 +328,8 @@ impl Proposer {
             if tail < room {
                 if let Some(leading) = leading.as_mut().filter(|it| it.ballot == ballot) {
                     leading.room = leading.room.max(room);
-                    // An entry that a follower has read is in its memory. Its header may not have come back, and this log's copy of
-                    // it, with which it would be compared, is overwritten soon.
+                    // An entry that a follower has read is in its memory. Its header may not have come back, and this
+                    // log's copy of it, with which it would be compared, is overwritten soon.
                     for (rank, applied) in heard {
                         let follower = &mut leading.followers[rank];
                         follower.has = follower.has.max(applied.min(tail));
@@ -353,8 +357,8 @@ impl Proposer {
         }
     }
 
-    /// A follower that has refused an operation has a hole, and gets nothing more until the service thread has brought it
-    /// up to date. So does one that is far behind.
+    /// A follower that has refused an operation has a hole, and gets nothing more until the service thread has brought
+    /// it up to date. So does one that is far behind.
     fn drop_refusing(&self, ballot: u64, index: u64, sent: &mut SmallVec<[Sent<'_>; FEW]>) {
         let has_failed = |op: &Option<Op<'_, ()>>| op.as_ref().is_some_and(Op::has_failed);
         for of in sent.iter_mut().filter(|of| has_failed(&of.put) || has_failed(&of.echo)) {
@@ -529,8 +533,8 @@ impl Proposer {
         because: Error,
     ) -> Result<u64> {
         let core = &*self.handle.core;
-        // The next leader decides another entry here, or this one, and then this replica learns of it. Or this node leads
-        // again, and decides by its next call.
+        // The next leader decides another entry here, or this one, and then this replica learns of it. Or this node
+        // leads again, and decides by its next call.
         let leads_again = || {
             let leading = core.leading.load();
             leading != 0 && leading != ballot
@@ -540,8 +544,8 @@ impl Proposer {
         // If it times out, the look at the words below says so.
         let _ = endpoint.wait_until_or(deadline, is_decided, never_comes).await;
         if core.decided() <= index {
-            // Also if this node leads again and has not found the entry: a replica that it could not read may have it, and of five
-            // replicas a later leader may read that one (`specs/mu`, `refused early`).
+            // Also if this node leads again and has not found the entry: a replica that it could not read may have it,
+            // and of five replicas a later leader may read that one (`specs/mu`, `refused early`).
             return Err(Error::custom(OutcomeUnknown { index, because }));
         }
         let slot = core.slots.words_of(&core.log, index, core.slots.words);

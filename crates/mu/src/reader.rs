@@ -63,8 +63,8 @@ impl LogReader {
     /// ```
     ///
     /// # Errors
-    /// [`ErrorKind::Reopened`]: the log was reopened, and all entries that were decided before are read. [`EntriesMissing`], once, on a node that has
-    /// come back.
+    /// [`ErrorKind::Reopened`]: the log was reopened, and all entries that were decided before are read.
+    /// [`EntriesMissing`], once, on a node that has come back.
     pub fn try_next(&mut self, into: &mut Vec<u8>) -> Result<Option<u64>> {
         if self.skips() {
             return Err(Error::custom(EntriesMissing { next: self.next })).of(self.handle.object.path());
@@ -77,12 +77,12 @@ impl LogReader {
                 return self.handle.object.check_current().map(|()| None);
             }
         }
-        // The word was read first (`CR → CR`), and the leader has put it after the entry, or when it knew that the entry
-        // had landed (`NRW → NRW`). So the entry is there and whole.
+        // The word was read first (`CR → CR`), and the leader has put it after the entry, or when it knew that the
+        // entry had landed (`NRW → NRW`). So the entry is there and whole.
         let slot = core.slots.words_of(&core.log, self.next, core.slots.words);
         let (index, _, len) = header_of(slot);
-        // The slot still has an earlier entry. A leader whose put failed without its knowledge brings the follower up to
-        // date, so it comes.
+        // The slot still has an earlier entry. A leader whose put failed without its knowledge brings the follower up
+        // to date, so it comes.
         if index != Some(self.next) || used_words(len) > slot.len() {
             return Ok(None);
         }
@@ -91,7 +91,8 @@ impl LogReader {
         Ok(Some(self.next - 1))
     }
 
-    /// On a node that has come back: whether the next entries are not here, since the others have recycled them. Then it goes on after them.
+    /// On a node that has come back: whether the next entries are not here, since the others have recycled them. Then
+    /// it goes on after them.
     fn skips(&mut self) -> bool {
         let core = &*self.handle.core;
         if core.returned.load() == 0 {

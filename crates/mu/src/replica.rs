@@ -34,8 +34,9 @@ impl Peer {
     }
 }
 
-/// How many ranks a log has. A rank is the place of a node in the session, so that the node that comes back after one has its rank. Where there are more
-/// places than ranks can be, it is the number among the participants, and none comes back.
+/// How many ranks a log has. A rank is the place of a node in the session, so that the node that comes back after one
+/// has its rank. Where there are more places than ranks can be, it is the number among the participants, and none comes
+/// back.
 pub(crate) fn ranks_of(node: &Node, participants: &Participants) -> usize {
     if node.nodes() <= REPLICAS_MAX { node.nodes() } else { participants.count() }
 }
@@ -66,7 +67,8 @@ pub(crate) struct Core {
     pub(crate) returned: Word,
     /// Whether this replica has a vote: it has all that was decided with the help of the one before it.
     pub(crate) votes: Word,
-    /// An object on the log keeps a state of its own, which a node that comes back takes from the others before it has a vote.
+    /// An object on the log keeps a state of its own, which a node that comes back takes from the others before it has
+    /// a vote.
     pub(crate) keeps_state: bool,
     /// It is here.
     pub(crate) has_state: Word,
@@ -104,7 +106,8 @@ pub(crate) struct State {
     pub(crate) leading: Option<Leading>,
     /// By rank.
     pub(crate) peers: SmallVec<[Peer; FEW]>,
-    /// By rank: from this entry on a replica that has come back gets them from this node as a leader, so their slots are not used again.
+    /// By rank: from this entry on a replica that has come back gets them from this node as a leader, so their slots
+    /// are not used again.
     pub(crate) bases: SmallVec<[Option<u64>; FEW]>,
 }
 
@@ -124,7 +127,8 @@ pub(crate) struct Leading {
 /// A follower as its leader sees it.
 #[derive(Clone, Copy, Default, Debug)]
 pub(crate) struct Follower {
-    /// It has the right entries up to `has`, has given this node the right to write, and gets the entries from there on.
+    /// It has the right entries up to `has`, has given this node the right to write, and gets the entries from there
+    /// on.
     pub(crate) is_confirmed: bool,
     /// The entries below are known to be in its memory.
     pub(crate) has: u64,
@@ -224,8 +228,8 @@ impl Core {
         self.returned.load() >> rank & 1 == 0 || self.standing(rank).votes(rank)
     }
 
-    /// Whether a replica that has come back has begun to read, as far as leaders before this one have known: then no slot is used again before it has
-    /// read there, whether its vote is known or not.
+    /// Whether a replica that has come back has begun to read, as far as leaders before this one have known: then no
+    /// slot is used again before it has read there, whether its vote is known or not.
     pub(crate) fn reads(&self, rank: usize) -> bool {
         self.node_at(rank).is_some_and(|node| self.log.word(self.slots.reads_at(rank)).load() == u64::from(node.0) + 1)
     }

@@ -214,7 +214,8 @@ fn more_logs_are_opened_one_after_the_other_than_there_are_groups() {
     }
 }
 
-/// The new leader's own reader has still to read what fills the log: its call says so, and does not wait for all of its time.
+/// The new leader's own reader has still to read what fills the log: its call says so, and does not wait for all of its
+/// time.
 #[test]
 fn a_new_leader_that_has_not_read_is_told_soon() {
     let nodes = local_session(3).expect("a session");

@@ -1,5 +1,5 @@
-//! The common part of [`ReplicatedMutex`](crate::ReplicatedMutex) and [`Election`](crate::Election): a queue of claims as a state
-//! machine on the log, and the commands that change it ([`Commands`]).
+//! The common part of [`ReplicatedMutex`](crate::ReplicatedMutex) and [`Election`](crate::Election): a queue of claims
+//! as a state machine on the log, and the commands that change it ([`Commands`]).
 //!
 //! ```text
 //! entry, and command
@@ -12,24 +12,27 @@
 //!        └─────────────────────────┘
 //! ```
 //!
-//! All is done by the service threads. A node has one command under way, the first of those that its threads have queued. Its
-//! service thread proposes it, or puts it to the leader, and again to the next leader, until it is in the log. A replica applies
-//! only the command whose number follows the last one of the same node, so it takes effect once.
+//! All is done by the service threads. A node has one command under way, the first of those that its threads have
+//! queued. Its service thread proposes it, or puts it to the leader, and again to the next leader, until it is in the
+//! log. A replica applies only the command whose number follows the last one of the same node, so it takes effect once.
 //!
-//! The leader reads all decided entries before it chooses the next one, and proposes that for this index only. So an entry
-//! about a state, such as the end of a lease, is in the log next to the state that it is about.
+//! The leader reads all decided entries before it chooses the next one, and proposes that for this index only. So an
+//! entry about a state, such as the end of a lease, is in the log next to the state that it is about.
 //!
 //! # A node that comes back
 //!
-//! It takes the state from the log. The leader orders the state in pieces (`STATE`), and then that the node is back (`BACK`). All replicas keep the
-//! state as it was before the first piece, so the others are pieces of the same, whatever is ordered in between, and a later leader goes on where
-//! the one before has ended. The new node applies what has come in between to the state when that is whole. So claims and renewals do not wait for
-//! the pieces. The others take from `BACK` that claims of that rank are those of another node now. The leader does this once it has the new node as a
-//! follower, which has no vote yet, and again if the node still has none later: it may have missed pieces. A node that stops does not keep
-//! others that come back from their state. The node has a vote when it has the state. So no node leads the log that cannot order anything.
+//! It takes the state from the log. The leader orders the state in pieces (`STATE`), and then that the node is back
+//! (`BACK`). All replicas keep the state as it was before the first piece, so the others are pieces of the same,
+//! whatever is ordered in between, and a later leader goes on where the one before has ended. The new node applies what
+//! has come in between to the state when that is whole. So claims and renewals do not wait for the pieces. The others
+//! take from `BACK` that claims of that rank are those of another node now. The leader does this once it has the new
+//! node as a follower, which has no vote yet, and again if the node still has none later: it may have missed pieces. A
+//! node that stops does not keep others that come back from their state. The node has a vote when it has the state. So
+//! no node leads the log that cannot order anything.
 //!
-//! The claims of the node before it end first, as for any node that has gone: by `GONE`, and not before the lease of a holder has ended.
-//! Commands of different nodes at one rank have different numbers: those of the later node are higher.
+//! The claims of the node before it end first, as for any node that has gone: by `GONE`, and not before the lease of a
+//! holder has ended. Commands of different nodes at one rank have different numbers: those of the later node are
+//! higher.
 
 mod back;
 mod queue;
@@ -90,7 +93,8 @@ pub(crate) struct Shared {
     applied: Word,
     /// The present holder's rank + 1, and its token.
     holder: Word,
-    /// Of this node as the holder: the token, and until when no other can hold. Words, for a thread that waits for them.
+    /// Of this node as the holder: the token, and until when no other can hold. Words, for a thread that waits for
+    /// them.
     lease_of: Word,
     lease_until: Word,
     is_closed: Word,
@@ -296,7 +300,8 @@ impl Shared {
             match local.reader.try_next(&mut entry) {
                 Ok(None) => break,
                 Ok(Some(_)) => some = true,
-                // The state has what they have done. Once that is here none goes missing: the others keep all that this node has not read.
+                // The state has what they have done. Once that is here none goes missing: the others keep all that this
+                // node has not read.
                 Err(error) if error.custom_ref::<EntriesMissing>().is_some() && local.coming.is_some() => {
                     (some, local.coming) = (true, Some(Coming::default()));
                     continue;
@@ -322,7 +327,8 @@ impl Shared {
             }
             if let Some((_, begun)) = local.renewing.filter(|(number, _)| local.queue.numbers.has(self.me, *number)) {
                 local.renewing = None;
-                // *Lease.* The clock was read before the renewal was queued, so no replica has learnt of it before that.
+                // *Lease.* The clock was read before the renewal was queued, so no replica has learnt of it before
+                // that.
                 let length = self.lease.unwrap_or_default();
                 self.lease_until.store((begun + (length - length / MARGIN)).ns);
                 // Not of a holder that resigns.
@@ -404,11 +410,12 @@ impl Shared {
         self.commands.log().0.core.check_majority().map_err(Error::custom)
     }
 
-    /// Whether a node's claims end: none of its operations can land any more. A lease ends by itself, unless the node's process
-    /// is known to run no more.
+    /// Whether a node's claims end: none of its operations can land any more. A lease ends by itself, unless the node's
+    /// process is known to run no more.
     ///
-    /// Not one that this node has never known, since it was gone before: the leader that has brought this node its state has ended that one's claims
-    /// first, but a lease, which ends by itself here, too. One that is unknown may as well be newer, and hold.
+    /// Not one that this node has never known, since it was gone before: the leader that has brought this node its
+    /// state has ended that one's claims first, but a lease, which ends by itself here, too. One that is unknown may as
+    /// well be newer, and hold.
     fn is_released(&self, endpoint: &Endpoint, node: u64, rank: usize, holds: bool) -> bool {
         let node = NodeId((node - 1) as u16);
         // Another one is at its rank only when nothing of it can land any more.
@@ -465,8 +472,8 @@ impl Chores {
         None
     }
 
-    /// As the leader: orders a command of its own, the first of each other node, and a piece of the state for a node that has come back. None of
-    /// them waits for the others. Whether something has changed; when it has to look again.
+    /// As the leader: orders a command of its own, the first of each other node, and a piece of the state for a node
+    /// that has come back. None of them waits for the others. Whether something has changed; when it has to look again.
     fn lead(&mut self, endpoint: &Endpoint) -> (Progress, Option<Instant>) {
         let shared = Arc::clone(&self.shared);
         let (command, again) = shared.next_command(endpoint);
@@ -481,7 +488,8 @@ impl Chores {
             let Some(command) = command.filter(is_its) else { return Ok(Ordered::Done(None)) };
             shared.propose(proposer, &command)
         });
-        // Ended claims first: a node that comes back may not know of one that was gone before, and could not end its claims.
+        // Ended claims first: a node that comes back may not know of one that was gone before, and could not end its
+        // claims.
         let is_first = command.is_some_and(|command| command.kind == GONE);
         let (piece, later) =
             if is_first { (None, None) } else { shared.next_piece(&shared.local.lock(), endpoint.now()) };

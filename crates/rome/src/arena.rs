@@ -1,12 +1,13 @@
 //! The owner's memory: slots, blocks, versions, and when a block is used again.
 //!
-//! *Versions.* A change of active words takes the next ticket, stores the words, and makes `stable` its version when all earlier
-//! tickets have done so. So whatever has a version up to `stable` is in memory: a ticket's active words precede its `stable`
-//! (`CW → CW`), and the next ticket has loaded that before it stores its own.
+//! *Versions.* A change of active words takes the next ticket, stores the words, and makes `stable` its version when
+//! all earlier tickets have done so. So whatever has a version up to `stable` is in memory: a ticket's active words
+//! precede its `stable` (`CW → CW`), and the next ticket has loaded that before it stores its own.
 //!
-//! *Reuse.* A block that a ticket v has replaced is free when `stable` is at least v, and every announcement that is read *after* that
-//! is none, or of v or later. A reader announces before it reads `stable`. Then one that had not announced by that moment reads at v or
-//! later, and the active words that it finds no longer name the block. A reader at a version below v had announced it.
+//! *Reuse.* A block that a ticket v has replaced is free when `stable` is at least v, and every announcement that is
+//! read *after* that is none, or of v or later. A reader announces before it reads `stable`. Then one that had not
+//! announced by that moment reads at v or later, and the active words that it finds no longer name the block. A reader
+//! at a version below v had announced it.
 
 mod collect;
 mod versions;
@@ -209,7 +210,8 @@ impl Arena {
         pool.slots.append(&mut stash.slots);
     }
 
-    /// Fills the stash up. The caller has no lock and no announcement, so that nothing waits for it meanwhile. If it fails, the stash is empty.
+    /// Fills the stash up. The caller has no lock and no announcement, so that nothing waits for it meanwhile. If it
+    /// fails, the stash is empty.
     ///
     /// # Errors
     /// [`MemoryFull`], after the endpoint's timeout. This node is evicted.
@@ -254,7 +256,8 @@ impl Arena {
             }
             // Until a reader has gone on; of another node that wakes no thread here.
             let until = (now + pause).min(deadline);
-            // Up to a lease and a half it looks often, and then seldom: the members of the session are about to decide about a node.
+            // Up to a lease and a half it looks often, and then seldom: the members of the session are about to decide
+            // about a node.
             pause = if now.since(start) < self.own.lease() * 3 / 2 {
                 (pause * 8).min(self.own.lease() / 2)
             } else {

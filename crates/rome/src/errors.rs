@@ -37,7 +37,8 @@ fn explain(waiting: usize, blocks: usize) -> String {
 }
 
 /// A scan has made no progress for so long that its owner no longer keeps the snapshot for it
-/// ([`Error::custom_ref`](farfield_core::Error::custom_ref)). Begin another one; what the scan has returned so far was right.
+/// ([`Error::custom_ref`](farfield_core::Error::custom_ref)). Begin another one; what the scan has returned so far was
+/// right.
 ///
 /// ```
 /// # use farfield_rome::SnapshotExpired;
@@ -83,8 +84,8 @@ pub struct RangeUnavailable {
     pub because: Error,
 }
 
-/// A read of several partitions at one instant has found them changed each time ([`Error::custom_ref`]): the calling thread, or the
-/// owners' threads, were stopped again and again. Repeat it, or open the store with a longer
+/// A read of several partitions at one instant has found them changed each time ([`Error::custom_ref`]): the calling
+/// thread, or the owners' threads, were stopped again and again. Repeat it, or open the store with a longer
 /// [`hold`](crate::RomeKvOptions::hold).
 ///
 /// ```

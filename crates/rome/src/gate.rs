@@ -1,9 +1,10 @@
 //! A gate of a tree: while it is closed, no change becomes visible.
 //!
 //! It makes the comparison of versions succeed that a read of several trees at one instant consists of. Nothing else
-//! depends on it: a change that passes a closed gate makes that read compare again. So it needs no agreement, and it opens by itself: when
-//! changes have waited as long as [`Gate::new`] says, one of them opens it. All of them wait since the first one has found it closed, so they go on
-//! together, and the read that closes it again finds none of them on its way.
+//! depends on it: a change that passes a closed gate makes that read compare again. So it needs no agreement, and it
+//! opens by itself: when changes have waited as long as [`Gate::new`] says, one of them opens it. All of them wait
+//! since the first one has found it closed, so they go on together, and the read that closes it again finds none of
+//! them on its way.
 
 use core::time::Duration;
 use std::sync::Arc;
@@ -51,7 +52,8 @@ impl Gate {
         self.word().store(0);
     }
 
-    /// Since when changes find it closed, without a break of the longest wait: one at which no change has waited is as good as open.
+    /// Since when changes find it closed, without a break of the longest wait: one at which no change has waited is as
+    /// good as open.
     fn closed_since(&self, now: Instant) -> Instant {
         let mut closed = self.closed.lock();
         let since = match *closed {
@@ -62,8 +64,8 @@ impl Gate {
         since
     }
 
-    /// Opens it, if that is still the wait that has begun then. Others that have waited as long go on without opening it: the reader
-    /// may have closed it again.
+    /// Opens it, if that is still the wait that has begun then. Others that have waited as long go on without opening
+    /// it: the reader may have closed it again.
     fn give_up(&self, since: Instant) {
         let is_same = self.closed.lock().take_if(|closed| closed.0 == since).is_some();
         if is_same {
@@ -85,8 +87,8 @@ impl Gate {
         true
     }
 
-    /// Waits until it is open, or the change has passed it otherwise, but not longer than the endpoint's timeout: the reader that has closed
-    /// it may have died. Whether it has waited as long as a change may have to.
+    /// Waits until it is open, or the change has passed it otherwise, but not longer than the endpoint's timeout: the
+    /// reader that has closed it may have died. Whether it has waited as long as a change may have to.
     #[inline]
     pub(crate) fn pass(&self, ep: &Endpoint, has_passed: impl Fn() -> bool) -> bool {
         self.is_closed() && self.wait(ep, has_passed)

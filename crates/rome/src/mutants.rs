@@ -211,7 +211,8 @@ farfield_core::mutants! {
     /// *Scenario:* `rome/kv-moved`.
     ROME_KV_MOVED_IS_DONE = "rome-kv-moved-is-done" in "ROMe":
         "A change that was not visible when its partition was moved counts as done.";
-    /// *Missing:* the look at the bit that says that a partition was moved, behind a change that changes nothing. Needs no reordering.
+    /// *Missing:* the look at the bit that says that a partition was moved, behind a change that changes nothing. Needs
+    /// no reordering.
     ///
     /// *Scenario:* `rome/kv-moved-unchanged`.
     ROME_KV_MOVED_UNCHANGED = "rome-kv-moved-unchanged" in "ROMe":
@@ -251,7 +252,8 @@ farfield_core::mutants! {
     /// *Scenario:* `rome/kv-chores`.
     ROME_KV_CHORES_PASS = "rome-kv-chores-pass" in "ROMe":
         "The service thread makes several changes at a closed gate, for one update.";
-    /// *Missing:* the slot's `CW`, by which it names nothing, before the block of its tombstone is used again. Needs no reordering.
+    /// *Missing:* the slot's `CW`, by which it names nothing, before the block of its tombstone is used again. Needs no
+    /// reordering.
     ///
     /// *Scenario:* `rome/buried`.
     ROME_TOMBSTONE_EARLY = "rome-tombstone-early" in "ROMe":

@@ -50,8 +50,8 @@ pub struct RomeObject {
 }
 
 impl RomeObject {
-    /// Opens the object, and waits for its owner to do so. Others open it whenever they like, also a node that is restarted. Its bytes are zero at
-    /// first.
+    /// Opens the object, and waits for its owner to do so. Others open it whenever they like, also a node that is
+    /// restarted. Its bytes are zero at first.
     ///
     /// ```
     /// # use farfield_rome::{ObjectOptions, RomeObject};
@@ -184,8 +184,8 @@ impl ObjectWriter {
     /// ```
     ///
     /// # Errors
-    /// [`ErrorKind::TooLarge`]: a patch goes beyond the value. [`MemoryFull`](crate::MemoryFull): readers need all blocks for longer than
-    /// the endpoint's timeout. Nothing has changed then.
+    /// [`ErrorKind::TooLarge`]: a patch goes beyond the value. [`MemoryFull`](crate::MemoryFull): readers need all
+    /// blocks for longer than the endpoint's timeout. Nothing has changed then.
     pub fn patch(&mut self, ep: &Endpoint, patches: &[(usize, &[u8])]) -> Result<()> {
         let ObjectWriter { object, stash, words, .. } = self;
         let path = object.opened.object.path();
@@ -278,7 +278,8 @@ fn copy(block: &[Word], into: &mut Vec<u64>) {
 }
 
 impl RomeObject {
-    /// Stores the value with these patches into a new block, and makes it current; the version, which the caller publishes.
+    /// Stores the value with these patches into a new block, and makes it current; the version, which the caller
+    /// publishes.
     fn compact(
         &self,
         arena: &Arena,
@@ -323,8 +324,8 @@ pub struct ObjectReader {
 }
 
 impl ObjectReader {
-    /// Reads the value, as it was at one moment during the call, in two gets. They are the first two in any case, and the
-    /// only ones unless this thread has stopped for a quarter of the lease meanwhile.
+    /// Reads the value, as it was at one moment during the call, in two gets. They are the first two in any case, and
+    /// the only ones unless this thread has stopped for a quarter of the lease meanwhile.
     ///
     /// ```
     /// # use farfield_rome::{ObjectOptions, RomeObject};
@@ -368,8 +369,8 @@ mod tests {
     use super::*;
     use crate::MemoryFull;
 
-    /// Two writers that found a full log, and one of them, which took the only free block, found room then. It kept the block, and the other one
-    /// waited for it until its timeout, each time.
+    /// Two writers that found a full log, and one of them, which took the only free block, found room then. It kept the
+    /// block, and the other one waited for it until its timeout, each time.
     #[test]
     fn a_writer_that_needs_no_block_keeps_none() {
         let node = Node::builder().start().expect("a node");

@@ -38,7 +38,8 @@ pub(crate) struct Plan {
     pub(crate) patience: Option<Duration>,
 }
 
-/// Opens an object of the owner, which lies on that one; others open it whenever they like. `first` writes the state of its first slot into a block, and returns its words.
+/// Opens an object of the owner, which lies on that one; others open it whenever they like. `first` writes the state of
+/// its first slot into a block, and returns its words.
 pub(crate) fn open(
     node: &Node,
     path: &str,
@@ -78,7 +79,8 @@ pub(crate) fn open(
     let arena = memory.map(|memory| Arena::new(node, memory, shape, &own));
     let memory: RemotePtr<u64> = object.remote(owner, "memory")?;
     if arena.is_none() {
-        // The owner knows where to look before anything is announced there: the get comes back when the put has landed (`NRW → NRR`).
+        // The owner knows where to look before anything is announced there: the get comes back when the put has landed
+        // (`NRW → NRR`).
         let (ep, rank) = (node.endpoint()?, node.rank_of(node.id()));
         let (at, seats) = (memory.byte_add(shape.seats_at(rank) as u64), own.pointer().packed());
         let told = async {

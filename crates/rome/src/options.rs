@@ -24,15 +24,16 @@ pub struct ObjectOptions {
     /// Bytes of the value, 1 at least. With the log they have to fit a buffer of an endpoint
     /// ([`Builder::pool_bytes_max`](farfield_core::Builder::pool_bytes_max)). Default: 4096.
     pub bytes: usize,
-    /// Bytes of the log. A patch takes its bytes, filled up to words, and 8 more; one that takes more than the whole log
-    /// rewrites the value. A read transfers the value and what the log has. Default: 1024.
+    /// Bytes of the log. A patch takes its bytes, filled up to words, and 8 more; one that takes more than the whole
+    /// log rewrites the value. A read transfers the value and what the log has. Default: 1024.
     pub log_bytes: usize,
-    /// How many states of the value there is room for, 2 at least: one is current, and the others may still be read. Default: 8.
+    /// How many states of the value there is room for, 2 at least: one is current, and the others may still be read.
+    /// Default: 8.
     pub blocks: usize,
     /// How many readers and writers a node may have at a time. Default: 64.
     pub seats: usize,
-    /// For how long the owner keeps what a stopped reader may need, from 1 ms to an hour. A reader that was stopped for a quarter of that starts
-    /// again. Default: 4 s.
+    /// For how long the owner keeps what a stopped reader may need, from 1 ms to an hour. A reader that was stopped for
+    /// a quarter of that starts again. Default: 4 s.
     pub lease: Duration,
 }
 
@@ -53,16 +54,17 @@ impl Default for ObjectOptions {
 pub struct TreeOptions {
     /// Pairs in the base of a node, 3 at least. A remote look-up transfers so many at most, and the log. Default: 64.
     pub pairs: usize,
-    /// Records in the log of a leaf, from 1 to one less than `pairs`. A full log is merged into a new base. Default: 24.
+    /// Records in the log of a leaf, from 1 to one less than `pairs`. A full log is merged into a new base. Default:
+    /// 24.
     pub records: usize,
-    /// Memory, in nodes of the tree: a node has `pairs / 2` to `pairs` pairs where they are inserted in a random order. What was replaced
-    /// lately, and may still be read, takes room, too, and each [`Partition`](crate::Partition) and each
-    /// [`RomeKvThread`](crate::RomeKvThread) of the owner has up to 3 at hand. Default: 4096.
+    /// Memory, in nodes of the tree: a node has `pairs / 2` to `pairs` pairs where they are inserted in a random order.
+    /// What was replaced lately, and may still be read, takes room, too, and each [`Partition`](crate::Partition) and
+    /// each [`RomeKvThread`](crate::RomeKvThread) of the owner has up to 3 at hand. Default: 4096.
     pub blocks: usize,
     /// How many readers and writers a node of the session may have at a time. Default: 64.
     pub seats: usize,
-    /// For how long the owner keeps what a stopped reader may need, from 1 ms to an hour. A reader that was stopped for a quarter of that starts
-    /// again, and a scan ends ([`SnapshotExpired`](crate::SnapshotExpired)). Default: 4 s.
+    /// For how long the owner keeps what a stopped reader may need, from 1 ms to an hour. A reader that was stopped for
+    /// a quarter of that starts again, and a scan ends ([`SnapshotExpired`](crate::SnapshotExpired)). Default: 4 s.
     pub lease: Duration,
 }
 

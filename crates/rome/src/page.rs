@@ -9,8 +9,8 @@
 //!     right     the slot of the right sibling + 1; 0 for none
 //! ```
 //!
-//! Values of leaves are the user's. Those of inner nodes are slots of children, and keys the low fences of these. An inner node has
-//! no log: each change rewrites it.
+//! Values of leaves are the user's. Those of inner nodes are slots of children, and keys the low fences of these. An
+//! inner node has no log: each change rewrites it.
 
 use core::marker::PhantomData;
 

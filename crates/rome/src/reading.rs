@@ -8,8 +8,8 @@ use crate::errors::SnapshotExpired;
 use crate::open::Opened;
 use crate::seats::Seat;
 
-/// Runs an attempt under an announcement of the version that is known, and again if this thread was stopped meanwhile. What it reads last it
-/// reads in time ([`check`]).
+/// Runs an attempt under an announcement of the version that is known, and again if this thread was stopped meanwhile.
+/// What it reads last it reads in time ([`check`]).
 ///
 /// # Errors
 /// Those of an attempt. [`ErrorKind::Timeout`]: it was stopped again and again.

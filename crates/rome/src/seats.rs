@@ -7,13 +7,15 @@
 //!   └─────────┴──────────────┴────────┘
 //! ```
 //!
-//! The counter rises with each announcement, and while a reader goes on. An owner that has seen both words the same for a whole
-//! lease takes the reader for stopped, and no longer waits for it. So a reader looks at its clock after each get and before
-//! it returns data: when a quarter of the lease has passed since the counter last rose, it discards what it has read.
+//! The counter rises with each announcement, and while a reader goes on. An owner that has seen both words the same for
+//! a whole lease takes the reader for stopped, and no longer waits for it. So a reader looks at its clock after each
+//! get and before it returns data: when a quarter of the lease has passed since the counter last rose, it discards what
+//! it has read.
 //!
-//! *Why a quarter.* The counter rises at a store, and the reader takes the time before the check that precedes the store. If that
-//! check was in time, and the next one is, at most twice the limit lies between the rise before and the end of the reads: half of
-//! the lease. So clocks may differ by a factor of two. With a limit of half a lease there would be no room for any difference.
+//! *Why a quarter.* The counter rises at a store, and the reader takes the time before the check that precedes the
+//! store. If that check was in time, and the next one is, at most twice the limit lies between the rise before and the
+//! end of the reads: half of the lease. So clocks may differ by a factor of two. With a limit of half a lease there
+//! would be no room for any difference.
 //!
 //! A `FIRM` announcement has no lease: that of a local call, which is over as soon as its thread runs.
 
@@ -148,7 +150,8 @@ impl Seat {
     #[inline]
     pub(crate) fn announce_firm(&self, version: u64) {
         self.word(ANNOUNCEMENT).store(FIRM | (version + 1));
-        // `CW → MF → CR`: an owner that has not seen the announcement has made `stable` visible before the reader loads it.
+        // `CW → MF → CR`: an owner that has not seen the announcement has made `stable` visible before the reader loads
+        // it.
         memory_fence();
     }
 

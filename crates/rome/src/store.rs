@@ -35,11 +35,12 @@ use crate::tree::RomeTree;
 
 type Calls<K, V> = Client<Request<K, V>, Reply<V>>;
 
-/// A sorted map over several nodes. Each node has some ranges of the keys, its partitions: trees in its memory ([`RomeTree`]).
+/// A sorted map over several nodes. Each node has some ranges of the keys, its partitions: trees in its memory
+/// ([`RomeTree`]).
 ///
-/// All nodes read all partitions, by gets alone, and no change makes a read wait or start again. The threads of its owner change a
-/// partition in place. Other nodes ask the owner's service thread, by [calls](https://docs.rs/farfield-rpc): each update happens once, however
-/// often its request is put.
+/// All nodes read all partitions, by gets alone, and no change makes a read wait or start again. The threads of its
+/// owner change a partition in place. Other nodes ask the owner's service thread, by
+/// [calls](https://docs.rs/farfield-rpc): each update happens once, however often its request is put.
 ///
 /// ```
 /// use farfield_rome::{RomeKv, RomeKvOptions};
@@ -113,8 +114,8 @@ impl<K: TreeKey, V: Field> Drop for Parts<K, V> {
 impl<K: TreeKey + fmt::Debug, V: Field> RomeKv<K, V> {
     /// Opens the store, and waits for all members to do so. Its partitions are empty at first.
     ///
-    /// A node that is started at the place of one that has gone opens it as the others did, while these go on. It has no partition at first. Those of the node before it
-    /// are lost, if they were not moved in time; it can take others.
+    /// A node that is started at the place of one that has gone opens it as the others did, while these go on. It has
+    /// no partition at first. Those of the node before it are lost, if they were not moved in time; it can take others.
     ///
     /// ```
     /// # use farfield_rome::{Bytes, RomeKv, RomeKvOptions};
@@ -134,7 +135,8 @@ impl<K: TreeKey + fmt::Debug, V: Field> RomeKv<K, V> {
             (0..options.partitions()).map(|partition| members.at(partition % members.count())).collect();
         let (gates, object, heard) = open_gates(node, path, &options, &members)?;
         let open = |number: usize, place: (u64, NodeId), patience| {
-            // The store's object keeps the node in its session. The trees must not: the service thread has a part in them.
+            // The store's object keeps the node in its session. The trees must not: the service thread has a part in
+            // them.
             RomeTree::open_within(&node.for_service(), &tree_of(path, number, place), place.1, options.tree, patience)
         };
         let (mut places, mut served) = (Vec::new(), Vec::new());

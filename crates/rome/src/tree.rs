@@ -68,7 +68,8 @@ impl<K, V> Clone for RomeTree<K, V> {
 }
 
 impl<K: TreeKey, V: Field> RomeTree<K, V> {
-    /// Opens the tree, and waits for its owner to do so. Others open it whenever they like, also a node that is restarted. It is empty at first.
+    /// Opens the tree, and waits for its owner to do so. Others open it whenever they like, also a node that is
+    /// restarted. It is empty at first.
     ///
     /// ```
     /// # use farfield_rome::{Bytes, RomeTree, TreeOptions};
@@ -195,7 +196,8 @@ pub struct Memory {
     pub free: usize,
     /// Blocks, and slots of nodes that were merged into others, that were replaced and not looked at since.
     pub waiting: usize,
-    /// How many changes have waited for memory: until no reader needed the replaced blocks any more, or until other changes freed some.
+    /// How many changes have waited for memory: until no reader needed the replaced blocks any more, or until other
+    /// changes freed some.
     pub waits: u64,
 }
 
@@ -230,8 +232,8 @@ impl<K, V> Drop for Partition<K, V> {
     }
 }
 
-/// Loads the first lines of a node, on none of which the next loads depend: so they come from memory at the same time. A look-up among
-/// five million pairs takes half the time.
+/// Loads the first lines of a node, on none of which the next loads depend: so they come from memory at the same time.
+/// A look-up among five million pairs takes half the time.
 #[inline]
 fn touch(words: &[Word]) {
     if words.len() > 32 {
@@ -384,8 +386,9 @@ impl<K: TreeKey, V: Field> Partition<K, V> {
 
     /// Changes a key as a function of its value says, which may be called again. The value before.
     ///
-    /// The leaf with the key is locked while the function is called. It must not block, since changes of keys nearby and the reuse of memory
-    /// wait for it, and must not call another [`Partition`] of this tree, since that may wait for the same lock for ever.
+    /// The leaf with the key is locked while the function is called. It must not block, since changes of keys nearby
+    /// and the reuse of memory wait for it, and must not call another [`Partition`] of this tree, since that may wait
+    /// for the same lock for ever.
     ///
     /// ```
     /// # use farfield_rome::{Change, RomeTree, TreeOptions};

@@ -11,8 +11,8 @@ use crate::client::Link;
 use crate::errors::{CallEnded, EffectUnknown, NoReply, ReplyMalformed, ReplyTooLong, RequestMalformed, ServerClosed};
 use crate::layout::{HEADER, Image, OPENING, Status, call_word, seal, values_of, words_of};
 
-/// A request without a reply is put again after such a pause, which doubles. The first may have been lost with a connection, or its reply
-/// refused; or a late put has overwritten one of them.
+/// A request without a reply is put again after such a pause, which doubles. The first may have been lost with a
+/// connection, or its reply refused; or a late put has overwritten one of them.
 const REPEAT_PAUSES: [Duration; 2] = [Duration::from_millis(10), Duration::from_millis(100)];
 
 /// The requests of one put, and the slot that waits for their replies.
@@ -78,7 +78,8 @@ impl<'a> Frame<'a> {
         posted
     }
 
-    /// Puts it again, as another attempt: the server answers it again, and does nothing else again. It is refused, or not, as any put.
+    /// Puts it again, as another attempt: the server answers it again, and does nothing else again. It is refused, or
+    /// not, as any put.
     fn post_again(&mut self) -> fabric::Result<()> {
         self.attempt += 1;
         // The buffer of the last attempt may still be read.
@@ -118,7 +119,8 @@ impl<'a> Frame<'a> {
         Ok(())
     }
 
-    /// Waits for a reply, and puts the request again now and then. The error is the reason for which it waits no longer.
+    /// Waits for a reply, and puts the request again now and then. The error is the reason for which it waits no
+    /// longer.
     async fn wait(&mut self, limit: &mut WaitLimit, has_come: &mut impl FnMut() -> Option<()>) -> Result<()> {
         let (link, endpoint, start) = (self.link, self.endpoint, self.endpoint.now());
         let deadline = limit.begin(endpoint).unwrap_or(start);
@@ -249,8 +251,8 @@ impl<'a, Rep: Value> Call<'a, Rep> {
         self.frame.has_reply()
     }
 
-    /// Waits for the reply, as long as the endpoint's timeout. After an error of a timeout it may be waited for again: the request is put
-    /// again now and then, and has its effect once.
+    /// Waits for the reply, as long as the endpoint's timeout. After an error of a timeout it may be waited for again:
+    /// the request is put again now and then, and has its effect once.
     ///
     /// ```
     /// # use farfield_rpc::{Client, RpcOptions, Server};
@@ -289,8 +291,8 @@ impl<'a, Rep: Value> Call<'a, Rep> {
         self.frame.reply_of_one(&mut WaitLimit::Deadline(deadline)).await
     }
 
-    /// Asks again now. A wait does so by itself, after 10 ms and then at most every 100 ms. The server answers again what it has
-    /// answered, and handles the request only if it has not.
+    /// Asks again now. A wait does so by itself, after 10 ms and then at most every 100 ms. The server answers again
+    /// what it has answered, and handles the request only if it has not.
     ///
     /// ```
     /// # use farfield_rpc::{Client, RpcOptions, Server};
@@ -361,7 +363,8 @@ impl<'a, Rep: Value> BatchCall<'a, Rep> {
         self.frame.has_reply()
     }
 
-    /// Waits for the replies, as long as the endpoint's timeout, as [`Call::wait`] does. Each request has a result of its own.
+    /// Waits for the replies, as long as the endpoint's timeout, as [`Call::wait`] does. Each request has a result of
+    /// its own.
     ///
     /// ```
     /// # use farfield_rpc::{Client, RpcOptions, Server};

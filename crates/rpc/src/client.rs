@@ -33,7 +33,8 @@ fn slot_state(word: u64) -> u64 {
     word & ((1 << STATE_BITS) - 1)
 }
 
-/// Calls a [`Server`](crate::Server) on another node. The handle is shared by the threads of its node; each passes its own endpoint.
+/// Calls a [`Server`](crate::Server) on another node. The handle is shared by the threads of its node; each passes its
+/// own endpoint.
 ///
 /// ```
 /// use farfield_rpc::{Client, RpcOptions, Server};
@@ -76,8 +77,9 @@ pub(crate) struct Link {
 }
 
 impl<Req: Value, Rep: Value> Client<Req, Rep> {
-    /// Opens a client of the server that this node has, or is about to open, and waits for it. Other nodes do not take part: clients come
-    /// and go while the server serves others. A node that was restarted, or that has dropped an earlier client, opens it as any other.
+    /// Opens a client of the server that this node has, or is about to open, and waits for it. Other nodes do not take
+    /// part: clients come and go while the server serves others. A node that was restarted, or that has dropped an
+    /// earlier client, opens it as any other.
     ///
     /// ```
     /// # use farfield_rpc::{Client, RpcOptions, Server};
@@ -91,8 +93,8 @@ impl<Req: Value, Rep: Value> Client<Req, Rep> {
     /// ```
     ///
     /// # Errors
-    /// The server's node is missing, dead or departed, or has opened it differently; the server is [closed](ServerClosed); it is this node; no
-    /// memory; invalid options.
+    /// The server's node is missing, dead or departed, or has opened it differently; the server is
+    /// [closed](ServerClosed); it is this node; no memory; invalid options.
     pub fn open(node: &Node, path: &str, server: NodeId, options: RpcOptions) -> Result<Client<Req, Rep>> {
         let layout = Layout::new::<Req, Rep>(&options, node.nodes(), path)?;
         if server == node.id() {
@@ -148,11 +150,12 @@ impl<Req: Value, Rep: Value> Client<Req, Rep> {
     /// ```
     ///
     /// # Errors
-    /// [`effect_of`](crate::effect_of) says whether the call has had its effect. [`EffectUnknown`](crate::EffectUnknown): no reply came, for
-    /// the reason that it names. [`NoReply`](crate::NoReply), [`ReplyTooLong`](crate::ReplyTooLong) and
-    /// [`ReplyMalformed`](crate::ReplyMalformed): the server has taken it. After any other error nothing has happened: the request is too
-    /// long, or [malformed](crate::RequestMalformed), [`WindowFull`], [`ServerClosed`], the server is dead or departed, this node is evicted,
-    /// or the put was refused.
+    /// [`effect_of`](crate::effect_of) says whether the call has had its effect.
+    /// [`EffectUnknown`](crate::EffectUnknown): no reply came, for the reason that it names.
+    /// [`NoReply`](crate::NoReply), [`ReplyTooLong`](crate::ReplyTooLong) and
+    /// [`ReplyMalformed`](crate::ReplyMalformed): the server has taken it. After any other error nothing has happened:
+    /// the request is too long, or [malformed](crate::RequestMalformed), [`WindowFull`], [`ServerClosed`], the server
+    /// is dead or departed, this node is evicted, or the put was refused.
     pub async fn call(&self, endpoint: &Endpoint, request: &Req) -> Result<Rep> {
         self.call_within(endpoint, request, WaitLimit::Timeout).await
     }
@@ -203,8 +206,8 @@ impl<Req: Value, Rep: Value> Client<Req, Rep> {
         self.begin_within(endpoint, request, &mut limit).await?.wait_within(limit).await
     }
 
-    /// Sends a request, and leaves it to [`Call::wait`] to wait for the reply. So one thread has several calls under way. It waits only for
-    /// a free slot, as long as the endpoint's timeout.
+    /// Sends a request, and leaves it to [`Call::wait`] to wait for the reply. So one thread has several calls under
+    /// way. It waits only for a free slot, as long as the endpoint's timeout.
     ///
     /// ```
     /// # use farfield_rpc::{Client, RpcOptions, Server};
@@ -221,8 +224,8 @@ impl<Req: Value, Rep: Value> Client<Req, Rep> {
     /// ```
     ///
     /// # Errors
-    /// Nothing has happened: the request is too long, [`WindowFull`], [`ServerClosed`], the server is dead or departed, or the put was
-    /// refused.
+    /// Nothing has happened: the request is too long, [`WindowFull`], [`ServerClosed`], the server is dead or departed,
+    /// or the put was refused.
     pub async fn begin<'a>(&'a self, endpoint: &'a Endpoint, request: &Req) -> Result<Call<'a, Rep>> {
         self.begin_within(endpoint, request, &mut WaitLimit::Timeout).await
     }
@@ -264,8 +267,8 @@ impl<Req: Value, Rep: Value> Client<Req, Rep> {
         Ok(Call::new(frame))
     }
 
-    /// Sends several requests in one put, and leaves it to [`BatchCall::wait`] to wait for their replies, which come in one put. The server
-    /// handles them one after the other, in their order.
+    /// Sends several requests in one put, and leaves it to [`BatchCall::wait`] to wait for their replies, which come in
+    /// one put. The server handles them one after the other, in their order.
     ///
     /// ```
     /// # use farfield_rpc::{Client, RpcOptions, Server};
@@ -329,12 +332,12 @@ impl<Req: Value, Rep: Value> Client<Req, Rep> {
         Ok(BatchCall::new(frame))
     }
 
-    /// Calls the server with any number of requests, and waits for their replies as long as the endpoint's timeout: in as few puts as
-    /// [`RpcOptions::batch_max`] allows, those that go out together behind one doorbell, and in one round trip as far as the window
-    /// reaches. Requests of different puts have no order.
+    /// Calls the server with any number of requests, and waits for their replies as long as the endpoint's timeout: in
+    /// as few puts as [`RpcOptions::batch_max`] allows, those that go out together behind one doorbell, and in one
+    /// round trip as far as the window reaches. Requests of different puts have no order.
     ///
-    /// The result of each request is its own, as of [`Client::call`]. After the deadline nothing more is sent: the requests that are left
-    /// fail with [`NotSent`](crate::NotSent).
+    /// The result of each request is its own, as of [`Client::call`]. After the deadline nothing more is sent: the
+    /// requests that are left fail with [`NotSent`](crate::NotSent).
     ///
     /// ```
     /// # use farfield_rpc::{Client, RpcOptions, Server};
@@ -440,8 +443,9 @@ impl Link {
         Err(Error::custom(ServerClosed { server: self.server }).about(self.server))
     }
 
-    /// Takes a free slot for a new call: which, and its number. One whose call was given up is free again with its reply. With `given_up` it
-    /// is taken without: the server may be in the middle of that call, and answers the new one when it has ended.
+    /// Takes a free slot for a new call: which, and its number. One whose call was given up is free again with its
+    /// reply. With `given_up` it is taken without: the server may be in the middle of that call, and answers the new
+    /// one when it has ended.
     pub(crate) fn try_take(&self, given_up: bool) -> Option<(usize, u64)> {
         let take = |slot: usize, found: u64| {
             let number = (found >> STATE_BITS) + 1;

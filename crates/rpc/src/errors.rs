@@ -14,7 +14,8 @@ pub enum Effect {
     Done,
 }
 
-/// What an error of a call says about its effect. For errors of [`Client::begin`](crate::Client::begin) and of waits, too.
+/// What an error of a call says about its effect. For errors of [`Client::begin`](crate::Client::begin) and of waits,
+/// too.
 ///
 /// ```
 /// use farfield::NodeId;
@@ -38,11 +39,12 @@ pub fn effect_of(error: &Error) -> Effect {
     }
 }
 
-/// It is not known whether the call has had, or will have, its effect ([`Error::custom_ref`]). The request was put, and no reply has come.
+/// It is not known whether the call has had, or will have, its effect ([`Error::custom_ref`]). The request was put, and
+/// no reply has come.
 ///
-/// After a timeout the call may still be waited for, or asked for again, by its [`Call`](crate::Call): its effect happens once. After the
-/// server's death nothing can be known from it: its memory is lost. Ask another server what it knows, and call that only if a second effect
-/// does no harm.
+/// After a timeout the call may still be waited for, or asked for again, by its [`Call`](crate::Call): its effect
+/// happens once. After the server's death nothing can be known from it: its memory is lost. Ask another server what it
+/// knows, and call that only if a second effect does no harm.
 ///
 /// ```
 /// # use farfield_rpc::EffectUnknown;
@@ -77,8 +79,8 @@ pub struct EffectUnknown {
     pub because: Error,
 }
 
-/// All slots of this client are in use until the deadline, and nothing was sent ([`Error::custom_ref`]). Wait for some calls before more
-/// begin, or open the server with a larger [`window`](crate::RpcOptions::window).
+/// All slots of this client are in use until the deadline, and nothing was sent ([`Error::custom_ref`]). Wait for some
+/// calls before more begin, or open the server with a larger [`window`](crate::RpcOptions::window).
 ///
 /// ```
 /// # use farfield_rpc::WindowFull;
@@ -121,8 +123,8 @@ pub struct NotSent {
     pub because: Error,
 }
 
-/// The server was dropped, and its node is alive ([`Error::custom_ref`]). Open the client again when there is a new one. A call that was
-/// under way fails with [`EffectUnknown`], because of this.
+/// The server was dropped, and its node is alive ([`Error::custom_ref`]). Open the client again when there is a new
+/// one. A call that was under way fails with [`EffectUnknown`], because of this.
 ///
 /// ```
 /// # use farfield_rpc::{Client, EffectUnknown, RpcOptions, Server, ServerClosed};
@@ -144,8 +146,8 @@ pub struct ServerClosed {
     pub server: NodeId,
 }
 
-/// The server has taken the request, and its handler has ended without a reply ([`Error::custom_ref`]): it has panicked, or an
-/// [`Incoming`](crate::Incoming) was dropped. It may have had an effect, and has no other any more.
+/// The server has taken the request, and its handler has ended without a reply ([`Error::custom_ref`]): it has
+/// panicked, or an [`Incoming`](crate::Incoming) was dropped. It may have had an effect, and has no other any more.
 ///
 /// ```
 /// # use farfield_rpc::{Client, NoReply, RpcOptions, Server};
@@ -167,8 +169,8 @@ pub struct NoReply {
     pub server: NodeId,
 }
 
-/// The request had its effect, and the reply is longer than the limit ([`Error::custom_ref`]): open the server with a larger
-/// [`reply_bytes_max`](crate::RpcOptions::reply_bytes_max).
+/// The request had its effect, and the reply is longer than the limit ([`Error::custom_ref`]): open the server with a
+/// larger [`reply_bytes_max`](crate::RpcOptions::reply_bytes_max).
 ///
 /// ```
 /// use farfield::NodeId;
@@ -186,8 +188,8 @@ pub struct ReplyTooLong {
     pub max_bytes: usize,
 }
 
-/// The server has found the request to be no value of its type, and has not handled it ([`Error::custom_ref`]). Its type decodes it in another
-/// way than the client's encodes it.
+/// The server has found the request to be no value of its type, and has not handled it ([`Error::custom_ref`]). Its
+/// type decodes it in another way than the client's encodes it.
 ///
 /// ```
 /// let error = farfield_rpc::RequestMalformed { server: farfield::NodeId(2) };
@@ -200,8 +202,8 @@ pub struct RequestMalformed {
     pub server: NodeId,
 }
 
-/// The request had its effect, and the reply is no value of its type ([`Error::custom_ref`]): the client's type decodes it in another way than
-/// the server's encodes it.
+/// The request had its effect, and the reply is no value of its type ([`Error::custom_ref`]): the client's type decodes
+/// it in another way than the server's encodes it.
 ///
 /// ```
 /// let error = farfield_rpc::ReplyMalformed { server: farfield::NodeId(2) };

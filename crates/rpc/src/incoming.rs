@@ -11,10 +11,12 @@ use smallvec::SmallVec;
 use crate::layout::{Replies, Status};
 use crate::requests::{Claim, Core};
 
-/// The requests of one put, taken by [`Server::accept`](crate::Server::accept): one of [`Client::call`](crate::Client::call), several of a
-/// batch. It may be sent to another thread, which answers when the results are there. The client's other calls go on meanwhile.
+/// The requests of one put, taken by [`Server::accept`](crate::Server::accept): one of
+/// [`Client::call`](crate::Client::call), several of a batch. It may be sent to another thread, which answers when the
+/// results are there. The client's other calls go on meanwhile.
 ///
-/// Dropping it without a reply ends the call with [`NoReply`](crate::NoReply), when the server polls for requests the next time.
+/// Dropping it without a reply ends the call with [`NoReply`](crate::NoReply), when the server polls for requests the
+/// next time.
 ///
 /// ```
 /// use farfield_rpc::{Client, RpcOptions, Server};
@@ -78,7 +80,8 @@ impl<Req: Value, Rep: Value> Incoming<Req, Rep> {
         &self.requests
     }
 
-    /// Answers them, in order. Requests beyond the replies end with [`NoReply`](crate::NoReply); further replies are ignored.
+    /// Answers them, in order. Requests beyond the replies end with [`NoReply`](crate::NoReply); further replies are
+    /// ignored.
     ///
     /// A put that is refused is repeated when the server polls for requests the next time.
     ///

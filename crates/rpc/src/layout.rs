@@ -278,8 +278,8 @@ impl Layout {
     }
 }
 
-/// Bytes from slot to slot: an odd number of cache lines, so that the first lines of all slots lie in different sets of a cache.
-/// A server that polls for requests reads these.
+/// Bytes from slot to slot: an odd number of cache lines, so that the first lines of all slots lie in different sets of
+/// a cache. A server that polls for requests reads these.
 fn stride(words: usize) -> usize {
     (words.div_ceil(8) | 1).saturating_mul(64)
 }

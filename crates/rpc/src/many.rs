@@ -51,8 +51,8 @@ impl<Req: Value, Rep: Value> Client<Req, Rep> {
         })
     }
 
-    /// The next requests, as many as one put carries, or some that are not sent. None if there are no more, or no resources for them before
-    /// an earlier part has ended.
+    /// The next requests, as many as one put carries, or some that are not sent. None if there are no more, or no
+    /// resources for them before an earlier part has ended.
     async fn next_part<'a>(
         &'a self,
         endpoint: &'a Endpoint,
@@ -87,8 +87,8 @@ impl<Req: Value, Rep: Value> Client<Req, Rep> {
         }
     }
 
-    /// Puts the messages that were not put yet, behind one doorbell. One that is refused is put after an earlier part has ended. The first
-    /// fails then: nothing of it has happened.
+    /// Puts the messages that were not put yet, behind one doorbell. One that is refused is put after an earlier part
+    /// has ended. The first fails then: nothing of it has happened.
     fn post_all(&self, endpoint: &Endpoint, under_way: &mut VecDeque<Part<'_>>, late: &Option<Error>) {
         let link = &*self.link;
         let is_unsent = |part: &Part<'_>| part.as_ref().is_ok_and(|frame| !frame.is_sent());

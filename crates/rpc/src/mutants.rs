@@ -31,8 +31,8 @@ farfield_core::mutants! {
     /// *Scenario:* `rpc/opened-again`.
     RPC_ANY_OPENING = "rpc-any-opening" in "Rpc":
         "A request of an earlier opening of the client is handled as that of the present one.";
-    /// *Missing:* the second comparison of the opening, after the claim: of two threads of the server one has read a request before, and
-    /// takes it when it was handled, and the node has opened its client again. Needs no reordering.
+    /// *Missing:* the second comparison of the opening, after the claim: of two threads of the server one has read a
+    /// request before, and takes it when it was handled, and the node has opened its client again. Needs no reordering.
     ///
     /// *Scenario:* `rpc/opened-again-threads`.
     RPC_LATE_LOOK = "rpc-late-look" in "Rpc":

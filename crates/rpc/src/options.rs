@@ -15,14 +15,16 @@ pub(crate) const BATCH_MAX: usize = 32;
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct RpcOptions {
-    /// The longest request, if its type has several lengths ([`ByteString`](farfield_core::ByteString), `Encoded`). Default: 256.
+    /// The longest request, if its type has several lengths ([`ByteString`](farfield_core::ByteString), `Encoded`).
+    /// Default: 256.
     pub request_bytes_max: usize,
     /// The longest reply, if its type has several lengths. Default: 256.
     pub reply_bytes_max: usize,
-    /// The slots of each client node: the most calls, or batches of calls, that all its threads together have under way. Default: 16.
+    /// The slots of each client node: the most calls, or batches of calls, that all its threads together have under
+    /// way. Default: 16.
     pub window: usize,
-    /// The most requests that one put carries ([`Client::call_many`](crate::Client::call_many)), 32 at most. Each slot has room for so
-    /// many of the longest. Default: 8.
+    /// The most requests that one put carries ([`Client::call_many`](crate::Client::call_many)), 32 at most. Each slot
+    /// has room for so many of the longest. Default: 8.
     pub batch_max: usize,
 }
 

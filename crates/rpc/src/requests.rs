@@ -174,8 +174,8 @@ impl Core {
         self.requests.words(self.layout.request_at(slot), self.layout.request_words)
     }
 
-    /// Polls the slots of nodes with clients, from one on and round, until one gives a value. It gets the slot, and the opening of its
-    /// node.
+    /// Polls the slots of nodes with clients, from one on and round, until one gives a value. It gets the slot, and the
+    /// opening of its node.
     fn scan<T>(&self, first: usize, mut poll: impl FnMut(usize, u64) -> Option<T>) -> Option<T> {
         let (window, places) = (self.layout.window, self.openings.0.len());
         let (mut place, index) = (first / window, first % window);
@@ -193,14 +193,16 @@ impl Core {
         None
     }
 
-    /// Whether a slot has another message than the last that was dealt with, and no thread has it: it reads one word, as a rule.
+    /// Whether a slot has another message than the last that was dealt with, and no thread has it: it reads one word,
+    /// as a rule.
     #[inline(always)]
     fn is_changed(&self, slot: usize) -> bool {
         let of = &self.slots[slot];
         self.requests.word(self.layout.request_at(slot) + 8 * CHECK).load() != of.done.load() && of.is_taken.load() == 0
     }
 
-    /// Whether a message is there that needs an answer. It reads words only, so that a poll that finds nothing changes nothing.
+    /// Whether a message is there that needs an answer. It reads words only, so that a poll that finds nothing changes
+    /// nothing.
     fn is_ready(&self, slot: usize, opening: u64, image: &mut Image) -> bool {
         self.is_changed(slot) && self.is_message(slot, opening, image)
     }
@@ -234,8 +236,8 @@ impl Core {
         if !self.is_message(slot, opening, image) || of.is_taken.compare_exchange(0, 1).is_err() {
             return Found::None;
         }
-        // Another thread may have dealt with it in between. So may a later incarnation of the node have come, or another opening: then
-        // what is known of the slot is about that one.
+        // Another thread may have dealt with it in between. So may a later incarnation of the node have come, or
+        // another opening: then what is known of the slot is about that one.
         let is_current = self.openings.0[slot / self.layout.window].load() == opening;
         if image[CHECK] == of.done.load() || !is_current {
             self.give_back(slot);
@@ -261,8 +263,8 @@ impl Core {
         Found::Old { is_refused }
     }
 
-    /// Another thread may take the slot's message. One that has polled meanwhile has seen that it is taken, and sleeps: its put has woken it
-    /// too early, if another message has come.
+    /// Another thread may take the slot's message. One that has polled meanwhile has seen that it is taken, and sleeps:
+    /// its put has woken it too early, if another message has come.
     fn give_back(&self, slot: usize) {
         self.slots[slot].is_taken.store(0);
         if self.is_changed(slot) {
@@ -337,8 +339,8 @@ impl Core {
         Handled { count: claim.values, is_refused: self.answer(endpoint, claim, &mut replies) }
     }
 
-    /// The requests of a message that this thread has taken. If they are no values of their type, it is answered with that:
-    /// then whether the answer was refused.
+    /// The requests of a message that this thread has taken. If they are no values of their type, it is answered with
+    /// that: then whether the answer was refused.
     pub(crate) fn decode<Req: Value>(
         &self,
         endpoint: &Endpoint,
@@ -372,8 +374,8 @@ impl Core {
         self.node.fabric().wake_service();
     }
 
-    /// Keeps the replies, and gives the slot back. The client's next request is put when it has these; so the slot is given back before they
-    /// are put, and any thread takes that request.
+    /// Keeps the replies, and gives the slot back. The client's next request is put when it has these; so the slot is
+    /// given back before they are put, and any thread takes that request.
     fn keep(&self, claim: Claim, replies: &[u64]) {
         let of = &self.slots[claim.slot];
         let mut last = of.last.lock();
@@ -384,7 +386,8 @@ impl Core {
         self.give_back(claim.slot);
     }
 
-    /// Puts replies to the client. Whether that was refused, so that it has to be repeated. A dead or departed client needs none.
+    /// Puts replies to the client. Whether that was refused, so that it has to be repeated. A dead or departed client
+    /// needs none.
     fn put(&self, endpoint: &Endpoint, slot: usize, opening: u64, replies: &[u64]) -> bool {
         let to =
             RemotePtr::<u64>::from_packed(opening).byte_add(self.layout.reply_at(slot % self.layout.window) as u64);

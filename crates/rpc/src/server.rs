@@ -75,8 +75,8 @@ impl Drop for Handle {
 }
 
 impl<Req: Value, Rep: Value> Server<Req, Rep> {
-    /// Opens a server whose requests are handled by threads of this node, with [`Server::serve`], [`Server::serve_next`],
-    /// [`Server::try_serve`] or [`Server::accept`]. It waits for no client.
+    /// Opens a server whose requests are handled by threads of this node, with [`Server::serve`],
+    /// [`Server::serve_next`], [`Server::try_serve`] or [`Server::accept`]. It waits for no client.
     ///
     /// ```
     /// # use farfield_rpc::{RpcOptions, Server};
@@ -86,15 +86,17 @@ impl<Req: Value, Rep: Value> Server<Req, Rep> {
     /// ```
     ///
     /// # Errors
-    /// The path is open already, or clients still use the memory of an earlier server of this node; no memory; invalid options.
+    /// The path is open already, or clients still use the memory of an earlier server of this node; no memory; invalid
+    /// options.
     pub fn open(node: &Node, path: &str, options: RpcOptions) -> Result<Server<Req, Rep>> {
         let handle = open::<Req, Rep>(node, path, options, false)?;
         Ok(Server { handle: Arc::new(handle), types: PhantomData })
     }
 
-    /// Opens a server whose requests are handled by the node's service thread: also while all threads of the application compute. The
-    /// handler must be short, and must not wait for another node: the service thread has other work. If it panics, the node is dead.
-    /// No other thread serves: [`Server::serve`] and the like fail with [`ErrorKind::Config`](farfield_core::ErrorKind::Config).
+    /// Opens a server whose requests are handled by the node's service thread: also while all threads of the
+    /// application compute. The handler must be short, and must not wait for another node: the service thread has other
+    /// work. If it panics, the node is dead. No other thread serves: [`Server::serve`] and the like fail with
+    /// [`ErrorKind::Config`](farfield_core::ErrorKind::Config).
     ///
     /// ```
     /// # use farfield_rpc::{RpcOptions, Server};
@@ -247,7 +249,8 @@ impl<Req: Value, Rep: Value> Server<Req, Rep> {
         Ok(self.core().serve_all::<Req, Rep>(endpoint, &mut handler).handled)
     }
 
-    /// Waits for requests, as long as the endpoint's timeout, and takes those of one put, to be answered later and by any thread.
+    /// Waits for requests, as long as the endpoint's timeout, and takes those of one put, to be answered later and by
+    /// any thread.
     ///
     /// ```
     /// # use farfield_rpc::{Client, RpcOptions, Server};

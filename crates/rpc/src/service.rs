@@ -1,4 +1,5 @@
-//! Requests that the service thread handles, and its words to clients: that the server knows them, and that it is closed.
+//! Requests that the service thread handles, and its words to clients: that the server knows them, and that it is
+//! closed.
 
 use core::marker::PhantomData;
 use std::sync::Arc;
@@ -42,9 +43,11 @@ impl<Req: Value, Rep: Value, H: FnMut(NodeId, Req) -> Rep + Send> Poller for Ser
     }
 }
 
-/// Puts the word that the server is closed to its clients, whose calls then end with an error that says so. Without it they would time out.
+/// Puts the word that the server is closed to its clients, whose calls then end with an error that says so. Without it
+/// they would time out.
 ///
-/// It is registered when the object is closed. A client that was connected before is known then: that is the service thread's work, too.
+/// It is registered when the object is closed. A client that was connected before is known then: that is the service
+/// thread's work, too.
 pub(crate) struct Closing {
     openings: Arc<Openings>,
     /// None before the first poll.
@@ -66,8 +69,8 @@ impl Poller for Closing {
     }
 }
 
-/// Puts the word that the server knows a client, which waits for it when it is opened. So the server reads its requests from the first one on,
-/// and closes it.
+/// Puts the word that the server knows a client, which waits for it when it is opened. So the server reads its requests
+/// from the first one on, and closes it.
 pub(crate) struct Welcome(pub(crate) u64);
 
 impl Poller for Welcome {

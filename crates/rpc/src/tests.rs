@@ -465,7 +465,8 @@ fn messages_of_no_client_are_ignored() {
     assert_eq!(eps[1].block_on(call.wait()), Ok(7));
 }
 
-/// A request comes while another thread has an earlier one of its slot, whose call was given up: a thread that sleeps is woken for it.
+/// A request comes while another thread has an earlier one of its slot, whose call was given up: a thread that sleeps
+/// is woken for it.
 #[test]
 fn a_slot_is_used_again_while_its_request_is_kept() {
     let nodes = local_session(2).expect("a session");

@@ -1,8 +1,9 @@
-//! Puts seeded bugs into copies of a crate's modules, at build time. The algorithms themselves are written without them.
+//! Puts seeded bugs into copies of a crate's modules, at build time. The algorithms themselves are written without
+//! them.
 //!
 //! A crate declares its mutants in a module, `src/mutants/vars.rs`, and describes the edits beside it, in
-//! `src/mutants/vars.diff`. A hunk names its mutant and a file in `src`. There are no line numbers: the lines that begin
-//! with a blank or a `-` must occur in the file exactly once, in this order.
+//! `src/mutants/vars.diff`. A hunk names its mutant and a file in `src`. There are no line numbers: the lines that
+//! begin with a blank or a `-` must occur in the file exactly once, in this order.
 //!
 //! ```diff
 //! @@ BARRIER_FENCE_FROM_ONE in objects/barrier.rs
@@ -12,13 +13,13 @@
 //! ```
 //!
 //! `ON` stands for the mutant's switch, `crate::mutants::vars::BARRIER_FENCE_FROM_ONE.is_on()`. An empty line ends a
-//! hunk. A line that begins with `#` is a comment. All hunks are about the plain file. They may have lines of context in
-//! common, but only one of them can change a line.
+//! hunk. A line that begins with `#` is a comment. All hunks are about the plain file. They may have lines of context
+//! in common, but only one of them can change a line.
 //!
 //! The crate's build script calls [`build`], which writes the copies into `OUT_DIR`. `src/lib.rs` has a line
-//! `#[cfg(any(not(seeded), clippy, doc, rust_analyzer))]` in front of each `mod` with edits, and includes
-//! `seeded.rs` otherwise, which declares the same modules. So clippy, rustdoc and editors read the plain files. Outside of
-//! the edits every line of a copy has its number in the plain file.
+//! `#[cfg(any(not(seeded), clippy, doc, rust_analyzer))]` in front of each `mod` with edits, and includes `seeded.rs`
+//! otherwise, which declares the same modules. So clippy, rustdoc and editors read the plain files. Outside of the
+//! edits every line of a copy has its number in the plain file.
 //!
 //! [`switch`] is for mistakes that `farfield-sweep`, a tool for Farfield's developers, puts in.
 

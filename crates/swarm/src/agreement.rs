@@ -1,24 +1,25 @@
 //! How the memory nodes agree on the next record of a cell, without computing anything: by compare-and-swaps.
 //!
-//! Each change is proposed with a *ballot*. A memory node accepts a record by a compare-and-swap of the cell's word from the
-//! word that the proposer has seen: nothing else can have happened there meanwhile.
+//! Each change is proposed with a *ballot*. A memory node accepts a record by a compare-and-swap of the cell's word
+//! from the word that the proposer has seen: nothing else can have happened there meanwhile.
 //!
-//! - *Fast*: a client that knows the state of a cell proposes the next one to all memory nodes at the same time. If all accept
-//!   it, it is *chosen*, in one round trip. Of two clients that propose at once neither may have all of them.
-//! - *Classic* (Paxos): the client makes a majority promise a ballot of its own, builds on the highest record that they have
-//!   accepted, and makes them accept the result. A record that a majority has accepted with such a ballot is chosen.
+//! - *Fast*: a client that knows the state of a cell proposes the next one to all memory nodes at the same time. If all
+//!   accept it, it is *chosen*, in one round trip. Of two clients that propose at once neither may have all of them.
+//! - *Classic* (Paxos): the client makes a majority promise a ballot of its own, builds on the highest record that they
+//!   have accepted, and makes them accept the result. A record that a majority has accepted with such a ballot is
+//!   chosen.
 //!
-//! A fast record counts for a classic proposer only if all memory nodes that promised have accepted it: otherwise one of them has not,
-//! and will not any more, so it was not chosen, and will not be. Its base was chosen, and is in it.
+//! A fast record counts for a classic proposer only if all memory nodes that promised have accepted it: otherwise one
+//! of them has not, and will not any more, so it was not chosen, and will not be. Its base was chosen, and is in it.
 //!
-//! *What is mapped is stored.* A memory node that accepts the mapping of a key has its value: it was put before. A client that builds on a
-//! record that may not have been chosen first brings the value that it maps to a majority.
+//! *What is mapped is stored.* A memory node that accepts the mapping of a key has its value: it was put before. A
+//! client that builds on a record that may not have been chosen first brings the value that it maps to a majority.
 //!
 //! *Records are used again* when no word points to them, and no read that may have seen such a word is under way
 //! (`sections`). So a word that was seen and is found again was not exchanged meanwhile.
 //!
-//! Sources: Lamport, *Fast Paxos* (the two kinds of rounds, with all memory nodes for a fast one); Rystsov, *CASPaxos* (a
-//! register without a log); Guerraoui and others, *Velos* (Paxos by compare-and-swaps).
+//! Sources: Lamport, *Fast Paxos* (the two kinds of rounds, with all memory nodes for a fast one); Rystsov, *CASPaxos*
+//! (a register without a log); Guerraoui and others, *Velos* (Paxos by compare-and-swaps).
 
 use core::future::Future;
 use core::pin::Pin;
@@ -160,7 +161,8 @@ pub(crate) struct Deciding {
     pub(crate) cell: usize,
     /// Whether it was probably never used.
     pub(crate) is_new: bool,
-    /// The highest ballot of a proposal for this purpose that may still be accepted, until it or a higher one was chosen.
+    /// The highest ballot of a proposal for this purpose that may still be accepted, until it or a higher one was
+    /// chosen.
     pub(crate) proposed: u64,
     /// Whether the register of the payload has ended.
     pub(crate) has_ended: bool,
@@ -259,8 +261,8 @@ impl<'e> Core<'e> {
         self.change(&mut Deciding::new(cell), None, &mut |_| None).await
     }
 
-    /// Changes a cell, until `next` wants no other change. The result is the record then, and no proposal of `deciding` is accepted
-    /// any more. With a payload, its value is stored wherever the change is accepted.
+    /// Changes a cell, until `next` wants no other change. The result is the record then, and no proposal of `deciding`
+    /// is accepted any more. With a payload, its value is stored wherever the change is accepted.
     pub(crate) async fn change(
         &self,
         deciding: &mut Deciding,
@@ -397,7 +399,8 @@ impl<'e> Core<'e> {
         if !is_chosen && !base.change.version.is_initial() && !self.is_stored(&seen, &base, section).await? {
             return Ok(Attempt::Lost);
         }
-        // A limit is kept before another record is built on its own, but not before that is chosen: then it is proposed once more.
+        // A limit is kept before another record is built on its own, but not before that is chosen: then it is proposed
+        // once more.
         let repeats = !is_chosen && !base.change.limit.is_initial();
         let is_known = seen.iter().any(|(_, seen)| seen.record == base && seen.word.is_decided());
         if is_chosen && !is_known {
@@ -445,9 +448,9 @@ impl<'e> Core<'e> {
         })
     }
 
-    /// Brings the value that a record maps to a majority, if it is on fewer. False if that fails.
-    /// The record may have been chosen long ago, without a memory node here that knows it. Then its register may have another value
-    /// by now, or may have ended, and the buffer of this one is used again. So this is a read of the register, which finds the
+    /// Brings the value that a record maps to a majority, if it is on fewer. False if that fails. The record may have
+    /// been chosen long ago, without a memory node here that knows it. Then its register may have another value by now,
+    /// or may have ended, and the buffer of this one is used again. So this is a read of the register, which finds the
     /// value, or what came after it.
     async fn is_stored(&self, seen: &PerReplica<Seen>, base: &Record, section: &Section<'_, 'e>) -> Result<bool> {
         let holders: Order =
@@ -468,8 +471,9 @@ impl<'e> Core<'e> {
         })
     }
 
-    /// Whether an earlier proposal of a mapping that the cell does not have was chosen, and its key was deleted since. The mapping
-    /// is not proposed again then: another client has its register. (So nothing is to be decided about another proposal.)
+    /// Whether an earlier proposal of a mapping that the cell does not have was chosen, and its key was deleted since.
+    /// The mapping is not proposed again then: another client has its register. (So nothing is to be decided about
+    /// another proposal.)
     async fn has_mapped(
         &self,
         section: &Section<'_, 'e>,
@@ -503,8 +507,8 @@ impl<'e> Core<'e> {
         Ok((accepted, image))
     }
 
-    /// Puts a value and its metadata word, and then a record and its cell's word, in one round trip. A client that finds the word finds
-    /// the others (`NRW` before `NAR`, `NAW` before `NAR`).
+    /// Puts a value and its metadata word, and then a record and its cell's word, in one round trip. A client that
+    /// finds the word finds the others (`NRW` before `NAR`, `NAW` before `NAR`).
     fn propose_at<'b>(
         &'b self,
         replica: usize,
@@ -533,7 +537,8 @@ impl<'e> Core<'e> {
         }
     }
 
-    /// The words of a cell on all memory nodes, if they answer. They have executed all that this client has proposed before.
+    /// The words of a cell on all memory nodes, if they answer. They have executed all that this client has proposed
+    /// before.
     pub(crate) async fn words(&self, cell: usize) -> Option<PerReplica<CellWord>> {
         let section = self.enter().ok()?;
         let words = self.words_in(&section, cell).await;

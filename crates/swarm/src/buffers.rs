@@ -16,8 +16,8 @@ use crate::records::UnusedRecord;
 use crate::registers::Ended;
 use crate::version::{Location, Version};
 
-/// How long a client waits until it sends a request once more, at first. Then it waits twice as long: each request is answered when the
-/// calls have ended that were under way when it came.
+/// How long a client waits until it sends a request once more, at first. Then it waits twice as long: each request is
+/// answered when the calls have ended that were under way when it came.
 const ASK_AGAIN: Duration = Duration::from_millis(10);
 
 /// The last write of a register by a writer, with its instance.
@@ -92,8 +92,8 @@ impl<'e> Core<'e> {
                 if is_record {
                     self.give_back_all_records().await;
                 }
-                // All are in use, by this client's calls that are under way. One of them may be dropped, and memory nodes that did not
-                // answer may do so now, or are evicted.
+                // All are in use, by this client's calls that are under way. One of them may be dropped, and memory
+                // nodes that did not answer may do so now, or are evicted.
                 let until = deadline.min(self.endpoint.now() + patience::ATTEMPT);
                 let comes_back = || {
                     self.with_place(|place| !place.pool.retired.is_empty() || !place.pool.asked_for.is_empty())
@@ -152,7 +152,8 @@ impl<'e> Core<'e> {
         Ok(UnusedRecord::new(self, number))
     }
 
-    /// A write has ended: of this and the client's last write of the register, the buffer of the earlier one is not needed any more.
+    /// A write has ended: of this and the client's last write of the register, the buffer of the earlier one is not
+    /// needed any more.
     pub(crate) fn hold(&self, at: Location, version: Version) {
         self.with_place(|place| {
             let held = &mut place.held[at.register].0;
@@ -181,8 +182,8 @@ impl<'e> Core<'e> {
         self.with_place(|place| place.pool.retired.extend(used));
     }
 
-    /// Takes the answers to the last request, and sends the next one if half of the spare buffers are used up, or something is
-    /// needed now.
+    /// Takes the answers to the last request, and sends the next one if half of the spare buffers are used up, or
+    /// something is needed now.
     pub(crate) fn recycle(&self, is_needed: bool) {
         self.with_place(|place| {
             let pool = &mut place.pool;

@@ -1,5 +1,5 @@
-//! A cell of the index: a word on each memory node, which points to a record. The memory nodes agree on one record after the
-//! other (`agreement`).
+//! A cell of the index: a word on each memory node, which points to a record. The memory nodes agree on one record
+//! after the other (`agreement`).
 //!
 //! ```text
 //! the word of a cell
@@ -18,9 +18,10 @@
 //! └─────────────────────────────┴────────────────┴──────────┘
 //! ```
 //!
-//! A record is a state of the cell, the *base*, with one change to it: the entry `from` becomes `to`. D is set when it is known
-//! that the record was chosen. If the change maps a key to a register, `version` is the value that was written with it. If
-//! `from` was that of a key, `limit` is the last version of its register that counts, or the seal (`moving`).
+//! A record is a state of the cell, the *base*, with one change to it: the entry `from` becomes `to`. D is set when it
+//! is known that the record was chosen. If the change maps a key to a register, `version` is the value that was written
+//! with it. If `from` was that of a key, `limit` is the last version of its register that counts, or the seal
+//! (`moving`).
 
 use crate::version::{Format, INSTANCE_BITS, Location, Version, hash_of};
 
@@ -155,8 +156,8 @@ impl Entry {
         (1..=TAGS).contains(&self.kind())
     }
 
-    /// How often its register has come to the client that has it before, if it came to no other: first as a free one, then as one
-    /// whose key was deleted, in each instance.
+    /// How often its register has come to the client that has it before, if it came to no other: first as a free one,
+    /// then as one whose key was deleted, in each instance.
     pub(crate) fn coming(self) -> u64 {
         self.at().instance << 1 | u64::from(self.is_held())
     }

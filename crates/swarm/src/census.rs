@@ -15,21 +15,22 @@
 //! region `answers` of a node with clients: for each of its clients, a word for each node that may have clients and each memory node
 //! ```
 //!
-//! A *seat* is where the regions of a memory node are (`view`). A memory node that replaces another one has calls, too, and asks all nodes
-//! (`replacement`); only then has it requests and a place among those that are asked.
+//! A *seat* is where the regions of a memory node are (`view`). A memory node that replaces another one has calls, too,
+//! and asks all nodes (`replacement`); only then has it requests and a place among those that are asked.
 //!
 //! Each shard has its own (`shards`).
 //!
-//! A node registers itself at all memory nodes that live before its first call (`NAW`, waited for). A client that wants something back reads
-//! the table at a majority, after the writes that have replaced it have ended there. So it finds each node with calls that may have begun
-//! before. If it does not find a node, some memory node of the two majorities was asked before that node was registered there, and all
-//! calls of that node begin later still.
+//! A node registers itself at all memory nodes that live before its first call (`NAW`, waited for). A client that wants
+//! something back reads the table at a majority, after the writes that have replaced it have ended there. So it finds
+//! each node with calls that may have begun before. If it does not find a node, some memory node of the two majorities
+//! was asked before that node was registered there, and all calls of that node begin later still.
 //!
-//! *Successors.* A node that is started again has other memory, and the numbers of the clients before it (`succession`). A timestamp
-//! with one of these numbers has to be new. So clients reserve timestamps before they use them, up to a minute at a time.
+//! *Successors.* A node that is started again has other memory, and the numbers of the clients before it
+//! (`succession`). A timestamp with one of these numbers has to be new. So clients reserve timestamps before they use
+//! them, up to a minute at a time.
 //!
-//! *Order of a request.* The first number, the address and the second number are put one after the other (`NRW → NRW`), and read in the
-//! opposite order. If both numbers are the same, the address between them is of the same incarnation.
+//! *Order of a request.* The first number, the address and the second number are put one after the other (`NRW → NRW`),
+//! and read in the opposite order. If both numbers are the same, the address between them is of the same incarnation.
 
 use core::future::Future;
 use core::pin::Pin;
@@ -148,8 +149,9 @@ pub(crate) struct Entered {
     pub(crate) succeeds: bool,
 }
 
-/// Enters this node in the tables of all memory nodes that have not gone, when the incarnations before it have been evicted. A majority
-/// would be enough; but then an entry that is late elsewhere would be found as well for a long time.
+/// Enters this node in the tables of all memory nodes that have not gone, when the incarnations before it have been
+/// evicted. A majority would be enough; but then an entry that is late elsewhere would be found as well for a long
+/// time.
 pub(crate) fn register(
     node: &Node,
     endpoint: &Endpoint,
@@ -199,10 +201,11 @@ pub(crate) fn enter(
     .map(drop)
 }
 
-/// Enters this node also where a memory node joins, which may have had its copy of the table before `register`. If a look after that does not find
-/// its seat, it gets its copy later, and with it the entry.
+/// Enters this node also where a memory node joins, which may have had its copy of the table before `register`. If a
+/// look after that does not find its seat, it gets its copy later, and with it the entry.
 ///
-/// Otherwise it would keep the entry of an earlier opening of this node for good, and each request would also go to that one.
+/// Otherwise it would keep the entry of an earlier opening of this node for good, and each request would also go to
+/// that one.
 pub(crate) fn enter_where_one_joins(
     node: &Node,
     endpoint: &Endpoint,
@@ -214,8 +217,8 @@ pub(crate) fn enter_where_one_joins(
     enter(node, endpoint, &replicas, at, requests)
 }
 
-/// The seats of the memory nodes, as their tables have them: those that an object was opened with, or of others that have replaced them. They are
-/// looked up at all that live.
+/// The seats of the memory nodes, as their tables have them: those that an object was opened with, or of others that
+/// have replaced them. They are looked up at all that live.
 pub(crate) fn agreed_seats(node: &Node, endpoint: &Endpoint, view: &View, table: Table) -> Result<()> {
     let opened_with = view.seats();
     loop {
@@ -249,7 +252,8 @@ pub(crate) fn agreed_seats(node: &Node, endpoint: &Endpoint, view: &View, table:
         let met = on_each_home(node, endpoint, &replicas, 1, |replica| Box::pin(meet(replica)))?;
         for (number, own) in opened_with.iter().enumerate() {
             let others = || met.iter().map(|seats| seats[number]).filter(|seat| seat != own);
-            // It has other memory than the one that earlier nodes have found. (A table may still have the seat of the one that it replaces.)
+            // It has other memory than the one that earlier nodes have found. (A table may still have the seat of the
+            // one that it replaces.)
             if own.standing == Standing::First
                 && !own.has_gone_before()
                 && others().any(|seat| seat.standing == Standing::First)
@@ -400,8 +404,8 @@ impl<'e> Core<'e> {
         asked.is_over
     }
 
-    /// Asks those again that have not answered: a request or an answer may have been lost with its connection, or have come to a node
-    /// that was closing. It is a new request, since the other one may count as answered there.
+    /// Asks those again that have not answered: a request or an answer may have been lost with its connection, or have
+    /// come to a node that was closing. It is a new request, since the other one may count as answered there.
     pub(crate) fn ask_again(&self) {
         self.with_place(|place| {
             let (writer, pool) = (place.writer, &mut place.pool);
@@ -452,8 +456,8 @@ const RESERVED_MAX: u64 = 60_000_000;
 pub(crate) const SLACK: u64 = 1 << 20;
 
 impl Core<'_> {
-    /// Before a guess: so many timestamps are reserved that calls beside this one do not use them up. The result is the clock, which is
-    /// set forward if it is behind the epoch of this register.
+    /// Before a guess: so many timestamps are reserved that calls beside this one do not use them up. The result is the
+    /// clock, which is set forward if it is behind the epoch of this register.
     pub(crate) async fn keep_reserved(&self, at: Location) -> Result<u64> {
         let mut clock = self.clock();
         if clock < at.base() {
@@ -484,7 +488,8 @@ impl Core<'_> {
             let word = self.replica(replica).clients.at(word);
             Ok(Raise::new(self.endpoint, word, [known, until], |found, until| found >= until))
         };
-        // A memory node that replaces another one waits for sections only, and the others may have been asked after it had its copy of the table.
+        // A memory node that replaces another one waits for sections only, and the others may have been asked after it
+        // had its copy of the table.
         loop {
             self.keep_view();
             let view = self.seen_view.get();

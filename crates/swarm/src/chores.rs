@@ -1,4 +1,5 @@
-//! The work that is left when a client's call has ended. It is done in parts, beside later calls, or by one that needs its result.
+//! The work that is left when a client's call has ended. It is done in parts, beside later calls, or by one that needs
+//! its result.
 
 use farfield_core::toolkit::RefusedPause;
 use farfield_core::{Error, ErrorKind, Result};
@@ -60,8 +61,9 @@ impl<'e> Core<'e> {
         Ok(())
     }
 
-    /// After a delete, or an insert that has used a register in vain. The index is changed for several keys at a time, and a client
-    /// holds up few registers. Its call has succeeded already: a later one does again everything that fails here.
+    /// After a delete, or an insert that has used a register in vain. The index is changed for several keys at a time,
+    /// and a client holds up few registers. Its call has succeeded already: a later one does again everything that
+    /// fails here.
     pub(crate) async fn tend_if_many(&self) {
         let group = self.index().group;
         if self.has_many_chores() {
@@ -104,8 +106,8 @@ impl<'e> Core<'e> {
         Ok(())
     }
 
-    /// Does what can be done without waiting for other nodes' answers. What fails is done again later; the result is the first
-    /// failure.
+    /// Does what can be done without waiting for other nodes' answers. What fails is done again later; the result is
+    /// the first failure.
     pub(crate) async fn tend(&self) -> Option<Error> {
         let chores = self.with_store(|store| store.chores.len());
         let done = together(CHORES_AT_A_TIME, (0..chores).map(|_| self.do_chore())).await;

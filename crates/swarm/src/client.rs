@@ -41,7 +41,8 @@ pub(crate) struct Shared {
     /// None on a node without clients.
     pub(crate) asks: Option<Asks>,
     pub(crate) sections: Arc<Sections>,
-    /// When the array was opened, on this node's clock. One that opens it later has a clock that is behind, and is set right.
+    /// When the array was opened, on this node's clock. One that opens it later has a clock that is behind, and is set
+    /// right.
     pub(crate) opened: Instant,
 }
 
@@ -57,8 +58,8 @@ pub(crate) struct Place {
     /// The number of the client on its node, and among all.
     client: usize,
     pub(crate) writer: usize,
-    /// For each register, its instance, and for each memory node the last value of this writer's metadata word in it that it
-    /// knows.
+    /// For each register, its instance, and for each memory node the last value of this writer's metadata word in it
+    /// that it knows.
     instances: Vec<u64>,
     known: Vec<u64>,
     /// For each register, this writer's last write, with its buffer.
@@ -88,8 +89,8 @@ pub(crate) struct StorePlace {
     pub(crate) kept_max: usize,
     /// Registers that have ended, and that no read uses any more: their words can be cleared.
     pub(crate) ended: Vec<Ended>,
-    /// For each register that came to this client, how often that has happened: twice for each instance, when it is taken free and
-    /// when its key was deleted. An entry that says so once more is old.
+    /// For each register that came to this client, how often that has happened: twice for each instance, when it is
+    /// taken free and when its key was deleted. An entry that says so once more is old.
     pub(crate) came: HashMap<usize, u64>,
     /// For each cell one bit: whether this client has seen that it was used.
     pub(crate) used_cells: Vec<u64>,
@@ -107,8 +108,8 @@ pub(crate) struct StorePlace {
     pub(crate) none_free_until: Instant,
 }
 
-/// A write that may have happened, in part. It is ended before the writer's next one of the register. So a register has one
-/// buffer of the writer that is needed, and one more at most.
+/// A write that may have happened, in part. It is ended before the writer's next one of the register. So a register has
+/// one buffer of the writer that is needed, and one more at most.
 pub(crate) struct Unfinished {
     pub(crate) home: Home,
     pub(crate) version: Version,
@@ -175,7 +176,8 @@ impl Place {
 }
 
 impl Place {
-    /// Registers that have ended, and that cannot be used again yet: for each whether this client keeps it, if that is known.
+    /// Registers that have ended, and that cannot be used again yet: for each whether this client keeps it, if that is
+    /// known.
     pub(crate) fn registers_on_the_way(&self) -> impl Iterator<Item = Option<bool>> {
         let used = self.pool.retired.iter().chain(&self.pool.asked_for).filter_map(|used| match used {
             Used::Register(ended) => Some(Some(ended.is_kept)),
@@ -203,7 +205,8 @@ pub(crate) struct Common<'e> {
     pub(crate) answer_times: AnswerTimes,
     /// The sections in use, one bit each.
     pub(crate) sections: Cell<u64>,
-    /// Sections of reads that have ended, and memory nodes to which they have put something, each with a get that flushes it.
+    /// Sections of reads that have ended, and memory nodes to which they have put something, each with a get that
+    /// flushes it.
     pub(crate) late: RefCell<Vec<(usize, usize, Op<'e, u64>)>>,
     /// Chores that calls are doing, and calls that search for free registers: both need sections.
     pub(crate) chores: Cell<usize>,
@@ -356,8 +359,9 @@ impl<'e> Core<'e> {
         self.replica(replica).buffers.at(at)
     }
 
-    /// Puts an image into the buffer of a version, and then raises the metadata word of its writer to that version, in one
-    /// round trip (Algorithm 5). The word changes after the buffer has landed (`NRW` before `NAR`). A seal has no image.
+    /// Puts an image into the buffer of a version, and then raises the metadata word of its writer to that version, in
+    /// one round trip (Algorithm 5). The word changes after the buffer has landed (`NRW` before `NAR`). A seal has no
+    /// image.
     pub(crate) fn store<'b>(
         &'b self,
         replica: usize,
@@ -378,8 +382,8 @@ impl<'e> Core<'e> {
         if known.is_initial() || known.is_verified() { raise } else { raise.or_from(known.verified().0) }
     }
 
-    /// The same with one attempt: the word may hold something else than what is expected. Two operations, the second of which finds the first
-    /// landed (`NRW` before `NAR`).
+    /// The same with one attempt: the word may hold something else than what is expected. Two operations, the second of
+    /// which finds the first landed (`NRW` before `NAR`).
     pub(crate) fn store_once<'b>(
         &'b self,
         replica: usize,
@@ -395,8 +399,8 @@ impl<'e> Core<'e> {
         Ok(stored)
     }
 
-    /// Writes a hash and a value where reads find them in one round trip, on one memory node. If another write is there at
-    /// the same time, the hash fits neither, and readers follow the version instead.
+    /// Writes a hash and a value where reads find them in one round trip, on one memory node. If another write is there
+    /// at the same time, the hash fits neither, and readers follow the version instead.
     pub(crate) fn store_in_place(&self, replica: usize, register: usize, image: &Buf<'_, u64>) {
         let at = self.register_at(replica, register).at(self.shared.layout.head_words());
         // If this is refused, readers take a round trip more.
@@ -425,7 +429,8 @@ impl Core<'_> {
         since.as_micros() as u64 + self.shared.options.first_timestamp + self.ahead.get()
     }
 
-    /// A timestamp that is probably higher than those of all writes that have ended, and certainly than this writer's own.
+    /// A timestamp that is probably higher than those of all writes that have ended, and certainly than this writer's
+    /// own.
     pub(crate) fn guess(&self, at: Location, clock: u64, buffer: u16) -> Result<Version, TimestampsUsedUp> {
         self.guess_of(at, clock, |format, timestamp, writer| format.guessed(timestamp, writer, buffer))
     }
@@ -461,8 +466,8 @@ impl Core<'_> {
         Error::custom(TimestampsUsedUp).of(self.shared.object.path())
     }
 
-    /// The version of a write whose guess may have been stale: later than what was found. If the clock is behind that, it
-    /// is set forward.
+    /// The version of a write whose guess may have been stale: later than what was found. If the clock is behind that,
+    /// it is set forward.
     pub(crate) async fn later_than(&self, at: Location, found: Version, stale: Version) -> Result<Version> {
         let later = stale.at(found.timestamp() + 1).verified();
         let time = at.time(later);

@@ -6,8 +6,8 @@ use std::error::Error as StdError;
 use farfield_fabric::{Error, NodeId};
 
 /// Too few memory nodes answered a call ([`Error::custom_ref`](farfield_core::Error::custom_ref)). A read may be
-/// repeated. A write may have happened or not, and the writer's next write of that register ends it first: a write that is
-/// repeated happens twice then.
+/// repeated. A write may have happened or not, and the writer's next write of that register ends it first: a write that
+/// is repeated happens twice then.
 ///
 /// ```
 /// # use farfield::swarm::{NoMajority, SwarmOptions, SwarmRegister};
@@ -54,8 +54,8 @@ impl StdError for NoMajority {
     }
 }
 
-/// A memory node has other memory than it had ([`Error::custom_ref`](farfield_core::Error::custom_ref)): the values there are lost.
-/// The other memory nodes go on with the clients that have come before.
+/// A memory node has other memory than it had ([`Error::custom_ref`](farfield_core::Error::custom_ref)): the values
+/// there are lost. The other memory nodes go on with the clients that have come before.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[error(
     "{node} has lost its memory of it, and lends other memory now: keep it out until all clients have closed it everywhere"
@@ -65,9 +65,9 @@ pub struct MemoryLost {
     pub node: NodeId,
 }
 
-/// None of the memory nodes that an array or a store was opened with lives any more: each has died or left, and has been replaced or not
-/// ([`Error::custom_ref`](farfield_core::Error::custom_ref)). Clients that have it open go on while a majority of its present memory nodes
-/// lives, but it cannot be opened, and no memory node of it replaced.
+/// None of the memory nodes that an array or a store was opened with lives any more: each has died or left, and has
+/// been replaced or not ([`Error::custom_ref`](farfield_core::Error::custom_ref)). Clients that have it open go on
+/// while a majority of its present memory nodes lives, but it cannot be opened, and no memory node of it replaced.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[error(
     "none of its first memory nodes lives any more ({memory:?}), and others are found by these only: copy the values to another array or \
@@ -78,8 +78,9 @@ pub struct FirstMemoryGone {
     pub memory: Vec<NodeId>,
 }
 
-/// The clock of a writer has reached the end of the timestamps ([`Error::custom_ref`](farfield_core::Error::custom_ref)): four and a half years after
-/// an array or a store was opened, and sooner for an array of more registers than have room beside such long timestamps. Nothing was written.
+/// The clock of a writer has reached the end of the timestamps
+/// ([`Error::custom_ref`](farfield_core::Error::custom_ref)): four and a half years after an array or a store was
+/// opened, and sooner for an array of more registers than have room beside such long timestamps. Nothing was written.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("the timestamps are used up: open another array or store, and copy the values to it")]
 pub struct TimestampsUsedUp;

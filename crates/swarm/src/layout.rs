@@ -45,7 +45,8 @@ pub(crate) const REPLICAS_MAX: usize = 7;
 /// region `records`: for each client, each of its records (`cell`)
 /// ```
 ///
-/// The first cells are *buckets*: each key has one, by its hash. The others say which client has which group of registers.
+/// The first cells are *buckets*: each key has one, by its hash. The others say which client has which group of
+/// registers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct IndexLayout {
     pub(crate) buckets: usize,
@@ -62,8 +63,8 @@ impl IndexLayout {
 
     pub(crate) fn new(keys: usize, writers: usize) -> IndexLayout {
         let group = (keys / writers / 16).clamp(1, 32);
-        // So many registers without a key may be with a client that makes no more calls: some are free, some come back, and some
-        // have come back.
+        // So many registers without a key may be with a client that makes no more calls: some are free, some come back,
+        // and some have come back.
         let groups = keys.div_ceil(group) + 8 * writers;
         let mut layout = IndexLayout { buckets: keys, group, groups, records: 0 };
         layout.records = 1 + layout.cells() + Self::SPARE_RECORDS;

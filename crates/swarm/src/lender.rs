@@ -13,8 +13,8 @@ use crate::open::KINDS;
 use crate::plan::Plan;
 use crate::replacement::Replacement;
 
-/// Lends memory of a node to replicated registers and stores that other nodes open. It needs to know neither their types nor their
-/// sizes, and computes nothing for their calls.
+/// Lends memory of a node to replicated registers and stores that other nodes open. It needs to know neither their
+/// types nor their sizes, and computes nothing for their calls.
 ///
 /// Lent memory stays when all clients have gone, and they or others may come back to it. It ends with this.
 ///
@@ -115,9 +115,10 @@ impl MemoryNode {
         }
     }
 
-    /// From now on [`MemoryNode::serve`] also takes the place of a memory node that was at this node's place in the session, and has died or
-    /// left: for each array and store that is open somewhere, or is opened later. It gets a copy of all that is there, while calls go on, and counts as
-    /// a memory node then. Clients and options go on to name the one that it replaces.
+    /// From now on [`MemoryNode::serve`] also takes the place of a memory node that was at this node's place in the
+    /// session, and has died or left: for each array and store that is open somewhere, or is opened later. It gets a
+    /// copy of all that is there, while calls go on, and counts as a memory node then. Clients and options go on to
+    /// name the one that it replaces.
     ///
     /// ```
     /// # let node = farfield::Node::builder().start()?;
@@ -147,8 +148,8 @@ impl MemoryNode {
         first.chain(self.replaced.lock().iter().map(Replacement::lent)).collect()
     }
 
-    /// Waits for others that need memory, until something is lent or that moment has come (later while it makes a copy, [`MemoryNode::replacing`]). An array or a store that does not
-    /// fit is refused, and its opening fails there.
+    /// Waits for others that need memory, until something is lent or that moment has come (later while it makes a copy,
+    /// [`MemoryNode::replacing`]). An array or a store that does not fit is refused, and its opening fails there.
     ///
     /// ```
     /// # let node = farfield::Node::builder().start()?;

@@ -1,6 +1,6 @@
-//! SWARM: registers whose copies lie on several memory nodes, of which any minority may die, and a key-value store made of them. A read
-//! or a write takes one round trip, is linearizable, and ends in a bounded number of steps whatever the other clients do. (A write
-//! that has no free buffer waits for answers, see below.)
+//! SWARM: registers whose copies lie on several memory nodes, of which any minority may die, and a key-value store made
+//! of them. A read or a write takes one round trip, is linearizable, and ends in a bounded number of steps whatever the
+//! other clients do. (A write that has no free buffer waits for answers, see below.)
 //!
 //! A memory node lends memory, and computes nothing for it. Each of them has, for every register:
 //!
@@ -20,35 +20,37 @@
 //! └─────────────────────────────┴────────────┴───┴──────────────┘
 //! ```
 //!
-//! These widths are those of a store. In an array the timestamp has 47 bits or more, and the writer and the buffer only those that their numbers
-//! need (the module `version`).
+//! These widths are those of a store. In an array the timestamp has 47 bits or more, and the writer and the buffer only
+//! those that their numbers need (the module `version`).
 //!
 //! # Algorithm
 //!
 //! *Safe-Guess* (§3) orders writes by timestamps that the writers guess, from clocks that need no synchronisation: a
 //! clock that turns out to be behind is set forward. A write puts its value on a majority and reads the register at the
-//! same time. If it finds nothing later, its guess was fresh, and it has ended; the flag V, which says so, follows in the
-//! background. Otherwise the guess may have been stale. The writer takes its *timestamp lock*, so that no reader can use
-//! the guess any more, and writes the value at a later timestamp. If a reader had the lock, it has found that the guess was fresh.
+//! same time. If it finds nothing later, its guess was fresh, and it has ended; the flag V, which says so, follows in
+//! the background. Otherwise the guess may have been stale. The writer takes its *timestamp lock*, so that no reader
+//! can use the guess any more, and writes the value at a later timestamp. If a reader had the lock, it has found that
+//! the guess was fresh.
 //!
-//! A read looks at a majority and takes the highest version. With V it has ended. Without, it looks once more: a version
-//! that is found twice was fresh, and the reader takes the lock so that the writer does not write it again. If it finds two
-//! versions of one writer, the first has ended.
+//! A read looks at a majority and takes the highest version. With V it has ended. Without, it looks once more: a
+//! version that is found twice was fresh, and the reader takes the lock so that the writer does not write it again. If
+//! it finds two versions of one writer, the first has ended.
 //!
 //! *In-n-Out* (§4) stores a value of any size in one round trip: a put to a buffer of the writer, and behind it a
-//! compare-and-swap of the metadata word, which points to the buffer. When it is verified, the value also goes to its place
-//! beside the metadata words, on one memory node. A reader gets both at once, and knows by the hash whether they
+//! compare-and-swap of the metadata word, which points to the buffer. When it is verified, the value also goes to its
+//! place beside the metadata words, on one memory node. A reader gets both at once, and knows by the hash whether they
 //! belong together. If they do not, it follows the pointer.
 //!
-//! *Memory nodes.* A call asks a majority, and the others only if one of these fails or lets the call wait. When a memory
-//! node dies, no call waits for a reconfiguration. With a majority gone, calls end with [`NoMajority`].
+//! *Memory nodes.* A call asks a majority, and the others only if one of these fails or lets the call wait. When a
+//! memory node dies, no call waits for a reconfiguration. With a majority gone, calls end with [`NoMajority`].
 //!
-//! *Buffers are used again* when no read can use them any more, and that costs reads two stores: the module `sections` has the
-//! argument. A node that does not answer keeps buffers out of use until the members evict it, and writes that have used up the
-//! spare ones wait for that, as long as the endpoint's timeout.
+//! *Buffers are used again* when no read can use them any more, and that costs reads two stores: the module `sections`
+//! has the argument. A node that does not answer keeps buffers out of use until the members evict it, and writes that
+//! have used up the spare ones wait for that, as long as the endpoint's timeout.
 //!
 //! *The store* ([`SwarmStore`]) has an index of cells, on which the memory nodes agree by compare-and-swaps (the module
-//! `agreement`), and registers that are used again (`registers`): hence their instances. A key that is deleted has its register sealed.
+//! `agreement`), and registers that are used again (`registers`): hence their instances. A key that is deleted has its
+//! register sealed.
 //!
 //! # Costs
 //!
@@ -62,20 +64,22 @@
 //! | [`SwarmClient::read`], of a value that is being written | 4 or more | a second look, the value, and a compare-and-swap each of the timestamp lock |
 //! | [`SwarmClient::write`], after a stale guess | 2 to 4, more if a memory node fails | for each a put and two or more compare-and-swaps |
 //!
-//! A writer knows the content of its metadata word. With fewer words than clients it may not, and then takes a round trip more.
+//! A writer knows the content of its metadata word. With fewer words than clients it may not, and then takes a round
+//! trip more.
 //!
 //! # When a node dies
 //!
 //! A client may die at any time: its last write has happened or not, and readers settle which. A minority of the memory
-//! nodes may die: no call fails. A node that is started at the place of a dead client takes over its buffers and unfinished writes (the
-//! module `succession`). Another memory node takes the place of a dead one, with a copy of its memory, while calls go on
-//! ([`MemoryNode::replacing`]).
+//! nodes may die: no call fails. A node that is started at the place of a dead client takes over its buffers and
+//! unfinished writes (the module `succession`). Another memory node takes the place of a dead one, with a copy of its
+//! memory, while calls go on ([`MemoryNode::replacing`]).
 //!
-//! A call that is dropped, or that found no majority, may have happened or not. A write is ended by the client's next write
-//! of the register.
+//! A call that is dropped, or that found no majority, may have happened or not. A write is ended by the client's next
+//! write of the register.
 //!
-//! Source: Murat, Burgelin, Xygkis, Zablotchi, Aguilera and Guerraoui, *SWARM: Replicating Shared Disaggregated-Memory Data in
-//! No Time*, SOSP 2024, §§3–5, appendices A–C. Of recycling (§4.5, §5.4) the paper has the idea; the protocols are ours.
+//! Source: Murat, Burgelin, Xygkis, Zablotchi, Aguilera and Guerraoui, *SWARM: Replicating Shared Disaggregated-Memory
+//! Data in No Time*, SOSP 2024, §§3–5, appendices A–C. Of recycling (§4.5, §5.4) the paper has the idea; the protocols
+//! are ours.
 
 #![forbid(unsafe_code)]
 
@@ -194,7 +198,8 @@ impl<T: Plain> SwarmArray<T> {
     /// Words of a value.
     const WORDS: usize = if size_of::<T>() == 0 { 1 } else { size_of::<T>().div_ceil(8) };
 
-    /// Opens an array of `registers` registers at `path`, at most four million, and waits for the memory nodes. If they have just opened it, all registers are zero.
+    /// Opens an array of `registers` registers at `path`, at most four million, and waits for the memory nodes. If they
+    /// have just opened it, all registers are zero.
     ///
     /// ```
     /// # use farfield::swarm::{SwarmArray, SwarmOptions};

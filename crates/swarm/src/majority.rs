@@ -37,8 +37,8 @@ enum Ended {
 }
 
 impl Core<'_> {
-    /// The memory nodes, in the order in which they are asked about a register: each register begins with another one, and
-    /// those that were slow come last.
+    /// The memory nodes, in the order in which they are asked about a register: each register begins with another one,
+    /// and those that were slow come last.
     pub(crate) fn order(&self, register: usize) -> Order {
         let count = self.shared.memory_nodes;
         // Once in a while they get another chance.
@@ -85,7 +85,8 @@ impl Core<'_> {
         }
     }
 
-    /// [`Core::gather`] with a patience of `at_least`. If it `gives_up`, it ends when its patience does and all have been asked.
+    /// [`Core::gather`] with a patience of `at_least`. If it `gives_up`, it ends when its patience does and all have
+    /// been asked.
     pub(crate) async fn gather_within<T, F>(
         &self,
         at_least: Duration,
@@ -104,8 +105,8 @@ impl Core<'_> {
         }
     }
 
-    /// Posts an operation to all memory nodes of the order. The answers of those that answer soon, if none of them fails. If there is
-    /// no majority without them, it waits until they do.
+    /// Posts an operation to all memory nodes of the order. The answers of those that answer soon, if none of them
+    /// fails. If there is no majority without them, it waits until they do.
     pub(crate) async fn gather_all<T, F>(
         &self,
         order: Order,
@@ -135,8 +136,8 @@ impl Core<'_> {
         self.ask(at_least, gives_up, holders, holders.len(), post).await.1.answers
     }
 
-    /// An order may be older than the view: another call may have changed that. A memory node that replaces another one has nothing to show at
-    /// first.
+    /// An order may be older than the view: another call may have changed that. A memory node that replaces another one
+    /// has nothing to show at first.
     fn if_counting<F>(
         &self,
         mut post: impl FnMut(usize) -> fabric::Result<F>,

@@ -1,5 +1,5 @@
-//! The reliable max register (appendix A, Algorithm 8) over In-n-Out (§4): the highest version of a register, which is at a
-//! majority of the memory nodes when a look has found it.
+//! The reliable max register (appendix A, Algorithm 8) over In-n-Out (§4): the highest version of a register, which is
+//! at a majority of the memory nodes when a look has found it.
 
 use farfield_core::{Error, Result};
 use farfield_fabric::{self as fabric, Buf, BufOp};
@@ -74,8 +74,9 @@ impl<'e> Core<'e> {
         Ok(Look::Found(found))
     }
 
-    /// Freezes a register, and reads its highest version, which a majority need not have. A majority is frozen when the first words are
-    /// read (a get is posted when all their `NAR` have completed), and the words of the same memory nodes are read.
+    /// Freezes a register, and reads its highest version, which a majority need not have. A majority is frozen when the
+    /// first words are read (a get is posted when all their `NAR` have completed), and the words of the same memory
+    /// nodes are read.
     pub(crate) async fn freeze_and_look(&self, at: Location) -> Result<Look<'e>> {
         let freeze =
             |replica: usize| Ok(self.endpoint.cas(self.register_at(replica, at.register), at.instance, at.moving()));
@@ -188,8 +189,8 @@ impl<'e> Core<'e> {
         Ok(is_there)
     }
 
-    /// Gets the value of a version from its buffer, unless it was found in place (Algorithm 6). False if the memory nodes that
-    /// have it do not answer. (If a majority has it, this waits for one of them.)
+    /// Gets the value of a version from its buffer, unless it was found in place (Algorithm 6). False if the memory
+    /// nodes that have it do not answer. (If a majority has it, this waits for one of them.)
     pub(crate) async fn fetch(&self, register: usize, found: &mut Found<'e>) -> Result<bool> {
         if found.image.is_some() {
             return Ok(true);

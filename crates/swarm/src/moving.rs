@@ -1,39 +1,42 @@
 //! Moving a key to another register: how a value is replaced on a condition.
 //!
-//! A write that takes one round trip cannot depend on the value that it replaces. So a conditional update does not write to the
-//! register. It takes a fresh one, and lets the memory nodes agree (`agreement`) that the key has that one from now on:
+//! A write that takes one round trip cannot depend on the value that it replaces. So a conditional update does not
+//! write to the register. It takes a fresh one, and lets the memory nodes agree (`agreement`) that the key has that one
+//! from now on:
 //!
-//! 1. The register is *frozen*: a bit is set in its instance word, by a compare-and-swap, on a majority. A call that finds the bit
-//!    goes to the index.
+//! 1. The register is *frozen*: a bit is set in its instance word, by a compare-and-swap, on a majority. A call that
+//!    finds the bit goes to the index.
 //! 2. The metadata words are read, from a majority. The highest version is the *limit*: the last one that counts.
-//! 3. The index changes: the key has the new register, with the new value, or with the same one if the condition is not met any more.
-//!    The record contains the limit. Of several clients that try, one succeeds, perhaps for another one that has died.
+//! 3. The index changes: the key has the new register, with the new value, or with the same one if the condition is not
+//!    met any more. The record contains the limit. Of several clients that try, one succeeds, perhaps for another one
+//!    that has died.
 //!
-//! *No write is lost.* A write to a register of a store reads the instance word after it has exchanged its metadata word, by a
-//! compare-and-swap of its own (`NAR` before `NAR`). The client that moves the key reads the words of each memory node after it has frozen
-//! that one. Both do so at a majority, so at one memory node both do. If the write finds no bit there, its version was there before the
-//! words were read: the limit is that version, or a later one. If it finds the bit anywhere, its writer asks for the limit
-//! (`Core::counts`): a write that is the limit has happened, one above it has not, and one below has if a reader has locked it. No
-//! timestamp lock is needed for the limit: a writer gives up a version only when a majority has a later one, and then the limit is
-//! another, unless that later one came after the freeze. So the writer compares both its versions.
+//! *No write is lost.* A write to a register of a store reads the instance word after it has exchanged its metadata
+//! word, by a compare-and-swap of its own (`NAR` before `NAR`). The client that moves the key reads the words of each
+//! memory node after it has frozen that one. Both do so at a majority, so at one memory node both do. If the write
+//! finds no bit there, its version was there before the words were read: the limit is that version, or a later one. If
+//! it finds the bit anywhere, its writer asks for the limit (`Core::counts`): a write that is the limit has happened,
+//! one above it has not, and one below has if a reader has locked it. No timestamp lock is needed for the limit: a
+//! writer gives up a version only when a majority has a later one, and then the limit is another, unless that later one
+//! came after the freeze. So the writer compares both its versions.
 //!
-//! *No read is lost.* A reader takes a version that is verified, so its write has ended; or one that it has found twice: then a majority
-//! had it at the first look, and the register was not yet frozen when the second one began; or one whose writer has begun another call
-//! there, so this one has ended. For that, a write is verified only when it has ended, also the second one of a stale guess: that one is a
-//! guess, too, and readers tell by its buffer that it is of the same call. And a client begins no other write of a register before it knows
-//! whether its last one counts.
+//! *No read is lost.* A reader takes a version that is verified, so its write has ended; or one that it has found
+//! twice: then a majority had it at the first look, and the register was not yet frozen when the second one began; or
+//! one whose writer has begun another call there, so this one has ended. For that, a write is verified only when it has
+//! ended, also the second one of a stale guess: that one is a guess, too, and readers tell by its buffer that it is of
+//! the same call. And a client begins no other write of a register before it knows whether its last one counts.
 //!
-//! *A delete or a move.* A delete looks for the bit as a write does, and a move looks for seals after the freeze: one of both finds
-//! the other. A move that finds a seal takes the key out of the index instead; a delete that finds the bit waits for the
-//! index. A reader that finds a seal looks for the bit once more when a majority has the seal.
+//! *A delete or a move.* A delete looks for the bit as a write does, and a move looks for seals after the freeze: one
+//! of both finds the other. A move that finds a seal takes the key out of the index instead; a delete that finds the
+//! bit waits for the index. A reader that finds a seal looks for the bit once more when a majority has the seal.
 //!
-//! *Each end has one owner.* An entry leaves the index with its limit, however it leaves: for a deleted key, the limit is the seal that has ended it.
-//! Several deletes may have sealed one register, and each finds a later entry of the key then. The one whose seal is the limit has done
-//! its work; the others go on.
+//! *Each end has one owner.* An entry leaves the index with its limit, however it leaves: for a deleted key, the limit
+//! is the seal that has ended it. Several deletes may have sealed one register, and each finds a later entry of the key
+//! then. The one whose seal is the limit has done its work; the others go on.
 //!
-//! *The limit is kept.* A client that builds on a record with a limit first puts that beside the register's locks, on a majority, unless
-//! the register was used again since. The client that makes the register free does the same before. There the limit stays until the
-//! register loses its key once more, with the last bits of the instance:
+//! *The limit is kept.* A client that builds on a record with a limit first puts that beside the register's locks, on a
+//! majority, unless the register was used again since. The client that makes the register free does the same before.
+//! There the limit stays until the register loses its key once more, with the last bits of the instance:
 //!
 //! ```text
 //! 63            48 47  46                  0
@@ -58,7 +61,8 @@ use crate::store::Words;
 use crate::timestamp_lock::Mode;
 use crate::version::{Location, Version};
 
-/// How often a write looks for the end of a move in its own section. Then it goes on without, since others wait for the section.
+/// How often a write looks for the end of a move in its own section. Then it goes on without, since others wait for the
+/// section.
 const LOOKS_IN_SECTION: usize = 4;
 
 /// The result of an attempt to move a key.
@@ -135,7 +139,8 @@ impl Drop for Undecided<'_, '_> {
 }
 
 impl<'e> Core<'e> {
-    /// Moves a key of a cell to another register. `replace` gives its new value, if it is to have one; `found` is the old one then.
+    /// Moves a key of a cell to another register. `replace` gives its new value, if it is to have one; `found` is the
+    /// old one then.
     pub(crate) async fn move_key(
         &self,
         cell: usize,
@@ -208,8 +213,8 @@ impl<'e> Core<'e> {
         kept
     }
 
-    /// Keeps the limit of this client's own record, which was chosen just now. False if that fails: then readers are not told that it
-    /// was.
+    /// Keeps the limit of this client's own record, which was chosen just now. False if that fails: then readers are
+    /// not told that it was.
     pub(crate) async fn has_kept(&self, section: &Section<'_, 'e>, record: &Record) -> bool {
         let Change { from, limit, .. } = record.change;
         limit.is_initial() || self.keep_limit(section, from.at(), limit).await.is_ok()
@@ -275,8 +280,8 @@ impl<'e> Core<'e> {
         }
     }
 
-    /// [`Core::limit`], if the key leaves its register soon. In the section of a write to the register, so that it is not used again
-    /// meanwhile: only looks, which wait for no other client.
+    /// [`Core::limit`], if the key leaves its register soon. In the section of a write to the register, so that it is
+    /// not used again meanwhile: only looks, which wait for no other client.
     async fn limit_now(&self, cell: usize, entry: Entry) -> Result<Option<Limit>> {
         for _ in 0..LOOKS_IN_SECTION {
             match self.look(cell).await? {
@@ -302,7 +307,8 @@ impl<'e> Core<'e> {
         })
     }
 
-    /// The limit of a register that its key has left, as this record says, unless the register was used again several times.
+    /// The limit of a register that its key has left, as this record says, unless the register was used again several
+    /// times.
     async fn limit_after(&self, record: &Record, entry: Entry) -> Result<Option<Limit>> {
         let at = entry.at();
         if record.change.from == entry && !record.change.limit.is_initial() {

@@ -37,7 +37,8 @@ farfield_core::mutants! {
     ///
     /// *Scenario:* `swarm/lock`.
     SWARM_LOCK_MODELESS = "swarm-lock-modeless" in "SwarmArray": "Who finds the timestamp locked by the other side has the lock, too.";
-    /// *Missing:* the `NAR` of a later version before that of the writer's lock: readers that are refused find nothing else.
+    /// *Missing:* the `NAR` of a later version before that of the writer's lock: readers that are refused find nothing
+    /// else.
     ///
     /// *Scenario:* `swarm/dies-with-lock`.
     SWARM_LOCK_FIRST = "swarm-lock-first" in "SwarmArray": "A writer locks its stale guess before the later version is there.";
@@ -71,7 +72,8 @@ farfield_core::mutants! {
     /// *Scenario:* `swarm/opened-once-more`.
     SWARM_SUCCESSOR_TAKES_ALL = "swarm-successor-takes-all" in "SwarmArray":
         "A client uses all buffers of the one before it, and metadata words point to some.";
-    /// *Missing:* that a memory node which is behind may point to a buffer that has another value now. Needs no reordering.
+    /// *Missing:* that a memory node which is behind may point to a buffer that has another value now. Needs no
+    /// reordering.
     ///
     /// *Scenario:* `swarm/opened-behind`.
     SWARM_SUCCESSOR_KEEPS_OLD = "swarm-successor-keeps-old" in "SwarmArray":
@@ -191,7 +193,8 @@ farfield_core::mutants! {
     ///
     /// *Scenario:* `swarm-kv/replace-update`.
     SWARM_FREEZE_UNSEEN = "swarm-freeze-unseen" in "SwarmStore": "An update looks for a move beside its write, not after it.";
-    /// *Missing:* a second look at a cell of groups, of which another call of the client has taken one. Needs no reordering.
+    /// *Missing:* a second look at a cell of groups, of which another call of the client has taken one. Needs no
+    /// reordering.
     ///
     /// *Scenario:* `swarm-kv/groups`.
     SWARM_GROUPS_PASSED = "swarm-groups-passed" in "SwarmStore": "A client passes by groups of registers that are free.";

@@ -79,7 +79,8 @@ impl Members {
     }
 }
 
-/// Does something at a majority of the memory nodes, and once more if one of them was replaced meanwhile and too few of the others live since.
+/// Does something at a majority of the memory nodes, and once more if one of them was replaced meanwhile and too few of
+/// the others live since.
 fn with_present_seats<T>(
     node: &Node,
     endpoint: &Endpoint,

@@ -22,31 +22,34 @@ const CLIENTS_MAX: usize = WRITERS_MAX - REPLICAS_MAX;
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct SwarmOptions {
-    /// The memory nodes, each with a copy of every register: an odd number of participants, at most 7. Default (none): the
-    /// first three, or the first one if there are fewer. A node that was started again is another one: name the same nodes wherever it is
-    /// opened, also those that have died since.
+    /// The memory nodes, each with a copy of every register: an odd number of participants, at most 7. Default (none):
+    /// the first three, or the first one if there are fewer. A node that was started again is another one: name the
+    /// same nodes wherever it is opened, also those that have died since.
     pub memory: Vec<NodeId>,
-    /// The participants that may have clients, by their places: a node that is started again has those of the one before it. The others take no part in any call, also not when buffers are used again: a memory
-    /// node among them only lends memory. Each client takes room in every register. Default (none): all participants.
+    /// The participants that may have clients, by their places: a node that is started again has those of the one
+    /// before it. The others take no part in any call, also not when buffers are used again: a memory node among them
+    /// only lends memory. Each client takes room in every register. Default (none): all participants.
     pub clients: Vec<NodeId>,
-    /// Clients that such a node may have ([`SwarmArray::client`](crate::SwarmArray::client)). There are at most 120 in all.
-    /// Default: 1.
+    /// Clients that such a node may have ([`SwarmArray::client`](crate::SwarmArray::client)). There are at most 120 in
+    /// all. Default: 1.
     pub clients_per_node: usize,
-    /// Metadata words of each register (§4.4): each serves every so-many-th client. With fewer than there are clients, a
-    /// read is shorter, and a write repeats its compare-and-swap more often. Default: 0, one for each client.
+    /// Metadata words of each register (§4.4): each serves every so-many-th client. With fewer than there are clients,
+    /// a read is shorter, and a write repeats its compare-and-swap more often. Default: 0, one for each client.
     pub metadata_words: usize,
     /// Spare buffers of each client on each memory node, beside one for each register: values that were replaced, and
-    /// that slow readers may still read. More of them are given back less often. A store of more than 65,000 buffers for each client
-    /// has so many spare ones in each of its shards, and so has an array of more than 8,000 with seven clients. Default: 32.
+    /// that slow readers may still read. More of them are given back less often. A store of more than 65,000 buffers
+    /// for each client has so many spare ones in each of its shards, and so has an array of more than 8,000 with seven
+    /// clients. Default: 32.
     pub spare_buffers: usize,
-    /// How long a call waits at least for the majority that it has asked before it asks the other memory nodes, too. Each client
-    /// also measures how long they take to answer, and waits longer where they are slow. Default: 100 µs.
+    /// How long a call waits at least for the majority that it has asked before it asks the other memory nodes, too.
+    /// Each client also measures how long they take to answer, and waits longer where they are slow. Default: 100 µs.
     pub patience: Duration,
     /// Where the clocks start, in microseconds. It is for tests: they need not wait until the clocks end. Default: 1.
     pub first_timestamp: u64,
 }
 
-/// How a store of replicated values is laid out. The same on all nodes, but for `cached_keys` and [`SwarmOptions::patience`].
+/// How a store of replicated values is laid out. The same on all nodes, but for `cached_keys` and
+/// [`SwarmOptions::patience`].
 ///
 /// ```
 /// # use farfield::swarm::SwarmStoreOptions;
@@ -57,15 +60,15 @@ pub struct SwarmOptions {
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct SwarmStoreOptions {
-    /// Keys that the store has room for. Of more than about 60,000 (fewer with many clients) it consists of several *shards*, at most 64, of
-    /// which each has room for its share of them. Default: 4,096.
+    /// Keys that the store has room for. Of more than about 60,000 (fewer with many clients) it consists of several
+    /// *shards*, at most 64, of which each has room for its share of them. Default: 4,096.
     pub keys: usize,
     /// The longest key, in bytes, for keys that are byte strings. Default: 64.
     pub key_bytes_max: usize,
     /// The longest value, in bytes, for values that are byte strings. Default: 64.
     pub value_bytes_max: usize,
-    /// Keys whose place a client remembers. A call on another key takes one round trip more (an update or a delete two).
-    /// Default: 65,536.
+    /// Keys whose place a client remembers. A call on another key takes one round trip more (an update or a delete
+    /// two). Default: 65,536.
     pub cached_keys: usize,
     /// The memory nodes, the clients and their buffers.
     pub replicas: SwarmOptions,

@@ -1,7 +1,8 @@
 //! How long a client waits for the memory nodes that it has asked.
 //!
-//! Each client measures how long they take to answer: a mean and a mean deviation, as TCP does (RFC 6298). It waits at least twice the
-//! mean and four times the deviation, so a fabric that is slow at the moment is not taken for one that fails.
+//! Each client measures how long they take to answer: a mean and a mean deviation, as TCP does (RFC 6298). It waits at
+//! least twice the mean and four times the deviation, so a fabric that is slow at the moment is not taken for one that
+//! fails.
 
 use core::cell::Cell;
 use std::time::Duration;

@@ -1,4 +1,5 @@
-//! The numbers by which an object is laid out, which a memory node that replaces another one has to know as well: it does not know its types.
+//! The numbers by which an object is laid out, which a memory node that replaces another one has to know as well: it
+//! does not know its types.
 
 use farfield_core::toolkit::{Object, region_bytes};
 use farfield_core::{Node, Result};
@@ -99,7 +100,8 @@ impl Plan {
         Some(Plan { parts, layout, index, table, memory })
     }
 
-    /// Where the memory nodes have their regions, as this object knows. (One of them may have gone that this node does not need.)
+    /// Where the memory nodes have their regions, as this object knows. (One of them may have gone that this node does
+    /// not need.)
     pub(crate) fn seats(&self, node: &Node, object: &Object, replaced: Option<NodeId>) -> Result<Vec<Seat>> {
         let seat = |home: &NodeId| match self.regions_of(object, *home) {
             Err(_) if node.has_gone(*home) || replaced == Some(*home) => Ok(Seat::gone(*home)),

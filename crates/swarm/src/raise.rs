@@ -8,10 +8,11 @@ use farfield_fabric::{self as fabric, Endpoint, Op, Posted, RemotePtr};
 
 use crate::version::{Format, Version};
 
-/// Raises a word to `new`, unless its value is enough already. The result is its value after that: `new`, or the one that is
-/// enough.
+/// Raises a word to `new`, unless its value is enough already. The result is its value after that: `new`, or the one
+/// that is enough.
 ///
-/// Each attempt that fails has found a higher word than the one before, so there are as many as the word rises meanwhile.
+/// Each attempt that fails has found a higher word than the one before, so there are as many as the word rises
+/// meanwhile.
 pub(crate) struct Raise<'e> {
     endpoint: &'e Endpoint,
     word: RemotePtr<u64>,
@@ -20,7 +21,8 @@ pub(crate) struct Raise<'e> {
     is_enough: IsEnough,
     is_repeated: bool,
     attempt: Attempt<'e>,
-    /// A second attempt from another value, which was posted beside the first one. It is rare, and all others are moved often.
+    /// A second attempt from another value, which was posted beside the first one. It is rare, and all others are moved
+    /// often.
     other: Option<Box<(u64, Op<'e, u64>)>>,
 }
 
@@ -38,7 +40,8 @@ enum Attempt<'e> {
 }
 
 impl<'e> Raise<'e> {
-    /// Raises a metadata word to a version, by a compare-and-swap from another one. `first` is that, if it is posted already, behind puts.
+    /// Raises a metadata word to a version, by a compare-and-swap from another one. `first` is that, if it is posted
+    /// already, behind puts.
     pub(crate) fn to_version(
         endpoint: &'e Endpoint,
         word: RemotePtr<u64>,

@@ -1,20 +1,23 @@
 //! The registers of a store: which client has which, and when one may be used again for another key.
 //!
-//! A client takes registers in groups, whose owners are in the last cells of the index. It gives each to a key that it inserts.
-//! When a key was deleted, or has moved (`moving`), a register comes back in these steps:
+//! A client takes registers in groups, whose owners are in the last cells of the index. It gives each to a key that it
+//! inserts. When a key was deleted, or has moved (`moving`), a register comes back in these steps:
 //!
-//! 1. Its metadata words are sealed, or its instance word is marked, on a majority. No read and no write of it succeeds any more.
-//! 2. Its mapping leaves the index: in its place the entry says which client has the register now, or has the key's next register.
-//! 3. All nodes are asked whether calls are under way that have begun before (`sections`), and all have answered. So a call that finds
-//!    the next step has begun after the mapping had left: what it has done to the register has had no effect.
+//! 1. Its metadata words are sealed, or its instance word is marked, on a majority. No read and no write of it succeeds
+//!    any more.
+//! 2. Its mapping leaves the index: in its place the entry says which client has the register now, or has the key's
+//!    next register.
+//! 3. All nodes are asked whether calls are under way that have begun before (`sections`), and all have answered. So a
+//!    call that finds the next step has begun after the mapping had left: what it has done to the register has had no
+//!    effect.
 //! 4. All memory nodes get the number of its next instance. A call that begins from now on finds it, and goes back to
 //!    the index, however old its location is.
 //! 5. All nodes are asked once more.
-//! 6. All metadata words are exchanged for empty ones of the new instance. A compare-and-swap that is still on its way finds another word
-//!    than it expects.
+//! 6. All metadata words are exchanged for empty ones of the new instance. A compare-and-swap that is still on its way
+//!    finds another word than it expects.
 //!
-//! It is then free for the next key, of this client or of another one: then the entry in the index says that it is free.
-//! A memory node that does not answer holds up steps 4 and 6 until the members evict it.
+//! It is then free for the next key, of this client or of another one: then the entry in the index says that it is
+//! free. A memory node that does not answer holds up steps 4 and 6 until the members evict it.
 
 use core::future::Future;
 use core::pin::Pin;
@@ -35,7 +38,8 @@ use crate::sections::Section;
 use crate::together::together;
 use crate::version::{Location, Version};
 
-/// Cells of which a client looks for free registers at a time. Each needs a section, so only one of its calls looks at so many.
+/// Cells of which a client looks for free registers at a time. Each needs a section, so only one of its calls looks at
+/// so many.
 const CELLS_AT_A_TIME: usize = 8;
 
 /// For how long a client that has found no free register does not look again.
@@ -64,8 +68,8 @@ pub(crate) struct Ended {
     pub(crate) next: Option<Location>,
     /// Whether its words were cleared: that must not happen twice, since it may have another owner then.
     pub(crate) are_words_clear: bool,
-    /// Whether this client keeps it, or leaves it in the index for all. It does not change its mind: an attempt that was given up may
-    /// have happened.
+    /// Whether this client keeps it, or leaves it in the index for all. It does not change its mind: an attempt that
+    /// was given up may have happened.
     pub(crate) is_kept: bool,
 }
 
@@ -117,7 +121,8 @@ impl<'e> Core<'e> {
                 return Ok(at);
             }
             let is_one_there = || self.with_store(|store| !store.registers.is_empty());
-            // In later epochs a new group is no use before its next instances have begun, as those that are on their way.
+            // In later epochs a new group is no use before its next instances have begun, as those that are on their
+            // way.
             let is_new_used_up = self.is_used_up(Location { register: 0, instance: 0 });
             if !(is_new_used_up && self.is_one_coming()) && self.take_group().await? {
                 continue;
@@ -316,8 +321,8 @@ impl<'e> Core<'e> {
         Ok(true)
     }
 
-    /// An insert or a move has ended: its key has the register, or had it and has left it since, or never had it. False if it never
-    /// had it.
+    /// An insert or a move has ended: its key has the register, or had it and has left it since, or never had it. False
+    /// if it never had it.
     pub(crate) async fn end_mapping(&self, doubt: &Doubt, is_there: bool) -> Result<bool> {
         let (at, version) = (doubt.mapping.at(), doubt.version);
         let had_it = is_there
@@ -358,7 +363,8 @@ impl<'e> Core<'e> {
             let Some(live) = self.holders_of(register).await else { return false };
             let post = |replica: usize| {
                 let word = self.register_at(replica, register);
-                // A client that freezes the register, for the index of a moment ago, does so by a compare-and-swap, too (`moving`).
+                // A client that freezes the register, for the index of a moment ago, does so by a compare-and-swap, too
+                // (`moving`).
                 let is_enough = |found: u64, new: u64| Location::instance_of(found) >= new;
                 Ok(Raise::new(self.endpoint, word, [ended.at.instance, next.instance], is_enough))
             };

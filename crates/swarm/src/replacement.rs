@@ -1,24 +1,28 @@
 //! A memory node that takes the place of one that has died, while calls go on.
 //!
-//! 1. *It comes.* When the earlier one has been evicted, it writes its seat to the tables of the others, and enters itself among those
-//!    that are asked (`census`): what it reads is not used again meanwhile.
-//! 2. *It joins.* It asks all nodes with clients, and tells them its seat. They answer when the calls that were under way have ended. So no call counts any
-//!    more on what the earlier one has answered, and none of them counts on this one yet.
+//! 1. *It comes.* When the earlier one has been evicted, it writes its seat to the tables of the others, and enters
+//!    itself among those that are asked (`census`): what it reads is not used again meanwhile.
+//! 2. *It joins.* It asks all nodes with clients, and tells them its seat. They answer when the calls that were under
+//!    way have ended. So no call counts any more on what the earlier one has answered, and none of them counts on this
+//!    one yet.
 //! 3. *It gets a copy* of all registers and cells, some at a time, each from a majority of the others.
-//! 4. *It counts.* It changes its seat, and asks all nodes once more. Each counts on it from then on, sooner or later than others.
+//! 4. *It counts.* It changes its seat, and asks all nodes once more. Each counts on it from then on, sooner or later
+//!    than others.
 //!
-//! *Nothing that has ended is missed.* What a call has done before step 2 is at a majority, of which the earlier memory node was one, perhaps. Of
-//! the others in it, at least one is among those of which step 3 takes the highest state. What a call does after step 2 without this memory node is at
-//! a majority of the others; and a call that counts on it asks so many of those that it meets one of them.
+//! *Nothing that has ended is missed.* What a call has done before step 2 is at a majority, of which the earlier memory
+//! node was one, perhaps. Of the others in it, at least one is among those of which step 3 takes the highest state.
+//! What a call does after step 2 without this memory node is at a majority of the others; and a call that counts on it
+//! asks so many of those that it meets one of them.
 //!
-//! *Half of it is taken for less.* What was at a minority may be at a majority with this copy: a version, a frozen register. That is as if
-//! it had been written there late. Two things would not be: of a timestamp lock whose sides both have it somewhere, the copy has neither, but
-//! a later timestamp; and of a cell it gets the record that was chosen, and makes the others choose one before, since the earlier memory node may have promised
-//! to accept no record that is only accepted somewhere.
+//! *Half of it is taken for less.* What was at a minority may be at a majority with this copy: a version, a frozen
+//! register. That is as if it had been written there late. Two things would not be: of a timestamp lock whose sides
+//! both have it somewhere, the copy has neither, but a later timestamp; and of a cell it gets the record that was
+//! chosen, and makes the others choose one before, since the earlier memory node may have promised to accept no record
+//! that is only accepted somewhere.
 //!
-//! *What is done on all memory nodes*, so that registers and records can be used again, is done on this one when it has its copy, and not
-//! before. Where it makes the copy just now, such work waits: its word of progress says where (`Core::holders_of`). It changes that word
-//! before it asks, and copies when all have answered.
+//! *What is done on all memory nodes*, so that registers and records can be used again, is done on this one when it has
+//! its copy, and not before. Where it makes the copy just now, such work waits: its word of progress says where
+//! (`Core::holders_of`). It changes that word before it asks, and copies when all have answered.
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -293,7 +297,8 @@ impl<'e> Core<'e> {
         Ok(())
     }
 
-    /// Cells that a memory node which has come to this place before has settled point to its records: these are not free.
+    /// Cells that a memory node which has come to this place before has settled point to its records: these are not
+    /// free.
     async fn find_own_records(&self) -> Result<()> {
         let cells = self.shared.index.map_or(0, |index| index.cells());
         let find = async |cell: usize| -> Result<()> {
@@ -323,9 +328,11 @@ impl<'e> Core<'e> {
         let found = self.gather(self.order(0), self.majority(), get).await?.answers;
         let clients = self.replica(replica).clients;
         let copy = async |word: usize| -> Result<()> {
-            // Any incarnation of a node that is there: a call that needs another one finds that in another table. Of timestamps the last.
+            // Any incarnation of a node that is there: a call that needs another one finds that in another table. Of
+            // timestamps the last.
             let new = found.iter().map(|(_, table)| table[word]).max().unwrap_or(0);
-            // A node that comes just now enters itself here as well (`enter_where_one_joins`), and that entry is the later one.
+            // A node that comes just now enters itself here as well (`enter_where_one_joins`), and that entry is the
+            // later one.
             let is_enough = if word < table.asked() { |found, _| found != 0 } else { |found, new| found >= new };
             if new != 0 {
                 Raise::new(self.endpoint, clients.at(word), [0, new], is_enough).await?;
@@ -356,8 +363,8 @@ impl<'e> Core<'e> {
     async fn copy_register_in(&self, replica: usize, register: usize) -> Result<()> {
         let layout = &self.shared.layout;
         let (head, at_locks) = (layout.head_words(), layout.lock(register, 0));
-        // The locks first, and the words of the same memory nodes after them: one that shows the writer's side of a lock shows a later version than
-        // the one that was locked, or most of them do (`stale`).
+        // The locks first, and the words of the same memory nodes after them: one that shows the writer's side of a
+        // lock shows a later version than the one that was locked, or most of them do (`stale`).
         let get = |other: usize| {
             let buf = self.endpoint.buf(layout.lock_words)?;
             Ok(self.endpoint.get_into(self.replica(other).locks.at(at_locks), buf))

@@ -43,7 +43,8 @@ pub(crate) enum Written {
     UsedUp,
 }
 
-/// The versions of a write: its guess, and its last one, which is another one if the guess was stale. Both are in one buffer.
+/// The versions of a write: its guess, and its last one, which is another one if the guess was stale. Both are in one
+/// buffer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Again {
     pub(crate) guess: Version,
@@ -79,8 +80,8 @@ enum Latest {
     Moved,
 }
 
-/// A compare-and-swap of a write, and a get of the register's instance and metadata words beside it. In a store, the instance word
-/// that it finds is the one after the compare-and-swap (`moving`).
+/// A compare-and-swap of a write, and a get of the register's instance and metadata words beside it. In a store, the
+/// instance word that it finds is the one after the compare-and-swap (`moving`).
 pub(crate) struct StoreAndGet<'b> {
     endpoint: &'b Endpoint,
     at: RemotePtr<u64>,
@@ -133,9 +134,9 @@ impl<'e> Core<'e> {
 
     pub(crate) async fn read_in(&self, section: &Section<'_, 'e>, at: Location, into: &mut [u64]) -> Result<Read> {
         let mut seen: SmallVec<[Found<'e>; 2]> = SmallVec::new();
-        // Each writer is seen twice at most before the read ends (lemma C.4), and in a store once more if its guess was stale: a memory node
-        // that refuses its lock shows a later version, which the next look finds. One that dies with the only copy that was found costs a
-        // look.
+        // Each writer is seen twice at most before the read ends (lemma C.4), and in a store once more if its guess was
+        // stale: a memory node that refuses its lock shows a later version, which the next look finds. One that dies
+        // with the only copy that was found costs a look.
         let is_store = self.shared.index.is_some();
         let looks = (2 + usize::from(is_store)) * self.shared.layout.writers + 1 + self.shared.memory_nodes;
         // There is none on most paths, and it is moved often.
@@ -190,8 +191,8 @@ impl<'e> Core<'e> {
         Err(self.unsettled(at.register))
     }
 
-    /// Tells readers that a timestamp is known to be fresh (Algorithm 10, lines 8 and 20), and puts the value where they
-    /// find it at once. Nobody waits for it.
+    /// Tells readers that a timestamp is known to be fresh (Algorithm 10, lines 8 and 20), and puts the value where
+    /// they find it at once. Nobody waits for it.
     fn verify(&self, at: Location, version: Version, holders: Replicas, image: &Buf<'_, u64>) {
         self.set_verified(at, version, holders);
         self.store_in_place(self.order(at.register).first(), at.register, image);
@@ -209,8 +210,8 @@ impl<'e> Core<'e> {
         told
     }
 
-    /// Writes a register (Algorithm 10, WRITE). The section is that of the write: until it ends, no version that it finds leaves its buffer,
-    /// and the register is not used again.
+    /// Writes a register (Algorithm 10, WRITE). The section is that of the write: until it ends, no version that it
+    /// finds leaves its buffer, and the register is not used again.
     pub(crate) async fn write_in_section<'c>(
         &'c self,
         home: Home,
@@ -297,8 +298,8 @@ impl<'e> Core<'e> {
         finished.map(|_| true)
     }
 
-    /// Writes a version, or one that replaces it. If this ends in the middle, the write is on the list of those that are
-    /// not finished.
+    /// Writes a version, or one that replaces it. If this ends in the middle, the write is on the list of those that
+    /// are not finished.
     async fn end_write<'i>(
         &self,
         section: &Section<'_, 'e>,
@@ -318,8 +319,8 @@ impl<'e> Core<'e> {
                 Guess::Fresh => {}
                 Guess::Moving => written = Written::Moving(Again { guess: version, last: version }),
                 Guess::Gone => {
-                    // A reader may have taken the guess before the register ended. Then this write has happened, and the delete
-                    // came after it.
+                    // A reader may have taken the guess before the register ended. Then this write has happened, and
+                    // the delete came after it.
                     if self.try_lock(at, version, Mode::Write).await? {
                         written = Written::Gone;
                     }
@@ -339,7 +340,8 @@ impl<'e> Core<'e> {
                     if !self.lock_stale(at, version, stale, section).await? {
                         self.set_verified(at, version, posted);
                     } else {
-                        // From here on the value is written at this timestamp only: at a third one it would be written twice.
+                        // From here on the value is written at this timestamp only: at a third one it would be written
+                        // twice.
                         write.version.set(later);
                         write.is_second.set(true);
                         let image = self.image(at, later, &image[1..]).map_err(Error::from)?;
@@ -433,8 +435,8 @@ impl<'e> Core<'e> {
         Ok(StoreAndGet { endpoint, at, instance, store, check, get, head: None, stored: None })
     }
 
-    /// Ends an instance of a register: a majority has a seal when this returns, and no read and no write of the instance
-    /// that begins later succeeds.
+    /// Ends an instance of a register: a majority has a seal when this returns, and no read and no write of the
+    /// instance that begins later succeeds.
     async fn seal(&self, at: Location, seal: Version) -> Result<Sealed> {
         let post = |replica: usize| self.store_and_get(replica, at, seal, None);
         let gathered = self.gather(self.order(at.register), self.majority(), post).await?;
@@ -495,8 +497,8 @@ impl<'e> Core<'e> {
         Error::from(timeout).of(self.shared.object.path())
     }
 
-    /// Writes a version whose timestamp is known to be fresh. If the register ends meanwhile, this has happened before. False if its key
-    /// moves.
+    /// Writes a version whose timestamp is known to be fresh. If the register ends meanwhile, this has happened before.
+    /// False if its key moves.
     async fn write_fresh(&self, at: Location, version: Version, image: &Buf<'e, u64>) -> Result<bool> {
         if self.shared.index.is_some() {
             let mut posted = Replicas::default();

@@ -134,8 +134,8 @@ fn stale() -> Scenario {
     ])
 }
 
-/// Clocks pass 2⁴⁰ microseconds while calls go on: the twelve days after which the timestamps of a store's register end. One of them is
-/// behind before that and after it.
+/// Clocks pass 2⁴⁰ microseconds while calls go on: the twelve days after which the timestamps of a store's register
+/// end. One of them is behind before that and after it.
 fn years() -> Scenario {
     Scenario::new("swarm/years", "the timestamps of an array go on after twelve days", 3, |cluster| {
         let options = SwarmOptions { first_timestamp: TWELVE_DAYS - LEFT, ..SwarmOptions::default() };
@@ -238,8 +238,8 @@ fn reuse() -> Scenario {
     .kills(&["swarm-reused-at-once"])
 }
 
-/// A read copies to memory node 1 a value that this one has missed, and is dropped. The copy must not land in a buffer that the writer
-/// uses again for its last value, which it then reads from there.
+/// A read copies to memory node 1 a value that this one has missed, and is dropped. The copy must not land in a buffer
+/// that the writer uses again for its last value, which it then reads from there.
 fn reuse_late() -> Scenario {
     Scenario::new("swarm/reuse-late", "a late copy of a reader hits no buffer that is used again", 3, |cluster| {
         let options = SwarmOptions { spare_buffers: 2, ..SwarmOptions::default() };
@@ -289,7 +289,8 @@ fn dropped() -> Scenario {
     })
 }
 
-/// The same, with a stale guess, so that it may be dropped while it is written again. Another write comes before its end.
+/// The same, with a stale guess, so that it may be dropped while it is written again. Another write comes before its
+/// end.
 fn dropped_late() -> Scenario {
     Scenario::new("swarm/dropped-late", "a write that is dropped in its slow path happens once", 3, |cluster| {
         let Opened { clients, history } = open(cluster, 1, SwarmOptions::default())?;

@@ -1,10 +1,10 @@
 //! When a buffer may be used again (§4.5): when no read can still use an old version that points to it.
 //!
-//! A write replaces the value of its client's last write of the register: a read that begins later finds a higher version
-//! at a majority. But one that has begun before may still read the old buffer, or copy from it to a memory node that has
-//! missed it. So the client asks all nodes that have clients (`census`), and uses its old buffers again when all have answered. On
-//! each node the service thread answers when the reads that were under way have ended. Nothing of this is on the path of a
-//! read but two stores: its *section* has the number of the current epoch while it runs.
+//! A write replaces the value of its client's last write of the register: a read that begins later finds a higher
+//! version at a majority. But one that has begun before may still read the old buffer, or copy from it to a memory node
+//! that has missed it. So the client asks all nodes that have clients (`census`), and uses its old buffers again when
+//! all have answered. On each node the service thread answers when the reads that were under way have ended. Nothing of
+//! this is on the path of a read but two stores: its *section* has the number of the current epoch while it runs.
 //!
 //! *Order.* The request is put when the write's compare-and-swaps have completed at a majority (`NAW` before the put is
 //! posted). The service thread reads it (`CR`), begins an epoch, and looks at the sections (`CR`). A read stores its
@@ -80,8 +80,8 @@ struct Requests {
     current: (u64, u64),
 }
 
-/// Answers the requests of all clients, on the service thread. When the object is closed here, that goes on until its memory is freed:
-/// others may have asked by then.
+/// Answers the requests of all clients, on the service thread. When the object is closed here, that goes on until its
+/// memory is freed: others may have asked by then.
 pub(crate) struct Answers {
     sections: Arc<Sections>,
     /// The requests of all clients (`census`).
@@ -109,7 +109,8 @@ impl Answers {
         Answers { sections, asked, rank, requests, clients: table.clients, view, open: Some(open) }
     }
 
-    /// What a memory node that replaces another one tells with its request, in the first shard. None if another request is on its way.
+    /// What a memory node that replaces another one tells with its request, in the first shard. None if another request
+    /// is on its way.
     fn seat(&self, writer: usize, number: u64) -> Option<Option<Seat>> {
         let word = |part: usize| self.asked.word(writer * REQUEST_BYTES + 8 * part).load();
         let words = core::array::from_fn::<u64, REGION_COUNT, _>(|part| word(SEAT + part));
@@ -120,8 +121,9 @@ impl Answers {
     fn answer(&mut self, endpoint: &Endpoint, writer: usize, answer: u64) -> bool {
         let Requests { answers, answered, .. } = &mut self.requests[writer];
         match endpoint.put_untracked(RemotePtr::from_packed(*answers).at(self.rank), answer).detach() {
-            // The members decide about a node that is out of reach, and one that has just come may not be connected yet. No client waits
-            // for the answer on one that is gone or has closed the object, nor for one of a node that is fenced.
+            // The members decide about a node that is out of reach, and one that has just come may not be connected
+            // yet. No client waits for the answer on one that is gone or has closed the object, nor for one of a node
+            // that is fenced.
             Err(error)
                 if !error.is_gone()
                     && !matches!(error.kind(), fabric::ErrorKind::Freed { .. } | fabric::ErrorKind::Fenced) =>
@@ -216,8 +218,9 @@ impl<'e> Core<'e> {
         }
         self.common.sections.set(self.common.sections.get() | 1 << number);
         self.shared.sections.enter(self.client, number);
-        // A call that the service thread has not seen finds the view of its request, or that of the one before: a memory node that replaces another one
-        // asks twice before it copies anything, and it does no harm to count on it late.
+        // A call that the service thread has not seen finds the view of its request, or that of the one before: a
+        // memory node that replaces another one asks twice before it copies anything, and it does no harm to count on
+        // it late.
         self.keep_view();
         Ok(Section { core: self, number, has_put: Cell::default(), is_late: Cell::new(false) })
     }
@@ -265,7 +268,8 @@ impl<'e> Core<'e> {
         }
     }
 
-    /// Ends the sections of all shards whose puts have landed. (They have the same memory nodes.) With a context, its task is woken when others may have.
+    /// Ends the sections of all shards whose puts have landed. (They have the same memory nodes.) With a context, its
+    /// task is woken when others may have.
     pub(crate) fn end_late(&self, mut cx: Option<&mut Context<'_>>) {
         if self.common.late.borrow().is_empty() {
             return;

@@ -1,9 +1,10 @@
-//! Objects of many registers. A metadata word has 16 bits for a buffer, so an object of more registers than that consists of several
-//! *shards*, and each register or key belongs to one of them. All lie in the same regions, one behind the other. A shard has buffers, an index
-//! and timestamps of its own; a client has one number in all of them, and its calls are counted together.
+//! Objects of many registers. A metadata word has 16 bits for a buffer, so an object of more registers than that
+//! consists of several *shards*, and each register or key belongs to one of them. All lie in the same regions, one
+//! behind the other. A shard has buffers, an index and timestamps of its own; a client has one number in all of them,
+//! and its calls are counted together.
 //!
-//! The fewer buffers a client has, the more bits are left for the timestamps of an array (`version`). So an array has as many shards
-//! as leave 47 bits, four and a half years:
+//! The fewer buffers a client has, the more bits are left for the timestamps of an array (`version`). So an array has
+//! as many shards as leave 47 bits, four and a half years:
 //!
 //! | clients | registers of a shard, with 32 spare buffers | of 64 shards |
 //! |---|---|---|
@@ -14,8 +15,8 @@
 //! | 63 | 991 | 63,424 |
 //! | 127 | 479 | 30,656 |
 //!
-//! An array of more registers than that has all 64 shards. Each time that it is twice as large as in this table its timestamps end in half of the time, and never
-//! sooner than after twelve days.
+//! An array of more registers than that has all 64 shards. Each time that it is twice as large as in this table its
+//! timestamps end in half of the time, and never sooner than after twelve days.
 
 use core::ops::Index;
 use std::rc::Rc;
@@ -76,7 +77,8 @@ pub(crate) fn shards_of(shape: &Shape<'_>, writers: usize) -> Result<(usize, usi
 
 fn size_of_each(shape: &Shape<'_>, shards: usize) -> usize {
     let share = shape.size.div_ceil(shards);
-    // Keys fall to shards by their hashes, of which one share may be larger: by six standard deviations, once in a thousand million times.
+    // Keys fall to shards by their hashes, of which one share may be larger: by six standard deviations, once in a
+    // thousand million times.
     let more = if shape.is_store && shards > 1 { 6 * share.isqrt() } else { 0 };
     share.saturating_add(more)
 }
@@ -140,8 +142,8 @@ impl<'e> Index<usize> for Cores<'e> {
 
 impl Drop for Cores<'_> {
     fn drop(&mut self) {
-        // The next client in this place has another endpoint, and must not be overtaken by what this one has put. Nor must a
-        // section end before that.
+        // The next client in this place has another endpoint, and must not be overtaken by what this one has put. Nor
+        // must a section end before that.
         self.first().wait_for_all_replicas();
         self.first().leave_all();
         let own = self.cores.drain(..).map(Core::into_place).collect();

@@ -35,8 +35,8 @@ mod conditional;
 mod insert;
 mod scan;
 
-/// A key-value store with a copy of every entry on several memory nodes, of which any minority may die. See the [crate] for the
-/// algorithm of its values, and the module `agreement` for that of its index.
+/// A key-value store with a copy of every entry on several memory nodes, of which any minority may die. See the [crate]
+/// for the algorithm of its values, and the module `agreement` for that of its index.
 ///
 /// ```
 /// use farfield::ByteString;
@@ -247,7 +247,8 @@ impl<'e, K: Key, V: Value> SwarmStoreClient<'e, K, V> {
     /// ```
     ///
     /// # Errors
-    /// [`NoMajority`](crate::NoMajority); more than 64 calls at a time; or a timeout, if memory nodes with the latest value come and go.
+    /// [`NoMajority`](crate::NoMajority); more than 64 calls at a time; or a timeout, if memory nodes with the latest
+    /// value come and go.
     pub async fn get(&self, key: &K) -> Result<Option<V>> {
         measured!(self.cores.first(), GET, self.get(key));
         self.look(key).await
@@ -297,10 +298,10 @@ impl<'e, K: Key, V: Value> SwarmStoreClient<'e, K, V> {
     /// ```
     ///
     /// # Errors
-    /// [`NoMajority`](crate::NoMajority) and a timeout: it has happened, or not, or will have before this client's next write of the
-    /// key. The key or the value is too long, more than 64 calls at a time (and the key does not move meanwhile), or
-    /// [`TimestampsUsedUp`](crate::TimestampsUsedUp): it has not. Once in six to twelve days the key moves to a fresh register, and fails as
-    /// [`SwarmStoreClient::update_if`] does if there is none.
+    /// [`NoMajority`](crate::NoMajority) and a timeout: it has happened, or not, or will have before this client's next
+    /// write of the key. The key or the value is too long, more than 64 calls at a time (and the key does not move
+    /// meanwhile), or [`TimestampsUsedUp`](crate::TimestampsUsedUp): it has not. Once in six to twelve days the key
+    /// moves to a fresh register, and fails as [`SwarmStoreClient::update_if`] does if there is none.
     pub async fn update(&self, key: &K, value: &V) -> Result<bool> {
         measured!(self.cores.first(), UPDATE, self.update(key, value));
         self.replace(key, value).await
@@ -392,8 +393,8 @@ impl<'e, K: Key, V: Value> SwarmStoreClient<'e, K, V> {
     /// ```
     ///
     /// # Errors
-    /// [`NoMajority`](crate::NoMajority), a timeout and more than 64 calls at a time: it has happened, or not, or will when a read finds
-    /// it. A key that has to move first as [`SwarmStoreClient::update`].
+    /// [`NoMajority`](crate::NoMajority), a timeout and more than 64 calls at a time: it has happened, or not, or will
+    /// when a read finds it. A key that has to move first as [`SwarmStoreClient::update`].
     pub async fn delete(&self, key: &K) -> Result<()> {
         measured!(self.cores.first(), DELETE, self.delete(key));
         let name = self.name(key)?;

@@ -1,19 +1,21 @@
 //! A client that takes over the number of an earlier one, which has died, or has closed the object.
 //!
-//! Its own memory is new, so it reads the state of the earlier one from the memory nodes. Nothing of that one can land any more: it was
-//! evicted (`census`). All memory nodes that are not evicted have to answer; and in a store, where clients share metadata words, and when a
-//! memory node has gone, all reads that are under way have to end.
+//! Its own memory is new, so it reads the state of the earlier one from the memory nodes. Nothing of that one can land
+//! any more: it was evicted (`census`). All memory nodes that are not evicted have to answer; and in a store, where
+//! clients share metadata words, and when a memory node has gone, all reads that are under way have to end.
 //!
-//! - *A write that is not everywhere* may not have ended. Readers rely on it that a writer has ended its write of a register before it
-//!   begins another one (lemma C.4). So it is the client's own now, and ended as one that was dropped; but if there is a later one, it is not
-//!   written again. It may have ended before that, and if not, no call waits for it.
-//! - *Buffers and records* to which no word of a memory node points are free, when no read uses them any more: they are asked for as if they
-//!   had been replaced now. Of two writes of a register that are found, both buffers are needed: the first one is at a majority, perhaps.
-//!   But a memory node that is behind may point to a buffer that another register has had since.
+//! - *A write that is not everywhere* may not have ended. Readers rely on it that a writer has ended its write of a
+//!   register before it begins another one (lemma C.4). So it is the client's own now, and ended as one that was
+//!   dropped; but if there is a later one, it is not written again. It may have ended before that, and if not, no call
+//!   waits for it.
+//! - *Buffers and records* to which no word of a memory node points are free, when no read uses them any more: they are
+//!   asked for as if they had been replaced now. Of two writes of a register that are found, both buffers are needed:
+//!   the first one is at a majority, perhaps. But a memory node that is behind may point to a buffer that another
+//!   register has had since.
 //! - *Timestamps* are later than those that the earlier one has reserved.
-//! - *Registers* that are this client's by the index, because their keys were deleted, are made free again; and those of its groups
-//!   that were never used are free. (Those that the earlier one had made free and kept for itself are lost, two groups at most, and so
-//!   are one for a key that it was inserting, and those that it had moved keys from.)
+//! - *Registers* that are this client's by the index, because their keys were deleted, are made free again; and those
+//!   of its groups that were never used are free. (Those that the earlier one had made free and kept for itself are
+//!   lost, two groups at most, and so are one for a key that it was inserting, and those that it had moved keys from.)
 
 use core::future::Future;
 
@@ -32,7 +34,8 @@ use crate::replicas::{PerReplica, Replicas};
 use crate::version::{Location, Version};
 
 impl Core<'_> {
-    /// Takes over the buffers, records, registers and unfinished writes of the earlier client. Its timestamps are at most `reserved`.
+    /// Takes over the buffers, records, registers and unfinished writes of the earlier client. Its timestamps are at
+    /// most `reserved`.
     pub(crate) async fn succeed(&self, reserved: u64) -> Result<()> {
         loop {
             let view = self.wait_while_one_joins().await?;
@@ -51,12 +54,13 @@ impl Core<'_> {
             if self.live_set() == live && self.shared.view.changes() == view {
                 return Ok(());
             }
-            // A memory node has been replaced meanwhile, and may have got what this has not found there. Or one has died. A read may have found something there alone before this has, and brought it to others after.
+            // A memory node has been replaced meanwhile, and may have got what this has not found there. Or one has
+            // died. A read may have found something there alone before this has, and brought it to others after.
         }
     }
 
-    /// A memory node that gets a copy just now may get registers that the others do not have any more when this looks. So this waits for as long
-    /// as the copy makes progress. The result is the view.
+    /// A memory node that gets a copy just now may get registers that the others do not have any more when this looks.
+    /// So this waits for as long as the copy makes progress. The result is the view.
     async fn wait_while_one_joins(&self) -> Result<u64> {
         let (mut start, mut seen) = (self.endpoint.now(), None);
         loop {
@@ -77,7 +81,8 @@ impl Core<'_> {
         }
     }
 
-    /// The place of the copy to a memory node that joins, in each shard: they are copied one after the other. None if it does not answer.
+    /// The place of the copy to a memory node that joins, in each shard: they are copied one after the other. None if
+    /// it does not answer.
     async fn progress_of(&self, joining: usize) -> Option<Vec<u64>> {
         let at = self.asks().table.progress();
         let mut words = vec![joining as u64];
@@ -95,7 +100,8 @@ impl Core<'_> {
     }
 
     async fn look_at_all(&self, live: Replicas) -> Result<()> {
-        // Nothing is read any more from a memory node that has gone. But a read that began before may still bring something from there to others.
+        // Nothing is read any more from a memory node that has gone. But a read that began before may still bring
+        // something from there to others.
         if live.count() < self.shared.memory_nodes {
             self.wait_for_reads().await?;
         }
@@ -106,9 +112,10 @@ impl Core<'_> {
         };
         let layout = &self.shared.layout;
         let mut earlier = Earlier { last_in: vec![None; layout.buffers], moving: Vec::new() };
-        // A version of another client that shares its word, or its own seal, may have replaced a version of the earlier client on one memory
-        // node, while a read that has found it there brings it to the others. So may another client that had copied it (`stale`), when the
-        // memory node has gone that had it first. When all reads that are under way have ended, all such versions are seen.
+        // A version of another client that shares its word, or its own seal, may have replaced a version of the earlier
+        // client on one memory node, while a read that has found it there brings it to the others. So may another
+        // client that had copied it (`stale`), when the memory node has gone that had it first. When all reads that are
+        // under way have ended, all such versions are seen.
         let has_one_gone = live.count() < self.shared.memory_nodes;
         let may_be_replaced = layout.metadata_words < layout.writers || index.is_some() || has_one_gone;
         let mut seen_unfinished = Vec::new();
@@ -132,7 +139,8 @@ impl Core<'_> {
         Ok(())
     }
 
-    /// Each buffer that a word names gets an owner: a register that it is held for, an unfinished write, or one to a key that moves.
+    /// Each buffer that a word names gets an owner: a register that it is held for, an unfinished write, or one to a
+    /// key that moves.
     fn assign(&self, earlier: &Earlier, mut seen_unfinished: Vec<Unfinished>) {
         self.with_place(|place| {
             for (register, held) in place.held.iter_mut().enumerate() {
@@ -144,7 +152,8 @@ impl Core<'_> {
         for (home, version) in earlier.moving.iter().filter(|(home, version)| earlier.is_last(home.at, *version)) {
             self.add_chore(Chore::Leave { cell: home.cell, entry: home.entry, buffer: version.buffer() });
         }
-        // Those that were seen at first, and not any more: a read that is under way may bring them back until this client writes the register.
+        // Those that were seen at first, and not any more: a read that is under way may bring them back until this
+        // client writes the register.
         for (home, version) in earlier.last_in.iter().flatten().copied() {
             let is_same = |write: &Unfinished| write.home.at == home.at && write.version.write() == version.write();
             let is_known = self.with_place(|place| {
@@ -296,8 +305,8 @@ impl Core<'_> {
         // A stale guess and its second version have one buffer.
         writes.dedup_by_key(|(version, _)| version.buffer());
         let is_everywhere = holders.count() == heads.len() && !is_moving;
-        // The last but one is at a majority, perhaps. If the key moves, it may be an earlier one: a client begins its next write when it
-        // has found out that the last one does not count.
+        // The last but one is at a majority, perhaps. If the key moves, it may be an earlier one: a client begins its
+        // next write when it has found out that the last one does not count.
         let needed = if is_everywhere {
             1
         } else if is_moving {
@@ -331,7 +340,8 @@ impl Core<'_> {
         Ok(false)
     }
 
-    /// The index: records of the earlier client to which words point, registers that are this client's, and where all registers are.
+    /// The index: records of the earlier client to which words point, registers that are this client's, and where all
+    /// registers are.
     async fn succeed_in_index(&self) -> Result<Registers> {
         let layout = *self.index();
         let free = self.with_store(|store| core::mem::take(&mut store.records));

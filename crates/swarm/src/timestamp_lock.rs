@@ -7,8 +7,9 @@
 //! └────────────────────────────────────────────┴───┘
 //! ```
 //!
-//! There is one lock for each register and writer, with a word on each memory node. It is never released, only taken again
-//! at higher timestamps: those of the clock, which go on when the register has another key. No word changes its mode at the same timestamp, so a majority cannot have both.
+//! There is one lock for each register and writer, with a word on each memory node. It is never released, only taken
+//! again at higher timestamps: those of the clock, which go on when the register has another key. No word changes its
+//! mode at the same timestamp, so a majority cannot have both.
 
 use core::future::Future;
 use core::pin::Pin;
@@ -39,8 +40,9 @@ fn timestamp(word: u64) -> u64 {
     word >> 1
 }
 
-/// A word for a memory node that replaces another one, which may have had any of both sides' words beside these: as late as the latest one, and
-/// later if both sides have that somewhere. So a side that had a majority with the earlier memory node keeps it, and no other side gets one.
+/// A word for a memory node that replaces another one, which may have had any of both sides' words beside these: as
+/// late as the latest one, and later if both sides have that somewhere. So a side that had a majority with the earlier
+/// memory node keeps it, and no other side gets one.
 pub(crate) fn dominating(words: impl Iterator<Item = u64> + Clone) -> u64 {
     let latest = words.clone().max().unwrap_or(0);
     let is_disputed = words.clone().any(|word| word != latest && timestamp(word) == timestamp(latest));
@@ -61,8 +63,8 @@ impl<'e> Core<'e> {
         Ok(gathered.answers.iter().all(|(_, found)| is_taken(*found, at, version, mode)))
     }
 
-    /// Takes the lock for a reader. If that is refused, what memory nodes have shown that have refused it: a version after this one, if their
-    /// words had the writer's mode (`stale`).
+    /// Takes the lock for a reader. If that is refused, what memory nodes have shown that have refused it: a version
+    /// after this one, if their words had the writer's mode (`stale`).
     pub(crate) async fn lock_or_look(&self, at: Location, version: Version) -> Result<Vec<(usize, Buf<'e, u64>)>> {
         let post = |replica: usize| {
             let lock = self.lock(replica, at, version, Mode::Read, 0);

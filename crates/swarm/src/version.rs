@@ -7,16 +7,16 @@
 //! └─────────────────────────────┴────────────┴───┴──────────────┘
 //! ```
 //!
-//! These are the widths in a store. In an array, writers and buffers have as many bits as their numbers need, and the timestamp has the
-//! rest ([`Format`]).
+//! These are the widths in a store. In an array, writers and buffers have as many bits as their numbers need, and the
+//! timestamp has the rest ([`Format`]).
 //!
-//! Timestamp and writer name a write of an instance of a register, and order it. V is set when the timestamp is known to be *fresh*: higher than those
-//! of all writes that had ended when this one began. The buffer is one of the writer's own, with the same number on all
-//! memory nodes. It decides nothing in the order.
+//! Timestamp and writer name a write of an instance of a register, and order it. V is set when the timestamp is known
+//! to be *fresh*: higher than those of all writes that had ended when this one began. The buffer is one of the writer's
+//! own, with the same number on all memory nodes. It decides nothing in the order.
 //!
-//! The last buffer number is a *seal*: the key of the register was deleted. It is above all versions. The last writer number marks a
-//! word to which nothing was written yet; the register's instance is in place of the timestamp. So a word of an earlier
-//! instance is no word of this one, and a compare-and-swap that is late exchanges nothing.
+//! The last buffer number is a *seal*: the key of the register was deleted. It is above all versions. The last writer
+//! number marks a word to which nothing was written yet; the register's instance is in place of the timestamp. So a
+//! word of an earlier instance is no word of this one, and a compare-and-swap that is late exchanges nothing.
 //!
 //! ```text
 //! an instance
@@ -26,14 +26,14 @@
 //! └───────────┴────────────────────────┘
 //! ```
 //!
-//! *Timestamps last for years.* A clock counts microseconds, and 40 bits of them are over after twelve days. In a store the timestamps of a register
-//! count from the beginning of an epoch, of 2³⁹ microseconds each, which is that of its instance. A key whose register is used up moves to
-//! another one (`moving`) with its next write; a register that comes free begins an instance of the present epoch. Until 256 epochs are over,
-//! a store is four and a half years old.
+//! *Timestamps last for years.* A clock counts microseconds, and 40 bits of them are over after twelve days. In a store
+//! the timestamps of a register count from the beginning of an epoch, of 2³⁹ microseconds each, which is that of its
+//! instance. A key whose register is used up moves to another one (`moving`) with its next write; a register that comes
+//! free begins an instance of the present epoch. Until 256 epochs are over, a store is four and a half years old.
 //!
-//! An array has no index in which its registers could move, and needs none: it has so many shards that 47 bits are left for the
-//! timestamps, which last as long. Only an array that is too large for that even with the most shards has fewer: it ends sooner, and says
-//! so when it is opened (`shards`).
+//! An array has no index in which its registers could move, and needs none: it has so many shards that 47 bits are left
+//! for the timestamps, which last as long. Only an array that is too large for that even with the most shards has
+//! fewer: it ends sooner, and says so when it is opened (`shards`).
 //!
 //! Timestamps of different registers are compared by the clock that they stand for ([`Location::time`]).
 
@@ -44,8 +44,8 @@ use crate::errors::TimestampsUsedUp;
 
 /// A hash of some words and of what they belong to.
 ///
-/// XXH3 combines its seed with short inputs by exclusive or: neighbouring seeds with neighbouring values have the same hash. So the seed is
-/// hashed first.
+/// XXH3 combines its seed with short inputs by exclusive or: neighbouring seeds with neighbouring values have the same
+/// hash. So the seed is hashed first.
 pub(crate) fn hash_of(owner: u64, words: &[u64]) -> u64 {
     xxh3_64_with_seed(words.as_bytes(), xxh3_64(&owner.to_ne_bytes()))
 }
@@ -73,8 +73,8 @@ pub(crate) struct Format {
 impl Format {
     pub(crate) const STORE: Format = Format { writer_bits: WRITER_BITS as u8, buffer_bits: BUFFER_BITS as u8 };
 
-    /// That of an array with so many writers, each with so many buffers. The last numbers of both have their own meaning in a store, and
-    /// no other one here.
+    /// That of an array with so many writers, each with so many buffers. The last numbers of both have their own
+    /// meaning in a store, and no other one here.
     pub(crate) fn of_array(writers: usize, buffers: usize) -> Format {
         debug_assert!(writers <= WRITERS_MAX && buffers <= BUFFERS_MAX);
         let bits = |count: usize| (usize::BITS - count.leading_zeros()) as u8;
@@ -186,7 +186,8 @@ impl Location {
         self.epoch() == EPOCH_MAX
     }
 
-    /// The next instance, for keys that the register gets from this time on. None if it has had as many in this epoch as can be told apart.
+    /// The next instance, for keys that the register gets from this time on. None if it has had as many in this epoch
+    /// as can be told apart.
     pub(crate) fn next(self, clock: u64) -> Option<Location> {
         let epoch = (clock >> EPOCH_BITS).min(EPOCH_MAX);
         let count = self.instance % (1 << COUNT_BITS) + 1;

@@ -1,4 +1,5 @@
-//! The memory nodes of an object, as a node sees them: one that has died may be replaced by another one (`replacement`).
+//! The memory nodes of an object, as a node sees them: one that has died may be replaced by another one
+//! (`replacement`).
 
 use std::sync::Arc;
 
@@ -129,7 +130,8 @@ pub(crate) struct Replica {
     pub(crate) records: RemotePtr<u64>,
 }
 
-/// The registers or cells that a memory node which joins gets just now, in the word of its table that says so. It has those before them.
+/// The registers or cells that a memory node which joins gets just now, in the word of its table that says so. It has
+/// those before them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Progress {
     pub(crate) from: usize,
@@ -175,8 +177,8 @@ impl Core<'_> {
         *self.replicas.borrow_mut() = replicas;
     }
 
-    /// All memory nodes that have a register. None if one of those that join gets it just now, or does not answer: then nothing may be done
-    /// that has to be done on all of them. In a section, which ends after that.
+    /// All memory nodes that have a register. None if one of those that join gets it just now, or does not answer: then
+    /// nothing may be done that has to be done on all of them. In a section, which ends after that.
     pub(crate) async fn holders_of(&self, register: usize) -> Option<Order> {
         self.holders(register, register).await
     }

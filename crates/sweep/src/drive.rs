@@ -18,8 +18,8 @@ use crate::{RunArgs, Which};
 /// Executions of each scenario, to see which mistakes it reaches.
 const REACH_EXECUTIONS: u64 = 300;
 
-/// A mistake that was found before is found again by that scenario. It takes other executions after a change of the scenario or
-/// of the code.
+/// A mistake that was found before is found again by that scenario. It takes other executions after a change of the
+/// scenario or of the code.
 const AGAIN_EXECUTIONS: u64 = 20_000;
 const AGAIN_SECONDS: u64 = 120;
 
@@ -54,8 +54,8 @@ fn build(root: &Path, sites: &mut BTreeMap<u32, Site>, profile: Profile, bar: &P
     Ok(tree)
 }
 
-/// Prints for each line with places for mistakes the kinds of faults under which no scenario reaches it, and how many such
-/// lines each file has.
+/// Prints for each line with places for mistakes the kinds of faults under which no scenario reaches it, and how many
+/// such lines each file has.
 pub(crate) fn coverage(root: &Path, mut sites: BTreeMap<u32, Site>, which: &Which) -> Result<()> {
     let bar = ProgressBar::new_spinner();
     let tree = build(root, &mut sites, Profile::Fast, &bar)?;
@@ -300,8 +300,8 @@ const BEFORE: &[Tests] = &[
     tests("crates/cli/src", CLI, "chaos::judge::"),
 ];
 
-/// Tests of properties that no scenario sees: the operations and round trips of a call, refused arguments, and processes
-/// that start and die. They come after the scenarios.
+/// Tests of properties that no scenario sees: the operations and round trips of a call, refused arguments, and
+/// processes that start and die. They come after the scenarios.
 const AFTER: &[Tests] = &[
     tests("crates/core/src/objects", OBJECTS, "costs::"),
     tests("crates/core/src/objects/barrier", OBJECTS, "barrier::"),

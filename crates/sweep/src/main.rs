@@ -9,9 +9,9 @@
 //! cargo run --release -p farfield-sweep -- coverage            the lines that no scenario reaches, and under which faults none does
 //! ```
 //!
-//! `found.txt` names the mistakes that were found, each with its scenario. A mistake that no scenario can find, because the
-//! code with it does the same, has a line in `equivalent.txt` with the reason. Sources
-//! with mistakes lie in `target/sweep/tree`, and the fate of each mistake in `target/sweep/log.jsonl`.
+//! `found.txt` names the mistakes that were found, each with its scenario. A mistake that no scenario can find, because
+//! the code with it does the same, has a line in `equivalent.txt` with the reason. Sources with mistakes lie in
+//! `target/sweep/tree`, and the fate of each mistake in `target/sweep/log.jsonl`.
 
 #![forbid(unsafe_code)]
 

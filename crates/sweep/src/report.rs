@@ -96,7 +96,8 @@ pub(crate) fn found(root: &Path) -> Result<BTreeMap<String, Found>> {
         .collect()
 }
 
-/// Writes which scenarios have found which mistakes: those of the log, and those that were written before and still exist.
+/// Writes which scenarios have found which mistakes: those of the log, and those that were written before and still
+/// exist.
 pub(crate) fn write_found(root: &Path) -> Result<()> {
     let sites: BTreeSet<String> = crate::tree::sites(root)?.into_iter().map(|site| site.name).collect();
     let mut all = found(root).unwrap_or_default();

@@ -199,8 +199,8 @@ impl Tree {
         cargo
     }
 
-    /// Builds test programs, with the mistakes of the last [`Tree::build`]: all at once, so that nothing is built twice for
-    /// the features of another package. Each is named by its package and its target.
+    /// Builds test programs, with the mistakes of the last [`Tree::build`]: all at once, so that nothing is built twice
+    /// for the features of another package. Each is named by its package and its target.
     pub(crate) fn build_tests(&self, programs: &[(&str, &str)]) -> Result<Vec<PathBuf>> {
         let mut build = self.cargo("test", "farfield-sweep-worker");
         build.args(["--no-run", "--profile", self.profile.name(), "--lib"]);
@@ -227,8 +227,8 @@ impl Tree {
         programs.iter().map(path).collect()
     }
 
-    /// Writes the copy, and builds the worker if a scenario may run some of the code. Mistakes that the compiler refuses are
-    /// removed from `sites`; returns how many. `say` hears of the progress.
+    /// Writes the copy, and builds the worker if a scenario may run some of the code. Mistakes that the compiler
+    /// refuses are removed from `sites`; returns how many. `say` hears of the progress.
     pub(crate) fn build(&self, sites: &mut BTreeMap<u32, Site>, say: impl Fn(&str)) -> Result<usize> {
         let all = sites.len();
         // Those that were refused before are left out at once: what has not changed is not built again.

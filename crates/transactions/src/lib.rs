@@ -112,8 +112,8 @@ pub use self::options::TransactionOptions;
 use self::order::{in_order, is_ascending, lock_of};
 pub use self::transaction::Transaction;
 
-/// The most locks that a transaction may hold. This limit is Farfield's own, and LOCO has none: in LOCO's evaluation 341 is
-/// the number of locks for each thread, a budget beside Open MPI, which could not open more than 341 windows.
+/// The most locks that a transaction may hold. This limit is Farfield's own, and LOCO has none: in LOCO's evaluation
+/// 341 is the number of locks for each thread, a budget beside Open MPI, which could not open more than 341 windows.
 pub const LOCKS_PER_TRANSACTION_MAX: usize = 341;
 
 /// The calls, as they are measured.

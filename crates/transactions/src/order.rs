@@ -12,7 +12,8 @@ pub(crate) fn lock_of(cell: usize, nodes: usize, locks: usize) -> usize {
     }
 }
 
-/// The locks of a transaction, each once, in the order of all transactions: so no cycle of waiting transactions can form.
+/// The locks of a transaction, each once, in the order of all transactions: so no cycle of waiting transactions can
+/// form.
 #[inline]
 pub(crate) fn in_order(mut locks: Few<usize>) -> Few<usize> {
     if !is_ascending(&locks, |lock| *lock) {

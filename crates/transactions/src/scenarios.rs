@@ -162,8 +162,8 @@ fn poison_cleared() -> Scenario {
     .faults(Faults::new().crashes(1).of([1]))
 }
 
-/// One of the operations of node 1 is refused, whichever it is. Where a transaction has not begun, it is begun again. A commit
-/// repeats the puts that were refused, and each lock is released.
+/// One of the operations of node 1 is refused, whichever it is. Where a transaction has not begun, it is begun again. A
+/// commit repeats the puts that were refused, and each lock is released.
 fn refused() -> Scenario {
     const CELLS: [usize; 3] = [0, 2, 3];
     let about = "a commit of which an operation is refused is done whole, and leaves no lock taken";

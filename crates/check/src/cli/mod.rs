@@ -1,5 +1,6 @@
 //! The command line of the model checker: searches the executions of scenarios on simulated sessions for one that
-//! fails, and shows one again. `farfield check` is this with Farfield's scenarios; [`main`] with those of another crate.
+//! fails, and shows one again. `farfield check` is this with Farfield's scenarios; [`main`] with those of another
+//! crate.
 //!
 //! `search` gives the work to threads, `report` prints the results. A simulation belongs to one thread of the
 //! operating system, so several scenarios, or parts of one, are searched at a time.
@@ -185,8 +186,8 @@ impl Program {
         found.ok_or_else(|| usage(format!("--mutant {name}: there is none of this name, but {}", names())))
     }
 
-    /// The selected scenarios: those with a name, or whose names contain it; only such that can be searched exhaustively,
-    /// if that is wanted.
+    /// The selected scenarios: those with a name, or whose names contain it; only such that can be searched
+    /// exhaustively, if that is wanted.
     fn select(&self, names: &[String], exhaustive: bool) -> Result<Vec<Scenario>> {
         let all = &self.scenarios;
         let mut chosen = vec![names.is_empty(); all.len()];

@@ -65,7 +65,8 @@ pub(super) struct Plan {
     pub(super) again: String,
 }
 
-/// Searches, reports failures as they are found, and returns the report, and the signal that has ended the search early.
+/// Searches, reports failures as they are found, and returns the report, and the signal that has ended the search
+/// early.
 pub(super) fn search(
     scenarios: &[Scenario],
     plan: &Plan,

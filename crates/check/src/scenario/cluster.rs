@@ -41,7 +41,8 @@ pub struct Cluster {
 }
 
 impl Cluster {
-    /// Runs one execution, of which the first nodes are started before its body; called on the simulation's main thread.
+    /// Runs one execution, of which the first nodes are started before its body; called on the simulation's main
+    /// thread.
     pub(super) fn play(body: &Body, started: usize, measures: bool, handle: Handle) {
         let cluster = Cluster {
             nodes: RefCell::new(vec![None; handle.nodes()]),

@@ -240,8 +240,8 @@ fn dies() -> Scenario {
     .faults(Faults::new().crashes(1).of([2]))
 }
 
-/// Messages of a node are refused for a while, as by a full queue. Among them are those that release the openings of the
-/// other node. One of these was connected; the other was not, since the object is not opened here, and waits for an
+/// Messages of a node are refused for a while, as by a full queue. Among them are those that release the openings of
+/// the other node. One of these was connected; the other was not, since the object is not opened here, and waits for an
 /// answer.
 fn full() -> Scenario {
     let about = "memory comes back if messages about a closed object are refused at first";

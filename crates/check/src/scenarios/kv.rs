@@ -64,8 +64,8 @@ async fn a_moment(ep: &Endpoint) {
     let _ = ep.wait_until(ep.now() + Duration::from_millis(1), || None::<()>).await;
 }
 
-/// A node waits until a key is inserted, and updated, and then removes it, for which the other waits. It may miss the first
-/// value, but not the last one.
+/// A node waits until a key is inserted, and updated, and then removes it, for which the other waits. It may miss the
+/// first value, but not the last one.
 fn changes() -> Scenario {
     Scenario::new("kv/wait-change", "a wait ends when the key is inserted, updated or removed", 2, |cluster| {
         let clients = Client::open(cluster, tiny(), &[])?;

@@ -414,8 +414,8 @@ fn dropped() -> Scenario {
     .kills(&["mutex-dropped-not-undone"])
 }
 
-/// A holder releases the lock and leaves, or leaves with it. A waiter gets the lock, or learns at once which node has left
-/// with it.
+/// A holder releases the lock and leaves, or leaves with it. A waiter gets the lock, or learns at once which node has
+/// left with it.
 fn holder_leaves() -> Scenario {
     Scenario::new("mutex/holder-leaves", "who waits for one that leaves gets the lock, or is told", 2, |cluster| {
         let mutexes = open(cluster)?;

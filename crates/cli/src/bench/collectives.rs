@@ -50,8 +50,8 @@ pub(crate) struct CollectivesArgs {
         value_parser = clap::value_parser!(u32).range(8..=16 << 20),
     )]
     size: Vec<u32>,
-    /// Processes, each a node of the session with one thread: one number, or several with commas between them, for a run
-    /// with each
+    /// Processes, each a node of the session with one thread: one number, or several with commas between them, for a
+    /// run with each
     #[arg(
         long,
         value_name = "COUNT",

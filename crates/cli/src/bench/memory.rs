@@ -1,8 +1,8 @@
 //! The memory that a run takes, reckoned before any is taken.
 //!
 //! The figures of processes, threads and indexes are measured ones, rounded up. A run that is refused would have been
-//! killed by the system, or would have moved everything else to the disk; one that is let through may still take a tenth
-//! more.
+//! killed by the system, or would have moved everything else to the disk; one that is let through may still take a
+//! tenth more.
 
 use anyhow::Result;
 use farfield_check::cli::exit::usage;
@@ -43,8 +43,8 @@ impl Need {
     }
 }
 
-/// Checks that each of these runs, which are one after the other, fits into what this machine has free. `lower` names the
-/// options that make a run smaller.
+/// Checks that each of these runs, which are one after the other, fits into what this machine has free. `lower` names
+/// the options that make a run smaller.
 ///
 /// # Errors
 /// How much the largest needs, how much there is, and what to lower.

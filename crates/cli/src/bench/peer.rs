@@ -1,7 +1,7 @@
 //! Other systems that do the same work as a benchmark of Farfield, in turns with it in the same run.
 //!
-//! A peer is a small C program (`bench/peers`), whose source is in this binary: it is compiled when a run needs it, with
-//! the system's own tools, into a directory that goes with the run. A peer's work follows from Farfield's
+//! A peer is a small C program (`bench/peers`), whose source is in this binary: it is compiled when a run needs it,
+//! with the system's own tools, into a directory that goes with the run. A peer's work follows from Farfield's
 //! [`Measurement`] of the same turn, and its line of JSON becomes a measurement with the same bench, case and setup.
 
 mod compare;

@@ -1,4 +1,5 @@
-//! `farfield bench rome`: a sorted map that other nodes scan, beside local maps; and ways to read an object of another node whole.
+//! `farfield bench rome`: a sorted map that other nodes scan, beside local maps; and ways to read an object of another
+//! node whole.
 
 mod load;
 mod maps;

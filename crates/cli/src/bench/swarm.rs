@@ -1,4 +1,5 @@
-//! `farfield bench swarm`: the replicated store beside other ways to keep values on memory nodes, and what a death does to it.
+//! `farfield bench swarm`: the replicated store beside other ways to keep values on memory nodes, and what a death does
+//! to it.
 
 mod abd;
 mod area;

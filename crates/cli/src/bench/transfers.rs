@@ -53,8 +53,8 @@ pub(crate) struct TransfersArgs {
     /// memory]
     #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u64).range(2..=1 << 40))]
     accounts: Option<u64>,
-    /// How many locks there are for each thread of all nodes. The default is the budget of LOCO's evaluation, and no limit:
-    /// its authors could open 341 windows with Open MPI, and `--peer mpi` opens no more either
+    /// How many locks there are for each thread of all nodes. The default is the budget of LOCO's evaluation, and no
+    /// limit: its authors could open 341 windows with Open MPI, and `--peer mpi` opens no more either
     #[arg(long, value_name = "COUNT", default_value_t = 341, value_parser = clap::value_parser!(u32).range(1..=1 << 16))]
     locks: u32,
     /// The kinds of lock to compare, in turns [default: all]

@@ -127,8 +127,8 @@ impl Workers {
         Ok(workers)
     }
 
-    /// Has a node killed so long after the first `running`. The word `killed` says when that was, in nanoseconds of the clock that
-    /// all processes of the host share.
+    /// Has a node killed so long after the first `running`. The word `killed` says when that was, in nanoseconds of the
+    /// clock that all processes of the host share.
     pub(crate) fn kill(&mut self, node: usize, after: Duration) {
         self.victim = Some((node, after));
     }
@@ -222,8 +222,8 @@ impl Workers {
         }
     }
 
-    /// Waits for the last lines that nodes complain with: their standard error may end after their standard output, and a
-    /// process of theirs may keep it open.
+    /// Waits for the last lines that nodes complain with: their standard error may end after their standard output, and
+    /// a process of theirs may keep it open.
     fn hear_last_words(&mut self) {
         let start = Instant::now();
         while let Ok((node, heard)) = self.lines.recv_timeout(LAST_WORDS_MAX.saturating_sub(start.elapsed())) {
@@ -239,8 +239,8 @@ impl Workers {
         anyhow::anyhow!("{error:#}{complaints}")
     }
 
-    /// A node that a signal has ended, which is why another one may have failed before it was seen: its peers learn of a
-    /// death while the system still frees the process's memory.
+    /// A node that a signal has ended, which is why another one may have failed before it was seen: its peers learn of
+    /// a death while the system still frees the process's memory.
     fn killed(&mut self) -> Option<(usize, ExitStatus)> {
         let start = Instant::now();
         loop {
@@ -255,7 +255,8 @@ impl Workers {
     }
 }
 
-/// Passes the lines of a node on, in a thread of its own. Bytes that are no UTF-8 are replaced: a library may print them.
+/// Passes the lines of a node on, in a thread of its own. Bytes that are no UTF-8 are replaced: a library may print
+/// them.
 fn listen(
     node: usize,
     from: impl Read + Send + 'static,

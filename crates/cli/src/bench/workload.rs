@@ -185,8 +185,8 @@ pub(crate) enum LatestStep {
     Delete(u64),
 }
 
-/// YCSB's workload D for one of several clients: 95 % reads, the newer a key the likelier, and 5 % inserts of new keys. So that it can go on,
-/// a client deletes its oldest key before each insert. It takes others to be as far as itself.
+/// YCSB's workload D for one of several clients: 95 % reads, the newer a key the likelier, and 5 % inserts of new keys.
+/// So that it can go on, a client deletes its oldest key before each insert. It takes others to be as far as itself.
 #[derive(Clone, Debug)]
 pub(crate) struct Latest {
     zipf: Zipf,

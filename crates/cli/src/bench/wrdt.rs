@@ -1,5 +1,5 @@
-//! `farfield bench wrdt`: replicated data types, with as much coordination as each method needs, beside state machine replication and message
-//! passing; and what a death does to them.
+//! `farfield bench wrdt`: replicated data types, with as much coordination as each method needs, beside state machine
+//! replication and message passing; and what a death does to them.
 
 mod death;
 mod load;

@@ -10,7 +10,8 @@ use crate::spread::Spread;
 pub(super) struct Ratio<'a> {
     pub(super) own: &'a Case,
     pub(super) peer: &'a Case,
-    /// The median of the turns' ratios, or that of the medians if the repetitions do not pair: above 1 Farfield is faster.
+    /// The median of the turns' ratios, or that of the medians if the repetitions do not pair: above 1 Farfield is
+    /// faster.
     pub(super) ratio: f64,
     /// The extremes over the repetitions.
     pub(super) min: f64,

@@ -112,8 +112,8 @@ impl Results {
         names.into_iter().filter(|name| values(name).len() > 1).cloned().collect()
     }
 
-    /// Whether two cases did the same work on the same machine, but for the field `except`. [`HOW`] tells none apart. A field
-    /// that one of the two systems never states in this bench does not apply to that system.
+    /// Whether two cases did the same work on the same machine, but for the field `except`. [`HOW`] tells none apart. A
+    /// field that one of the two systems never states in this bench does not apply to that system.
     pub(super) fn is_same_work(&self, a: &Key, b: &Key, except: &str) -> bool {
         let states = |key: &Key, name: &str| {
             self.stated.get(&(key.bench.clone(), key.system.clone())).is_some_and(|names| names.contains(name))

@@ -91,7 +91,8 @@ impl Styles {
     }
 }
 
-/// The fields that tell a case apart within its bench: the system, and, where these differ, the case, the fabric, the version.
+/// The fields that tell a case apart within its bench: the system, and, where these differ, the case, the fabric, the
+/// version.
 pub(super) fn label<'a>(case: &Case, among: impl Iterator<Item = &'a Case> + Clone) -> String {
     let own = || among.clone().filter(|other| other.key.system == case.key.system);
     let several = |of: fn(&Case) -> Option<&String>| own().filter_map(of).collect::<BTreeSet<_>>().len() > 1;

@@ -1,5 +1,5 @@
-//! Pictures, as SVG. They are drawn in the colours of a light page; `picture.css` gives other colours to a dark one, and
-//! dashes to the lines, by the colours that are written here.
+//! Pictures, as SVG. They are drawn in the colours of a light page; `picture.css` gives other colours to a dark one,
+//! and dashes to the lines, by the colours that are written here.
 
 mod axis;
 mod bars;

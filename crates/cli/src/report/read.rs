@@ -10,9 +10,9 @@ use serde_json::Value;
 
 use crate::bench::measurement::{FORMAT, Measurement};
 
-/// The options of a run: each field of a setup as a text. Fields that this version does not know are among them, so that
-/// measurements that differ in them are not mixed. A field of a nested object is `outer.inner`. Whether threads were
-/// pinned is there, too.
+/// The options of a run: each field of a setup as a text. Fields that this version does not know are among them, so
+/// that measurements that differ in them are not mixed. A field of a nested object is `outer.inner`. Whether threads
+/// were pinned is there, too.
 pub(super) type Setup = BTreeMap<String, String>;
 
 /// A measurement, as a report needs it.

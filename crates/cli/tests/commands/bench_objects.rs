@@ -1,4 +1,5 @@
-//! `farfield bench barrier`, `broadcast`, `collectives`, `queue`, `rome`, `swarm`, `wrdt` and `idle`, end to end: real processes, small runs.
+//! `farfield bench barrier`, `broadcast`, `collectives`, `queue`, `rome`, `swarm`, `wrdt` and `idle`, end to end: real
+//! processes, small runs.
 
 use std::collections::BTreeMap;
 use std::process::{Command, Output, Stdio};

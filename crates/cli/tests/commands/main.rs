@@ -1,5 +1,6 @@
-//! The binary `farfield`, end to end. One program, since most of these tests wait: those of one command go on beside those of others.
-//! The pace of `chaos` is judged, and `terminal` counts lines on a screen: they are programs of their own.
+//! The binary `farfield`, end to end. One program, since most of these tests wait: those of one command go on beside
+//! those of others. The pace of `chaos` is judged, and `terminal` counts lines on a screen: they are programs of their
+//! own.
 
 #![forbid(unsafe_code)]
 

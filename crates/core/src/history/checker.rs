@@ -28,9 +28,9 @@
 //!
 //! **No entering a state too early.** Let a write leave a state `s` that no other unplaced operation leaves. The state
 //! must then stay `s` until the last call of a read that needs `s`. The write leads to no linearization if an unplaced
-//! operation returns before that call and is not a read possible in `s`. Otherwise all reads that need `s` are placed at
-//! once after it, so no state is left too early either. (This is Gibbons and Korach's argument, 1997, by which registers
-//! with unique values are checked in polynomial time.)
+//! operation returns before that call and is not a read possible in `s`. Otherwise all reads that need `s` are placed
+//! at once after it, so no state is left too early either. (This is Gibbons and Korach's argument, 1997, by which
+//! registers with unique values are checked in polynomial time.)
 //!
 //! **Interchangeable writes.** Call a write *closed* in two cases. Either no unplaced operation needs the state it
 //! leaves. Or it is the only operation of the history that leaves it, the history does not begin in it, and all reads

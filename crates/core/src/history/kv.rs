@@ -66,8 +66,8 @@ pub enum KvInput {
     Update(u64),
     /// Stores a value. Answered by [`KvOutput::Stored`].
     Upsert(u64),
-    /// Removes the value if there is one. Answered by [`KvOutput::Succeeded`], or by [`KvOutput::Stored`] where the caller is not
-    /// told whether there was one.
+    /// Removes the value if there is one. Answered by [`KvOutput::Succeeded`], or by [`KvOutput::Stored`] where the
+    /// caller is not told whether there was one.
     Delete,
 }
 

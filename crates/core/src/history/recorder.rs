@@ -4,8 +4,8 @@ use std::cell::{Cell, RefCell};
 
 use super::{Budget, Event, Model, check};
 
-/// The calls of one thread, or of all threads under the simulator, as their callers saw them. Its clock counts the events of the history, which has one
-/// order there.
+/// The calls of one thread, or of all threads under the simulator, as their callers saw them. Its clock counts the
+/// events of the history, which has one order there.
 ///
 /// ```
 /// use farfield::history::{Recorder, kv::{KvInput, KvModel, KvOutput}};

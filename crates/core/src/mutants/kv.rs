@@ -103,26 +103,26 @@ crate::mutants! {
 
     /// *Missing:* the second look at the key, under its lock: it has been deleted since the first.
     ///
-    /// *Scenario:* 1 node, `slots_per_node: 1`. `insert_for(k1, 1)`; when its time is up, `delete(k1)` and `insert(k2, 2)`
-    /// ∥ the service thread, which has looked before: the slot is freed twice.
+    /// *Scenario:* 1 node, `slots_per_node: 1`. `insert_for(k1, 1)`; when its time is up, `delete(k1)` and `insert(k2,
+    /// 2)` ∥ the service thread, which has looked before: the slot is freed twice.
     KV_EXPIRES_REMOVED = "kv-expires-removed" in "KvStore": "A time that is up removes a key that is deleted already.";
 
     /// *Missing:* the second look at the time, under the key's lock.
     ///
-    /// *Scenario:* 1 node. `insert_for(k, 1)`; when its time is up, `expire_after(k)` is true ∥ the service thread, which has
-    /// looked before, removes it.
+    /// *Scenario:* 1 node. `insert_for(k, 1)`; when its time is up, `expire_after(k)` is true ∥ the service thread,
+    /// which has looked before, removes it.
     KV_EXPIRES_RENEWED = "kv-expires-renewed" in "KvStore": "A time that is up removes a key that has another time by now.";
 
     /// *Missing:* the home's acknowledgement before the release.
     ///
-    /// *Scenario:* 2 nodes; n0 has inserted k for a time. When it is up, n1: `expire_after(k)` is true, and then n0, which
-    /// has not heard of it, removes k.
+    /// *Scenario:* 2 nodes; n0 has inserted k for a time. When it is up, n1: `expire_after(k)` is true, and then n0,
+    /// which has not heard of it, removes k.
     KV_RENEWED_EARLY = "kv-renewed-early" in "KvStore": "A new time is reported before the value's node knows it.";
 
     /// *Missing:* the order of the times of a key, which its lock provides.
     ///
-    /// *Scenario:* 2 nodes; n0 has inserted k. n1: polls `expire_after(k, short)` until it has sent its message, and drops it;
-    /// then n0: `expire_after(k, never)` is true, and n1's message arrives.
+    /// *Scenario:* 2 nodes; n0 has inserted k. n1: polls `expire_after(k, short)` until it has sent its message, and
+    /// drops it; then n0: `expire_after(k, never)` is true, and n1's message arrives.
     KV_RENEWAL_DROPPED = "kv-renewal-dropped" in "KvStore":
         "A call that sets a time, and is dropped, releases its key before the message has arrived.";
 

@@ -52,8 +52,8 @@ crate::mutants! {
 
     /// *Missing:* progress where no other call waits. This was a bug: a long search found it.
     ///
-    /// *Scenario:* 3 nodes, home n0. n1 holds the lock; n2 polls `lock` once and drops it; n1 dies. n2 cannot leave: its
-    /// ticket never has its turn.
+    /// *Scenario:* 3 nodes, home n0. n1 holds the lock; n2 polls `lock` once and drops it; n1 dies. n2 cannot leave:
+    /// its ticket never has its turn.
     MUTEX_TICKET_BEHIND_DEAD = "mutex-ticket-behind-dead" in "Mutex":
         "A turn behind a dead holder is passed on only if another takes the lock from it.";
 

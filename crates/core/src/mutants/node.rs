@@ -59,14 +59,15 @@ crate::mutants! {
     /// *Missing:* another attempt at what was refused, unless something else happens. This was a bug: random programs
     /// found it.
     ///
-    /// *Scenario:* 2 nodes. A release is refused, and left to the service thread, whose first attempt is refused as well.
+    /// *Scenario:* 2 nodes. A release is refused, and left to the service thread, whose first attempt is refused as
+    /// well.
     SERVICE_RETRY_FORGOTTEN = "service-retry-forgotten" in "Service thread":
         "A poller that was refused is not polled again soon.";
 
     /// *Missing:* the request of a message, until something else wakes the thread. This was a bug: a reader found it.
     ///
-    /// *Scenario:* 2 nodes. n1 leaves; n0, whose service thread has a poller, hears of it just before it sleeps, and does
-    /// not tell the poller.
+    /// *Scenario:* 2 nodes. n1 leaves; n0, whose service thread has a poller, hears of it just before it sleeps, and
+    /// does not tell the poller.
     SERVICE_SLEEPS_ON_NEWS = "service-sleeps-on-news" in "Service thread":
         "The thread sleeps after it has handled an event.";
 
@@ -176,7 +177,8 @@ crate::mutants! {
 
     // ---- Measuring ----
 
-    /// *Missing:* the measure of a call that finds its handle stale before it asks. This was a bug. Needs no reordering.
+    /// *Missing:* the measure of a call that finds its handle stale before it asks. This was a bug. Needs no
+    /// reordering.
     ///
     /// *Scenario:* `measured/stale`.
     METRICS_STALE_UNCOUNTED = "metrics-stale-uncounted" in "Metrics": "A call on a stale handle is not counted.";

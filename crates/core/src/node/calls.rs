@@ -1,13 +1,13 @@
 //! The calls of objects, counted and timed if the node is told to ([`Builder::latencies`](super::Builder::latencies)).
 //!
-//! Each call of each object has a number, from the opening of the object on. Each endpoint has a histogram for each number
-//! in memory of its own, which only its thread writes to ([`Endpoint::record_call`]). [`Node::metrics`] adds up those of
-//! all endpoints.
+//! Each call of each object has a number, from the opening of the object on. Each endpoint has a histogram for each
+//! number in memory of its own, which only its thread writes to ([`Endpoint::record_call`]). [`Node::metrics`] adds up
+//! those of all endpoints.
 //!
-//! A node that measures nothing pays as little as possible. A call that checks first whether its object was reopened finds
-//! out by the same comparison whether it is measured ([`Object::is_plain`]); any other has one of its own
-//! ([`Meter::is_on`]). A measured call is made again, in a future that takes the time ([`measured`], [`current`]). So a call
-//! that is not measured has no start to keep and no end to test.
+//! A node that measures nothing pays as little as possible. A call that checks first whether its object was reopened
+//! finds out by the same comparison whether it is measured ([`Object::is_plain`]); any other has one of its own
+//! ([`Meter::is_on`]). A measured call is made again, in a future that takes the time ([`measured`], [`current`]). So a
+//! call that is not measured has no start to keep and no end to test.
 
 use core::future::Future;
 use core::pin::Pin;
@@ -24,8 +24,8 @@ const CALLS_MAX: u32 = 1024;
 
 /// Measures the calls of one object, if its node does so ([`Builder::latencies`](crate::Builder::latencies)). The calls
 /// have numbers, in the order of the names that were given to [`Node::meter`] or
-/// [`ObjectBuilder::calls`](crate::toolkit::ObjectBuilder::calls). A number beyond them is counted as a call of an object
-/// without a path.
+/// [`ObjectBuilder::calls`](crate::toolkit::ObjectBuilder::calls). A number beyond them is counted as a call of an
+/// object without a path.
 ///
 /// ```
 /// # fn main() -> farfield::Result<()> {
@@ -44,7 +44,8 @@ const CALLS_MAX: u32 = 1024;
 pub struct Meter {
     /// The number of the first call; [`OFF`] if nothing is measured.
     first: u32,
-    /// How many calls have numbers: 0 if there was no room for this object. Any other is counted with those that have none.
+    /// How many calls have numbers: 0 if there was no room for this object. Any other is counted with those that have
+    /// none.
     calls: u32,
 }
 
@@ -53,8 +54,8 @@ const OFF: u32 = u32::MAX;
 impl Meter {
     pub(crate) const OFF: Meter = Meter { first: OFF, calls: 0 };
 
-    /// Whether calls are measured. An object branches on it at the beginning of a call, so that the call costs nothing more
-    /// where they are not.
+    /// Whether calls are measured. An object branches on it at the beginning of a call, so that the call costs nothing
+    /// more where they are not.
     ///
     /// ```
     /// # let node = farfield::Node::builder().start()?;
@@ -125,7 +126,8 @@ impl Meter {
         if call < self.calls as usize { self.first as usize + call } else { OTHERS_NUMBER }
     }
 
-    /// Whether a call that has begun is to be measured: it is not, where nothing is, and where [`Meter::again`] makes it.
+    /// Whether a call that has begun is to be measured: it is not, where nothing is, and where [`Meter::again`] makes
+    /// it.
     ///
     /// ```
     /// # use farfield::{Endpoint, Result, fabric::RemotePtr, toolkit::Meter};
@@ -142,8 +144,8 @@ impl Meter {
         self.is_on() && endpoint.measures_call(self.number(call))
     }
 
-    /// Measures a call by making it again: the future is that of the call itself, which must ask [`Meter::measures`] before
-    /// anything else.
+    /// Measures a call by making it again: the future is that of the call itself, which must ask [`Meter::measures`]
+    /// before anything else.
     ///
     /// ```
     /// # use farfield::{Endpoint, Result, toolkit::Meter};
@@ -340,9 +342,9 @@ impl<P: Future + Unpin, M: Future<Output = P::Output> + Unpin> Future for Either
 }
 
 impl Object {
-    /// Whether a call may begin at once: the object was not reopened, and its calls are not measured. It is one comparison,
-    /// as [`Object::check_current`] is. Otherwise the call is measured, and that check is its beginning: so a refused one counts
-    /// as failed.
+    /// Whether a call may begin at once: the object was not reopened, and its calls are not measured. It is one
+    /// comparison, as [`Object::check_current`] is. Otherwise the call is measured, and that check is its beginning: so
+    /// a refused one counts as failed.
     ///
     /// ```
     /// # use farfield::{Endpoint, Result, fabric::RemotePtr, toolkit::Object};
@@ -364,7 +366,8 @@ impl Object {
         self.open.reopened.glance() == 0
     }
 
-    /// Measures the calls of this object, by the names of [`ObjectBuilder::calls`](crate::toolkit::ObjectBuilder::calls).
+    /// Measures the calls of this object, by the names of
+    /// [`ObjectBuilder::calls`](crate::toolkit::ObjectBuilder::calls).
     ///
     /// ```
     /// # let node = farfield::Node::builder().start()?;
@@ -388,9 +391,9 @@ macro_rules! measured {
 }
 pub(crate) use measured;
 
-/// [`measured`] with [`Object::check_current`], for the price of the latter. The check comes second: a call that is made
-/// again has to ask whether it is measured, or the endpoint takes the next one for it. And a stale handle's calls are
-/// counted as failed.
+/// [`measured`] with [`Object::check_current`], for the price of the latter. The check comes second: a call that is
+/// made again has to ask whether it is measured, or the endpoint takes the next one for it. And a stale handle's calls
+/// are counted as failed.
 macro_rules! current {
     ($object:expr, $endpoint:expr, $call:expr, $again:expr) => {
         if !$object.is_plain() {
@@ -404,10 +407,11 @@ macro_rules! current {
 pub(crate) use current;
 
 impl Node {
-    /// Numbers the calls of an object, to be measured if this node is told to ([`Builder::latencies`](crate::Builder::latencies)).
-    /// An object that an [`ObjectBuilder`](crate::toolkit::ObjectBuilder) opens has a meter of its own; this one is for an
-    /// object that is composed of others, or for a part of a program. The same path and kind have the same counts. There
-    /// is room for 1,024 calls of all objects; those of further objects are counted together, under an empty path.
+    /// Numbers the calls of an object, to be measured if this node is told to
+    /// ([`Builder::latencies`](crate::Builder::latencies)). An object that an
+    /// [`ObjectBuilder`](crate::toolkit::ObjectBuilder) opens has a meter of its own; this one is for an object that is
+    /// composed of others, or for a part of a program. The same path and kind have the same counts. There is room for
+    /// 1,024 calls of all objects; those of further objects are counted together, under an empty path.
     ///
     /// ```
     /// # let node = farfield::Node::builder().latencies(true).start()?; let ep = node.endpoint()?;

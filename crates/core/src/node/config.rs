@@ -238,14 +238,14 @@ impl Builder {
     /// then a call takes at most about 4 % more instructions. A measured call reads the clock twice. In a file this is
     /// `latencies = true`; in the environment `FARFIELD_LATENCIES=1`.
     ///
-    /// The calls that wait or move data are measured: those of variables, rings, queues, mutexes and other locks, stores and
-    /// barriers, and the beginnings and commits of transactions. Releases of locks, questions about a whole queue, and
-    /// collectives are not. A call that finds nothing to take, or no room, counts as one that ends well; a look at an empty
-    /// ring does not count.
+    /// The calls that wait or move data are measured: those of variables, rings, queues, mutexes and other locks,
+    /// stores and barriers, and the beginnings and commits of transactions. Releases of locks, questions about a whole
+    /// queue, and collectives are not. A call that finds nothing to take, or no room, counts as one that ends well; a
+    /// look at an empty ring does not count.
     ///
-    /// Each endpoint has room for 1,024 different calls, 1.3 MB of address space, of which it uses what is called. Objects that
-    /// are closed keep their places, and so does each generation of one that is reopened. What is opened when all are taken is
-    /// counted together, as an object without a path, of the kind `other`.
+    /// Each endpoint has room for 1,024 different calls, 1.3 MB of address space, of which it uses what is called.
+    /// Objects that are closed keep their places, and so does each generation of one that is reopened. What is opened
+    /// when all are taken is counted together, as an object without a path, of the kind `other`.
     ///
     /// ```
     /// let node = farfield::Node::builder().latencies(true).start()?;

@@ -65,14 +65,15 @@ impl Node {
         endpoint.boxed(self.fence_and_wait(endpoint, nodes)).await
     }
 
-    /// [`Node::fence_live_nodes`] where it needs no wait: nothing is to be fenced, or it is shared memory. Returns whether
-    /// it is done.
+    /// [`Node::fence_live_nodes`] where it needs no wait: nothing is to be fenced, or it is shared memory. Returns
+    /// whether it is done.
     #[inline(always)]
     pub(crate) fn is_fenced_at_once(&self, endpoint: &Endpoint, nodes: impl Iterator<Item = NodeId> + Clone) -> bool {
         endpoint.owes_no_fence() || fences_at_once(endpoint, nodes)
     }
 
-    /// [`Node::fence_live_nodes`] until no node is left where puts may be missed: the members decide about those that do not answer.
+    /// [`Node::fence_live_nodes`] until no node is left where puts may be missed: the members decide about those that
+    /// do not answer.
     ///
     /// ```
     /// # let nodes = farfield::local_session(2)?; let (node, ep) = (&nodes[0], nodes[0].endpoint()?);
@@ -103,8 +104,8 @@ impl Node {
         }
     }
 
-    /// [`Endpoint::wait_until`] for something that the members decide, or that a member does. It also ends when they evict this node,
-    /// which learns of nothing more.
+    /// [`Endpoint::wait_until`] for something that the members decide, or that a member does. It also ends when they
+    /// evict this node, which learns of nothing more.
     ///
     /// ```
     /// # let nodes = farfield::local_session(2)?; let (node, ep) = (&nodes[0], nodes[0].endpoint()?);
@@ -155,8 +156,8 @@ impl Node {
 }
 
 /// The pauses between attempts at an operation that is refused. Memory or a queue pair may become free without a change
-/// that would wake the task, so each pause ends by itself: the first after a millisecond, each later one after twice the
-/// time of the one before, up to 100 ms.
+/// that would wake the task, so each pause ends by itself: the first after a millisecond, each later one after twice
+/// the time of the one before, up to 100 ms.
 ///
 /// ```
 /// # use farfield::{Endpoint, fabric::RemotePtr, toolkit::RefusedPause};

@@ -1,4 +1,5 @@
-//! Waits that last: each is reported once, as an event of `tracing`, by a loop that looks at the clock now and then anyway.
+//! Waits that last: each is reported once, as an event of `tracing`, by a loop that looks at the clock now and then
+//! anyway.
 
 use core::cell::Cell;
 use core::time::Duration;
@@ -16,8 +17,9 @@ pub(crate) struct LongWait {
 }
 
 impl LongWait {
-    /// How long it has lasted, once, when that has become long. It reads the clock only if somebody listens to the event:
-    /// `is_enabled` asks where the event is made, since a subscriber may choose by the module that an event comes from.
+    /// How long it has lasted, once, when that has become long. It reads the clock only if somebody listens to the
+    /// event: `is_enabled` asks where the event is made, since a subscriber may choose by the module that an event
+    /// comes from.
     pub(crate) fn becomes_long(&self, endpoint: &Endpoint, is_enabled: impl FnOnce() -> bool) -> Option<Duration> {
         if self.is_told.get() || !is_enabled() {
             return None;

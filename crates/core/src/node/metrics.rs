@@ -81,7 +81,8 @@ pub struct ObjectMetrics {
 }
 
 impl Metrics {
-    /// What was measured of a call of the object at a path. None if it was never made, or the node does not measure calls.
+    /// What was measured of a call of the object at a path. None if it was never made, or the node does not measure
+    /// calls.
     ///
     /// ```
     /// # let node = farfield::Node::builder().latencies(true).start()?; let ep = node.endpoint()?;

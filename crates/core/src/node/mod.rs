@@ -101,7 +101,8 @@ impl Node {
         Builder::default()
     }
 
-    /// Starts a node with the settings of the environment; see [`Builder::environment`]. Without a launcher it is alone.
+    /// Starts a node with the settings of the environment; see [`Builder::environment`]. Without a launcher it is
+    /// alone.
     ///
     /// ```
     /// let node = farfield::Node::from_environment()?; // of one node, if no launcher has started this process
@@ -115,8 +116,8 @@ impl Node {
         Node::builder().environment()?.start()
     }
 
-    /// Whether a launcher (`farfield run`, `mpirun`, `srun`) has set this process's node number. With a part of what a node needs
-    /// it is launched, too, and [`Node::from_environment`] says what is missing.
+    /// Whether a launcher (`farfield run`, `mpirun`, `srun`) has set this process's node number. With a part of what a
+    /// node needs it is launched, too, and [`Node::from_environment`] says what is missing.
     ///
     /// ```
     /// if !farfield::Node::is_launched() {
@@ -285,8 +286,9 @@ impl Node {
         self.shared().service.epoch()
     }
 
-    /// The membership status of a node. The state of a dead node may be recovered from [`MemberStatus::Evicted`] on. `None` of a
-    /// node that this one has never known: one that joins now may hold a lock before it is known everywhere.
+    /// The membership status of a node. The state of a dead node may be recovered from [`MemberStatus::Evicted`] on.
+    /// `None` of a node that this one has never known: one that joins now may hold a lock before it is known
+    /// everywhere.
     ///
     /// ```
     /// # fn main() -> farfield::Result<()> {

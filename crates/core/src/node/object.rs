@@ -175,7 +175,8 @@ impl OpenObject {
         self.own.participants.contains(&node.0)
     }
 
-    /// Forgets the opening of a node that is no home, since it is closed there. False if this object is not connected to that opening.
+    /// Forgets the opening of a node that is no home, since it is closed there. False if this object is not connected
+    /// to that opening.
     fn forgets(&self, from: NodeId, theirs: u64) -> bool {
         if !self.has_homes || self.is_of(from) {
             return false;

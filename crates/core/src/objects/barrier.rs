@@ -132,8 +132,8 @@ impl Barrier {
     /// ```
     ///
     /// # Errors
-    /// A node that is missing, dead or departed, or that opens it differently; no memory; no threads, or more than 65,536
-    /// in all.
+    /// A node that is missing, dead or departed, or that opens it differently; no memory; no threads, or more than
+    /// 65,536 in all.
     pub fn open(node: &Node, path: &str, threads_per_node: usize) -> Result<Barrier> {
         Barrier::open_among(node, path, threads_per_node, &node.members_for(path))
     }
@@ -209,8 +209,8 @@ impl Barrier {
 }
 
 impl Shared {
-    /// Waits until the endpoint's earlier puts are visible on all nodes. A dead or departed node may miss them, since no
-    /// thread reads there any more.
+    /// Waits until the endpoint's earlier puts are visible on all nodes. A dead or departed node may miss them, since
+    /// no thread reads there any more.
     async fn fence(&self, endpoint: &Endpoint, deadline: Instant) -> Result<()> {
         let Shared { path, node, .. } = self;
         let lost = node.fence_live_nodes(endpoint, node.members()).await.of(path)?;
@@ -241,8 +241,8 @@ impl BarrierThread {
     /// A dead or departed participant. [`ErrorKind::Missed`]: this thread has arrived, but until the deadline the put
     /// that announces it to some nodes was refused. A timeout that names the missing nodes; before this thread has
     /// arrived, they include a node that received a put and does not answer. After `Missed` or a timeout,
-    /// [`BarrierThread::retry_wait`] continues. A node that leaves after it has arrived, but before all have, flushes the
-    /// endpoint ([`Endpoint::flush`]) or drops it: no fence covers the arrival.
+    /// [`BarrierThread::retry_wait`] continues. A node that leaves after it has arrived, but before all have, flushes
+    /// the endpoint ([`Endpoint::flush`]) or drops it: no fence covers the arrival.
     pub fn wait<'a>(&'a mut self, endpoint: &'a Endpoint) -> impl Future<Output = Result<()>> {
         self.fence_and_arrive(endpoint, None)
     }
@@ -285,8 +285,8 @@ impl BarrierThread {
                 let timing = meter.start(endpoint, WAIT);
                 return Ok(Err(Waiting::Whole(endpoint.boxed(self.wait_on(endpoint, None, deadline, timing)))));
             }
-            // Before the count is visible anywhere, every earlier put is visible everywhere: a thread that passes may read
-            // any node.
+            // Before the count is visible anywhere, every earlier put is visible everywhere: a thread that passes may
+            // read any node.
             let node = &self.barrier.node;
             if !node.is_fenced_at_once(endpoint, node.members()) {
                 return Ok(Err(Waiting::Whole(endpoint.boxed(self.wait_on(endpoint, None, deadline, Timing::OFF)))));
@@ -405,8 +405,8 @@ impl BarrierThread {
         if told.as_ref().is_ok_and(|next| *next == self.barrier.arrived.len()) { Ok(()) } else { Err(told) }
     }
 
-    /// Tells the nodes if they are still to be told. Returns how many rows, from the first one on, have arrived: rows only
-    /// grow, so a row needs to be seen only once.
+    /// Tells the nodes if they are still to be told. Returns how many rows, from the first one on, have arrived: rows
+    /// only grow, so a row needs to be seen only once.
     #[inline]
     fn tell_untold(&mut self, endpoint: &Endpoint) -> Result<usize> {
         if self.is_untold {
@@ -488,9 +488,9 @@ impl BarrierThread {
             if let Some(waited) = long.becomes_long(endpoint, || tracing::enabled!(tracing::Level::INFO)) {
                 tracing::info!(object = path, ?waited, "still waits for all threads to arrive");
             }
-            // Any of the remaining nodes may be dead or departed, and this one may wait for it, too. Its row is read after
-            // its state: a node that arrived and then left has arrived. So has one that arrived and then died. But the
-            // remaining nodes may know of its death since they opened the barrier, and never arrive.
+            // Any of the remaining nodes may be dead or departed, and this one may wait for it, too. Its row is read
+            // after its state: a node that arrived and then left has arrived. So has one that arrived and then died.
+            // But the remaining nodes may know of its death since they opened the barrier, and never arrive.
             let gone = arrived.rows().find_map(|row| {
                 let error = endpoint.check_alive(row.owner()).err()?;
                 let is_behind = row.try_load().is_none_or(|count| count < round);

@@ -145,8 +145,8 @@ impl<T: Plain + Sync> Value for T {
     }
 }
 
-/// A string of bytes of any length up to the store's limit. It is used like a slice of bytes; [`ByteString::as_str`] gives
-/// it as text.
+/// A string of bytes of any length up to the store's limit. It is used like a slice of bytes; [`ByteString::as_str`]
+/// gives it as text.
 ///
 /// ```
 /// use farfield::ByteString;

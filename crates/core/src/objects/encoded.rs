@@ -56,8 +56,8 @@ impl<T: Serialize> Encoded<T> {
     /// ```
     ///
     /// # Errors
-    /// [`ErrorKind::Encoding`]: its type does not encode itself, or has a form that the format lacks, such as a sequence
-    /// that does not know its length.
+    /// [`ErrorKind::Encoding`]: its type does not encode itself, or has a form that the format lacks, such as a
+    /// sequence that does not know its length.
     pub fn new(value: &T) -> Result<Encoded<T>> {
         match postcard::to_allocvec(value) {
             Ok(bytes) => Ok(Encoded { bytes: bytes.into(), value: PhantomData }),

@@ -202,8 +202,8 @@ impl MutexArray {
         let opening = ObjectBuilder::new(node, path, "MutexArray").layout(&format!("count={count}, homes={homes:?}"));
         let opening = opening.participants(participants).regions(regions);
         let object = opening.require_regions(expect).takes_in_returned().calls(&CALLS).open()?;
-        // The word of lock `i` is record `i / nodes` on the node at `i mod nodes`. Each has a cache line of its own, or they
-        // are packed.
+        // The word of lock `i` is record `i / nodes` on the node at `i mod nodes`. Each has a cache line of its own, or
+        // they are packed.
         let bases: Vec<RemotePtr<u64>> =
             homes.into_iter().map(|home| object.remote(home, "tickets")).collect::<Result<_>>()?;
         let word = |index: usize| bases[index % bases.len()].at(index / bases.len() * words_each);

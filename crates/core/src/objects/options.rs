@@ -40,8 +40,8 @@ pub fn at_least_one(options: &[(&str, usize)]) -> Result<()> {
     }
 }
 
-/// The bytes of a region of `count` records, of `words_each` words each. `options` names those that decide both, for the
-/// error.
+/// The bytes of a region of `count` records, of `words_each` words each. `options` names those that decide both, for
+/// the error.
 ///
 /// ```
 /// use farfield::toolkit::region_bytes;

@@ -258,7 +258,8 @@ impl<T: Plain> OwnedVar<T> {
         Ok(var)
     }
 
-    /// [`OwnedVar::open_among`] without waiting for the other nodes: [`OwnedVar::wait`] must follow before it is used. A composed object announces all its parts first, and then waits for each.
+    /// [`OwnedVar::open_among`] without waiting for the other nodes: [`OwnedVar::wait`] must follow before it is used.
+    /// A composed object announces all its parts first, and then waits for each.
     ///
     /// ```
     /// # fn main() -> farfield::Result<()> {

@@ -46,24 +46,25 @@
 //! - *full*: all before p is filled, and p's slot is still in an earlier lap, so position p − capacity is not taken.
 //!   The queue is full at the moment at which the slot's word is read.
 //!
-//! *Close.* A call that closes the queue finds the first position p that is not filled, as an enqueue does, and marks its
-//! slot by a compare-and-swap: of a word that is vacant, or in a full queue still has values of position p − capacity. A
-//! marked slot is never filled again. Values that it has are taken, and the mark stays.
+//! *Close.* A call that closes the queue finds the first position p that is not filled, as an enqueue does, and marks
+//! its slot by a compare-and-swap: of a word that is vacant, or in a full queue still has values of position p −
+//! capacity. A marked slot is never filled again. Values that it has are taken, and the mark stays.
 //!
 //! - The queue is *closed* with that compare-and-swap. All positions before p are filled then, so what was accepted is
-//!   taken. Position p is not, and never will be; so no later one is filled either, since each call that fills a position
-//!   knows that the one before it is filled. An enqueue of position p expects another word, and fails.
-//! - An *enqueue* that meets the mark is refused. It meets it: it goes from filled position to filled position, up to p.
+//!   taken. Position p is not, and never will be; so no later one is filled either, since each call that fills a
+//!   position knows that the one before it is filled. An enqueue of position p expects another word, and fails.
+//! - An *enqueue* that meets the mark is refused. It meets it: it goes from filled position to filled position, up to
+//!   p.
 //! - A *dequeue* goes from taken position to taken position. It ends at p: all before is taken, and p's slot is marked
 //!   and vacant.
-//! - Calls *that wait* do so at this slot. One that waits for room waits until p's slot is vacant, and one that waits for a
-//!   value until p is filled. The mark changes the word.
-//! - A *node that dies* while it closes the queue has closed it or not: there is no other trace. Its compare-and-swap may
-//!   still land, and is an ordinary close then.
+//! - Calls *that wait* do so at this slot. One that waits for room waits until p's slot is vacant, and one that waits
+//!   for a value until p is filled. The mark changes the word.
+//! - A *node that dies* while it closes the queue has closed it or not: there is no other trace. Its compare-and-swap
+//!   may still land, and is an ordinary close then.
 //!
-//! All these calls read that word anyway. The lap of a marked word is 2³¹ off, so it is never the lap that a call expects.
-//! A call looks for the mark only where it finds another lap; an enqueue or dequeue that finds its own takes no step
-//! more. (A call that is overtaken by 2³⁰ laps would mistake an open queue for a closed one.)
+//! All these calls read that word anyway. The lap of a marked word is 2³¹ off, so it is never the lap that a call
+//! expects. A call looks for the mark only where it finds another lap; an enqueue or dequeue that finds its own takes
+//! no step more. (A call that is overtaken by 2³⁰ laps would mistake an open queue for a closed one.)
 //!
 //! *Order of operations.* (1) The values' put comes before the compare-and-swap that publishes them, to the same node:
 //! a remote atomic flushes, so they have landed when the slot is seen filled. The put is not waited for. (2) The get of
@@ -304,9 +305,9 @@ impl<V: Value> Queue<V> {
     /// ```
     ///
     /// # Errors
-    /// A timeout: the queue stayed full, and nothing was enqueued; it names dead and departed nodes. The queue is closed
-    /// ([`ErrorKind::Closed`]), and nothing was enqueued. A byte string that is too long. The home node is dead or
-    /// departed.
+    /// A timeout: the queue stayed full, and nothing was enqueued; it names dead and departed nodes. The queue is
+    /// closed ([`ErrorKind::Closed`]), and nothing was enqueued. A byte string that is too long. The home node is dead
+    /// or departed.
     pub async fn enqueue(&self, endpoint: &Endpoint, value: &V) -> Result<()> {
         self.fill(endpoint, core::slice::from_ref(value), WaitLimit::Timeout).await.map(drop)
     }

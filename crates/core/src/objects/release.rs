@@ -135,8 +135,8 @@ pub async fn fence_holder(
     endpoint.boxed(fence_and_wait(node, endpoint, is_spared)).await
 }
 
-/// [`fence_holder`] that spares one node, if any, where it needs no wait, since nothing is owed, or on shared memory. Returns whether it
-/// is done. If not, `fence_holder` does the rest, or says why it fails.
+/// [`fence_holder`] that spares one node, if any, where it needs no wait, since nothing is owed, or on shared memory.
+/// Returns whether it is done. If not, `fence_holder` does the rest, or says why it fails.
 ///
 /// ```
 /// # use farfield::{Endpoint, Node, NodeId, Result, toolkit::release};

@@ -23,8 +23,8 @@ use crate::error::Result;
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum WaitLimit {
-    /// As long as the endpoint's timeout. The clock is read only when an operation has to wait; that makes a `Deadline` of
-    /// it.
+    /// As long as the endpoint's timeout. The clock is read only when an operation has to wait; that makes a `Deadline`
+    /// of it.
     Timeout,
     /// Until then.
     Deadline(Instant),

@@ -33,8 +33,8 @@ impl Endpoint {
         match &self.inner {
             Inner::Shm(lane, marks) => {
                 marks.put(dst.node());
-                // Counted first: between a result and its handle there is nothing then, and a caller that looks at the one
-                // does without the other.
+                // Counted first: between a result and its handle there is nothing then, and a caller that looks at the
+                // one does without the other.
                 let depth = self.count(Verb::Put, dst.node(), size_of::<T>());
                 Op::ended(self, depth, dst.cast(), size_of::<T>(), lane.put_value(dst, value))
             }

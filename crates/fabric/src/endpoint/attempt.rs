@@ -7,9 +7,10 @@ use core::task::{Context, Poll};
 /// What an attempt comes to: the value of the call, or the future of its rest.
 pub type Begun<T, F> = Result<T, F>;
 
-/// A call that makes an attempt when it is first polled, and goes on with a future of its own only if that has not ended
-/// it. That future may move: it is in memory that the endpoint keeps ([`Endpoint::boxed`](super::Endpoint::boxed)). So a
-/// caller has no room to provide for the wait, and an uncontended call is as cheap as its operations.
+/// A call that makes an attempt when it is first polled, and goes on with a future of its own only if that has not
+/// ended it. That future may move: it is in memory that the endpoint keeps
+/// ([`Endpoint::boxed`](super::Endpoint::boxed)). So a caller has no room to provide for the wait, and an uncontended
+/// call is as cheap as its operations.
 ///
 /// ```
 /// # use farfield_fabric::*;

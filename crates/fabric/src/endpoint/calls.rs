@@ -124,8 +124,8 @@ impl Latencies {
         Duration::from_nanos(self.sum_ns.checked_div(self.count()).unwrap_or(0))
     }
 
-    /// A duration that this part of them does not exceed, from 0 to 1: `quantile(0.99)` is the 99th percentile, rounded up
-    /// by a quarter at most. Zero if there is none.
+    /// A duration that this part of them does not exceed, from 0 to 1: `quantile(0.99)` is the 99th percentile, rounded
+    /// up by a quarter at most. Zero if there is none.
     ///
     /// ```
     /// # use farfield_fabric::Latencies;
@@ -201,8 +201,8 @@ pub(super) struct Calls {
 const NONE: u64 = u64::MAX;
 
 impl Calls {
-    /// Room for this many calls; none if it is 0, or if there is no memory for it. Pages of it that no call writes to are
-    /// not in memory.
+    /// Room for this many calls; none if it is 0, or if there is no memory for it. Pages of it that no call writes to
+    /// are not in memory.
     pub(super) fn new(calls: usize) -> Option<Arc<Calls>> {
         let words = <[AtomicU64]>::new_box_zeroed_with_elems(calls * WORDS).ok().filter(|words| !words.is_empty())?;
         Some(Arc::new(Calls { words, closed: AtomicBool::new(false), again: AtomicU64::new(NONE) }))
@@ -274,8 +274,8 @@ impl CallsReader {
 }
 
 impl Endpoint {
-    /// Records a call of an object, by a number below [`EndpointOptions::calls`](super::EndpointOptions::calls). Others are
-    /// ignored. It takes no lock and allocates nothing.
+    /// Records a call of an object, by a number below [`EndpointOptions::calls`](super::EndpointOptions::calls). Others
+    /// are ignored. It takes no lock and allocates nothing.
     ///
     /// ```
     /// # use farfield_fabric::*;

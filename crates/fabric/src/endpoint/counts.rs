@@ -177,7 +177,8 @@ impl Endpoint {
         self.counters.count_gets(gets, remote, bytes);
     }
 
-    /// This thread has waited for so many round trips of another endpoint, on which its own operations depend: they count here, too.
+    /// This thread has waited for so many round trips of another endpoint, on which its own operations depend: they
+    /// count here, too.
     ///
     /// ```
     /// # use farfield_fabric::*;

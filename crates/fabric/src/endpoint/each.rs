@@ -33,7 +33,8 @@ impl Endpoint {
             Inner::Shm(lane, marks) => {
                 let _ = &mut **into; // waits for operations that were dropped on the buffer
                 let into = into.block().as_ptr();
-                // SAFETY: the buffer has room for `sources.len() * stride` words, checked above, and is borrowed exclusively.
+                // SAFETY: the buffer has room for `sources.len() * stride` words, checked above, and is borrowed
+                // exclusively.
                 unsafe {
                     match words_each {
                         // Loops of a known length, for a short record.
@@ -86,7 +87,8 @@ impl Endpoint {
             remote += u64::from(source.node() != self.me);
             // SAFETY: within the memory that this function's contract gives it.
             let at = unsafe { into.add(index * len) };
-            // SAFETY: `at` has `len` bytes of that memory. One fence suffices: this thread stores nothing to region memory in between.
+            // SAFETY: `at` has `len` bytes of that memory. One fence suffices: this thread stores nothing to region
+            // memory in between.
             let result = unsafe { lane.get_to_after(source.cast(), at, len, fenced) };
             match result {
                 Ok(()) => {

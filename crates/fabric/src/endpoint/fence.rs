@@ -153,8 +153,8 @@ impl Endpoint {
         matches!(&self.inner, Inner::Shm(_, marks) if marks.unflushed_count() == usize::from(marks.has_unflushed(node)))
     }
 
-    /// A [global fence](Endpoint::global_fence) where it needs no wait: on shared memory. Returns whether it is done. If
-    /// not, a global fence does the rest, or says why it fails.
+    /// A [global fence](Endpoint::global_fence) where it needs no wait: on shared memory. Returns whether it is done.
+    /// If not, a global fence does the rest, or says why it fails.
     ///
     /// ```
     /// # use farfield_fabric::*;

@@ -85,8 +85,8 @@ impl Marks {
         self.with(place, |mark| mark.flush(number));
     }
 
-    /// The operation of that number puts what no fence has to wait for. (If it was refused, nothing was put, and the mark
-    /// is flushed already.)
+    /// The operation of that number puts what no fence has to wait for. (If it was refused, nothing was put, and the
+    /// mark is flushed already.)
     pub(super) fn put_untracked(&self, place: RemotePtr<u8>, number: u64) {
         self.with(place, |mark| {
             // Every put before it is flushed, so a later fence has this one to wait for, or nothing.

@@ -58,7 +58,8 @@ pub(crate) struct Pending {
     pub(crate) remote: RemotePtr<u8>,
     pub(crate) len: u32,
     pub(crate) sequence: u64,
-    /// The block in which the result lands. It returns to the pool with the handle, parked while it is still written to.
+    /// The block in which the result lands. It returns to the pool with the handle, parked while it is still written
+    /// to.
     pub(crate) landing: Option<Arc<Block>>,
 }
 
@@ -142,8 +143,8 @@ impl<'e, T> Op<'e, T> {
         Op::of_state(endpoint, depth, State::Word(ticket))
     }
 
-    /// Whether the operation is already known to have failed. A refusal at posting is known at once: what must not happen without
-    /// this operation is posted only then.
+    /// Whether the operation is already known to have failed. A refusal at posting is known at once: what must not
+    /// happen without this operation is posted only then.
     ///
     /// ```
     /// # use farfield_fabric::{Endpoint, RemotePtr, Result};
@@ -298,8 +299,8 @@ impl<'e, T: Plain> Op<'e, T> {
         }
     }
 
-    /// The caller has seen what the operation has done otherwise: a get's bytes, say, where they have landed. So it counts as a round trip
-    /// ([`Counts::round_trips`](crate::Counts)), and need not be polled for that.
+    /// The caller has seen what the operation has done otherwise: a get's bytes, say, where they have landed. So it
+    /// counts as a round trip ([`Counts::round_trips`](crate::Counts)), and need not be polled for that.
     ///
     /// ```
     /// # use farfield_fabric::*;
@@ -503,8 +504,8 @@ impl<'e, T: Plain> BufOp<'e, T> {
         self.accepted().map(drop)
     }
 
-    /// The buffer, if the operation is complete and that lies in this handle, as on shared memory. Otherwise the operation:
-    /// see [`Op::into_value`].
+    /// The buffer, if the operation is complete and that lies in this handle, as on shared memory. Otherwise the
+    /// operation: see [`Op::into_value`].
     ///
     /// ```
     /// # use farfield_fabric::*;

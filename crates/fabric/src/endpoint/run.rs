@@ -88,8 +88,9 @@ impl Endpoint {
         self.wait_until_or(deadline, condition, || None).await
     }
 
-    /// Looks for a moment, about as long as it takes another core to answer, before a wait begins. None if the condition
-    /// gave no value by then, or at once where a look is not worth its while: where threads share cores, and over RDMA.
+    /// Looks for a moment, about as long as it takes another core to answer, before a wait begins. None if the
+    /// condition gave no value by then, or at once where a look is not worth its while: where threads share cores, and
+    /// over RDMA.
     ///
     /// ```
     /// # use farfield_fabric::{Endpoint, Result, Word};
@@ -115,8 +116,8 @@ impl Endpoint {
         None
     }
 
-    /// [`Endpoint::wait_until`] with a further condition that costs more to look at and is rarely true, such as the death
-    /// of a peer. It is evaluated now and then while the thread spins, and at every look after that.
+    /// [`Endpoint::wait_until`] with a further condition that costs more to look at and is rarely true, such as the
+    /// death of a peer. It is evaluated now and then while the thread spins, and at every look after that.
     ///
     /// ```
     /// # use farfield_fabric::*;
@@ -239,8 +240,8 @@ impl Endpoint {
         self.wait_for_change_at(Watches::Several, until).await;
     }
 
-    /// [`Endpoint::wait_for_change`] where all words that were read since the last wait are in the memory of this one: of
-    /// its node, and of its group. On shared memory a write there ends the wait.
+    /// [`Endpoint::wait_for_change`] where all words that were read since the last wait are in the memory of this one:
+    /// of its node, and of its group. On shared memory a write there ends the wait.
     ///
     /// ```
     /// # use farfield_fabric::{Endpoint, RemotePtr, Result};

@@ -35,12 +35,12 @@ use crate::sys::process::Process;
 /// How old a request gets before the slow fence, which takes some ten milliseconds.
 const ANSWER_MAX: Duration = Duration::from_millis(2);
 
-/// Where the kernel has no slow fence: the time in which a thread has met the signal that has killed its process. The interrupt that
-/// delivers it was sent before the process's death was seen.
+/// Where the kernel has no slow fence: the time in which a thread has met the signal that has killed its process. The
+/// interrupt that delivers it was sent before the process's death was seen.
 const SIGNAL_MAX: Duration = Duration::from_millis(10);
 
-/// A full fence that has begun: each write that begins later finds all that this thread had written, and the mark of each
-/// earlier one is visible when it is done.
+/// A full fence that has begun: each write that begins later finds all that this thread had written, and the mark of
+/// each earlier one is visible when it is done.
 #[derive(Clone)]
 pub(super) struct Fence {
     /// Nodes that have not answered yet, with the numbers of the requests.
@@ -85,7 +85,8 @@ impl Memory {
     fn has_passed(&self, node: NodeId, request: u64) -> bool {
         let Some(card) = self.peer(node).map(NodeHeader::of) else { return true };
         card.fences_done.load(Ordering::Acquire) >= request
-            // The writes of a lane that was closed come before this; one that opens later reads what was written before.
+            // The writes of a lane that was closed come before this; one that opens later reads what was written
+            // before.
             || card.open_lanes.load(Ordering::SeqCst) == 0
             || self.has_ended(node)
     }
@@ -98,8 +99,8 @@ impl Memory {
 }
 
 impl ShmFabric {
-    /// Begins a full fence on every thread of a node, or of all nodes, that may be writing. Threads of this process are fenced when it
-    /// returns.
+    /// Begins a full fence on every thread of a node, or of all nodes, that may be writing. Threads of this process are
+    /// fenced when it returns.
     ///
     /// # Errors
     /// The kernel refuses to fence threads of this process.

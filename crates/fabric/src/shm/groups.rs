@@ -1,11 +1,12 @@
 //! The memory of this node's permission groups: given out, given back, and given out again.
 //!
-//! **Giving back** changes the generation of each granule. Then all writers are fenced (see `fences`): one fence at a time, for all that was
-//! given back before it began. When it is done, a pending write has its lane's mark odd, and a later one sees the change. So once each odd mark
-//! has changed, nothing lands there any more. No call that gives back waits for that: the memory stays in a list until an
-//! allocation finds that it is so, and that the region has no holder here any more. An allocation waits only where it would need more
-//! memory than is good. A peer that is stopped in the middle of a write keeps the memory in the list; one whose process has ended does not.
-//! Reads check the generation again after they have read, so no call waits for them.
+//! **Giving back** changes the generation of each granule. Then all writers are fenced (see `fences`): one fence at a
+//! time, for all that was given back before it began. When it is done, a pending write has its lane's mark odd, and a
+//! later one sees the change. So once each odd mark has changed, nothing lands there any more. No call that gives back
+//! waits for that: the memory stays in a list until an allocation finds that it is so, and that the region has no
+//! holder here any more. An allocation waits only where it would need more memory than is good. A peer that is stopped
+//! in the middle of a write keeps the memory in the list; one whose process has ended does not. Reads check the
+//! generation again after they have read, so no call waits for them.
 
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicU64, Ordering};

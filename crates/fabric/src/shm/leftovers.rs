@@ -6,8 +6,9 @@ use super::node_header::NodeHeader;
 use crate::error::{ErrorKind, Result};
 use crate::sys::session::{SessionDir, base_dir};
 
-/// The directory in which nodes on one host find each other: that of `FARFIELD_DIR`; else `/dev/shm`, if this process may
-/// write there; else the one for temporary files. In it is `farfield-` with the user's number, while the user has sessions.
+/// The directory in which nodes on one host find each other: that of `FARFIELD_DIR`; else `/dev/shm`, if this process
+/// may write there; else the one for temporary files. In it is `farfield-` with the user's number, while the user has
+/// sessions.
 ///
 /// ```
 /// let directory = farfield_fabric::shm::rendezvous_directory();
@@ -17,8 +18,8 @@ pub fn rendezvous_directory() -> PathBuf {
     base_dir()
 }
 
-/// Removes the files of a session's nodes that have ended. A node that leaves removes its own; the files of one that was
-/// killed remain until this, or until this user starts a node. Returns whether nothing of the session is left.
+/// Removes the files of a session's nodes that have ended. A node that leaves removes its own; the files of one that
+/// was killed remain until this, or until this user starts a node. Returns whether nothing of the session is left.
 ///
 /// ```
 /// use farfield_fabric::shm::{ShmFabric, ShmOptions, remove_leftovers};

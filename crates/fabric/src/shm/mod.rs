@@ -1,9 +1,9 @@
 //! The shared-memory fabric: nodes are processes of one host (or parts of one process), their memories are sealed
 //! memfds that each maps from the others, and an operation is done by the thread that issues it.
 //!
-//! - `fences`: full fences on the threads that may be writing. `groups`: this node's memory. `lane`: the operations. `window`: the facts that they need of each group.
-//!   `node_header`: the small file by which nodes see each other's life, sleep and rights. `control`: the messages
-//!   between nodes. `gone`: returns the memory of dead and departed nodes. `crate::sys`: the kernel.
+//! - `fences`: full fences on the threads that may be writing. `groups`: this node's memory. `lane`: the operations.
+//!   `window`: the facts that they need of each group. `node_header`: the small file by which nodes see each other's
+//!   life, sleep and rights. `control`: messages. `gone`: memory of nodes that have gone. `crate::sys`: the kernel.
 
 mod control;
 mod fences;

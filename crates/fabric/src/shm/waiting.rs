@@ -19,8 +19,9 @@ pub(super) const YIELDS: u32 = 50;
 /// The same for a wait on the memory of several nodes, which no bell ends.
 const REMOTE_YIELDS: u32 = 200;
 
-/// The first sleep of a wait that a bell ends: local stores ring none, and deaths are to be noticed. Each further one without
-/// a ring is twice as long, up to 8 ms, so that a long wait costs little. A sleep ends with the wait's deadline.
+/// The first sleep of a wait that a bell ends: local stores ring none, and deaths are to be noticed. Each further one
+/// without a ring is twice as long, up to 8 ms, so that a long wait costs little. A sleep ends with the wait's
+/// deadline.
 const SLEEP: Duration = Duration::from_micros(250);
 
 const DOUBLINGS_MAX: u32 = 5;
@@ -28,8 +29,8 @@ const DOUBLINGS_MAX: u32 = 5;
 /// After so many rings in a row that were for others, a wait by operations sleeps without a bell after each.
 const VAIN_RINGS_MAX: u32 = 2;
 
-/// The sleeps where no bell ends the wait, or where others write all the time: the end is noticed after half of it, as a
-/// rule.
+/// The sleeps where no bell ends the wait, or where others write all the time: the end is noticed after half of it, as
+/// a rule.
 const REMOTE_SLEEP: Duration = Duration::from_micros(150);
 
 /// The same for the service thread, which nothing but bells and control messages concerns.

@@ -180,8 +180,8 @@ impl Windows {
         Ok(())
     }
 
-    /// Opens a window on a peer's memory, and keeps its mappings. Not a second time, which would unmap memory that lanes use: returns
-    /// whether it is the first.
+    /// Opens a window on a peer's memory, and keeps its mappings. Not a second time, which would unmap memory that
+    /// lanes use: returns whether it is the first.
     ///
     /// # Safety
     /// As for [`attach`](Windows::attach), but only the memory that existed when it was attached must be mapped.

@@ -273,8 +273,8 @@ fn structure(address: usize, write: bool) {
     });
 }
 
-/// Another word, lock or structure at this address gets another name: executions may not depend on where the allocator of
-/// the process uses memory again. (One that is moved after its first use keeps its name at the old address.)
+/// Another word, lock or structure at this address gets another name: executions may not depend on where the allocator
+/// of the process uses memory again. (One that is moved after its first use keeps its name at the old address.)
 #[cold]
 fn forget(address: usize) {
     with_world(|world| world.inner.borrow_mut().own_names.remove(&address));

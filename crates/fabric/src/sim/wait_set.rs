@@ -132,8 +132,8 @@ impl ThreadState {
     }
 }
 
-/// More different things than a thread looks at between two waits; beyond, any change wakes it. Two such threads may wake
-/// each other for ever, each by the locks that it takes to look.
+/// More different things than a thread looks at between two waits; beyond, any change wakes it. Two such threads may
+/// wake each other for ever, each by the locks that it takes to look.
 const WATCH_MAX: usize = 256;
 
 /// The facts outside of a lock about the contents of it, or of another structure in the node's own memory.

@@ -127,8 +127,8 @@ impl BufferMemory for BufferStore {
         drop(chunks);
         let taken = Taken { store: self, chunk, page, order };
         let registration = Registration { key, keep: Box::new(taken) };
-        // SAFETY: the pages are in a chunk that stays mapped and registered, no other piece has them, and they come back
-        // when `taken` is dropped with the registration.
+        // SAFETY: the pages are in a chunk that stays mapped and registered, no other piece has them, and they come
+        // back when `taken` is dropped with the registration.
         Ok(unsafe { Piece::new(start, PAGE_BYTES << order, registration) })
     }
 }

@@ -135,8 +135,8 @@ pub(crate) fn memory_of_others_is_not_given_back(harness: &Harness) {
     nodes[1].endpoint().get(region.remote::<u64>(0)).wait().unwrap();
 }
 
-/// Memory that is given out and back ten thousand times, many times as much as there is; a tenth of that where a processor is
-/// emulated or a scheduler decides at every step.
+/// Memory that is given out and back ten thousand times, many times as much as there is; a tenth of that where a
+/// processor is emulated or a scheduler decides at every step.
 pub(crate) fn memory_given_back_comes_back(harness: &Harness) {
     let (nodes, limit) = harness.session_with_small_groups(2);
     let (cycles, bytes) = match harness.name {

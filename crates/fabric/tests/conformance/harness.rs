@@ -147,8 +147,8 @@ impl Harness {
         (weak * self.effort_percent / 100).max(weak.min(10))
     }
 
-    /// Such rounds of a case whose threads wait for each other in each of them. On a busy machine that takes milliseconds:
-    /// a tenth of the rounds is enough if the others would take too long.
+    /// Such rounds of a case whose threads wait for each other in each of them. On a busy machine that takes
+    /// milliseconds: a tenth of the rounds is enough if the others would take too long.
     pub(crate) fn rounds_in_turns(&self, weak: usize) -> impl Iterator<Item = usize> {
         let (rounds, start) = (self.rounds(weak), Instant::now());
         let is_real = !self.is_simulated();

@@ -221,8 +221,8 @@ impl Obeying {
         Err(format!("not among the events: {:?}", self.events.lock().unwrap()))
     }
 
-    /// Allocates regions of `bytes` bytes until one is at `address`, or at one that is not among those that were `seen`: then all that was given
-    /// back is out of use. Returns whether one is, and the regions.
+    /// Allocates regions of `bytes` bytes until one is at `address`, or at one that is not among those that were
+    /// `seen`: then all that was given back is out of use. Returns whether one is, and the regions.
     fn alloc_until(&self, address: *const Word, bytes: usize, seen: &mut BTreeSet<*const Word>) -> (bool, Vec<Region>) {
         let mut regions = Vec::new();
         loop {
@@ -264,8 +264,8 @@ impl Obeying {
             signal(pid, libc::SIGSTOP);
             until("the peer does not stop", &|| all_stopped(pid))?;
             self.fabric.free(region).map_err(|error| error.to_string())?;
-            // Giving back waits for no fence, and a revocation does, whatever comes of it. The first one may be for what was given
-            // back earlier.
+            // Giving back waits for no fence, and a revocation does, whatever comes of it. The first one may be for
+            // what was given back earlier.
             let mut begun = Vec::new();
             for _ in 0..2 {
                 let region = self.fabric.alloc(GroupKey::DATA, BYTES).map_err(|error| error.to_string())?;
@@ -329,8 +329,8 @@ impl Obeying {
         Ok(format!("{} {}", each(frees), each(allocations)))
     }
 
-    /// Repeatedly revokes the peer's right to region 0 while it writes, with calls that wait for so long. Returns how many
-    /// microseconds a revocation took.
+    /// Repeatedly revokes the peer's right to region 0 while it writes, with calls that wait for so long. Returns how
+    /// many microseconds a revocation took.
     fn revoke_often(&self, peer: NodeId, rounds: u64, timeout: Duration) -> Result<String, String> {
         let (target, beat) = (self.regions[0].word(0), self.regions[1].word(0));
         let lines = self.regions[1].words(4096, 512);

@@ -279,8 +279,8 @@ fn revoking_a_process_whose_threads_end() {
     }
 }
 
-/// A peer that is stopped does not hold up those that give memory back, and the memory is used again: 4,000 regions of 64 KiB need less
-/// than 64 MiB.
+/// A peer that is stopped does not hold up those that give memory back, and the memory is used again: 4,000 regions of
+/// 64 KiB need less than 64 MiB.
 #[test]
 fn giving_back_beside_a_stopped_process() {
     let place = Place::new();

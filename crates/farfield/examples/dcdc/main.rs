@@ -1,11 +1,11 @@
 //! A distributed DC/DC converter system (LOCO, appendix B.2): one controller keeps the sum of several converters'
 //! output voltages at its target by setting their duty cycles, over network memory, in a loop of 10 to 100 µs.
 //!
-//! Node 0 is the controller, every other node a converter. They share two arrays of owned variables: the controller owns
-//! the duty cycles, each converter its voltage, and a push goes to the one node that reads it (`parts.rs`). The longer the
-//! controller's loop takes, the further the output strays from its target: it is steady up to a period of 40 µs, and
-//! swings beyond. The paper gives that threshold and no constants, so those of the model were selected for it, and `model.rs`
-//! says how the threshold follows from them. The paper's own figure was measured on 21 machines.
+//! Node 0 is the controller, every other node a converter. They share two arrays of owned variables: the controller
+//! owns the duty cycles, each converter its voltage, and a push goes to the one node that reads it (`parts.rs`). The
+//! longer the controller's loop takes, the further the output strays from its target: it is steady up to a period of 40
+//! µs, and swings beyond. The paper gives that threshold and no constants, so those of the model were selected for it,
+//! and `model.rs` says how the threshold follows from them. The paper's own figure was measured on 21 machines.
 //!
 //! ```sh
 //! cargo build --release --bin farfield --examples
@@ -17,8 +17,9 @@
 //! ```
 //!
 //! *Time* is virtual, unless there is `--real-time`: the nodes act in the order of their times, however long that takes
-//! (`virtual_time.rs`). So a result depends on the periods and the delay alone. In real time the loops are threads that never
-//! sleep, and need a core each; the program prints the periods that they achieved. Every output says which time it is.
+//! (`virtual_time.rs`). So a result depends on the periods and the delay alone. In real time the loops are threads that
+//! never sleep, and need a core each; the program prints the periods that they achieved. Every output says which time
+//! it is.
 
 #![allow(
     clippy::disallowed_methods,

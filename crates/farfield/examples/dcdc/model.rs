@@ -7,18 +7,19 @@
 //! - A converter is the averaged model of a buck converter: 48 V, 220 µH, 100 µF, a load of 1 Ω. Its loop runs every
 //!   10 µs, as in the paper. It steps the model, sends the voltage, and reads the duty for the next 10 µs.
 //! - The controller is a discrete-time PID compensator for each converter (Corradini et al., "Digital Control of
-//!   High-Frequency Switched-Mode Power Converters", 2015). A duty has limits, 0 and 1, and at a limit the integral waits.
+//!   High-Frequency Switched-Mode Power Converters", 2015). A duty has limits, 0 and 1, and at a limit the integral
+//!   waits.
 //!
-//! *Where the threshold comes from.* A duty that is computed every T is on average T/2 old, and the converter's loop adds
-//! 10 µs. Such a delay turns the phase of the loop. With these constants and T = 40 µs the linear loop multiplies its
-//! slowest mode by 0.97 in each period, so a deviation dies out; from T = 43 µs on by more than 1 ([`growth`] computes
-//! it): a deviation grows until the duties reach their limits, and the output swings. The longer the period, the wider the
-//! swing of a converter. Converters differ by 1 %, so that in the sum their swings cancel in part. Messages that take
-//! longer have the effect of a longer period: with 5 µs each way a period of 40 µs is not steady.
+//! *Where the threshold comes from.* A duty that is computed every T is on average T/2 old, and the converter's loop
+//! adds 10 µs. Such a delay turns the phase of the loop. With these constants and T = 40 µs the linear loop multiplies
+//! its slowest mode by 0.97 in each period, so a deviation dies out; from T = 43 µs on by more than 1 ([`growth`]
+//! computes it): a deviation grows until the duties reach their limits, and the output swings. The longer the period,
+//! the wider the swing of a converter. Converters differ by 1 %, so that in the sum their swings cancel in part.
+//! Messages that take longer have the effect of a longer period: with 5 µs each way a period of 40 µs is not steady.
 //!
-//! *What differs from the paper.* It saw the threshold on 21 machines, with a network's own delay and loops that are not in
-//! phase, and plots transients at the start above 40 µs only. Here a start overshoots at all periods, by 1.5 % at
-//! 10 µs, 8 % at 40 µs and 13 % at 60 µs.
+//! *What differs from the paper.* It saw the threshold on 21 machines, with a network's own delay and loops that are
+//! not in phase, and plots transients at the start above 40 µs only. Here a start overshoots at all periods, by 1.5 %
+//! at 10 µs, 8 % at 40 µs and 13 % at 60 µs.
 
 use std::collections::VecDeque;
 

@@ -183,8 +183,8 @@ impl Part {
         Ok(())
     }
 
-    /// On the controller: the sum of the outputs that it saw at each step, and the mean periods in microseconds that its
-    /// own loop and the slowest converter's achieved.
+    /// On the controller: the sum of the outputs that it saw at each step, and the mean periods in microseconds that
+    /// its own loop and the slowest converter's achieved.
     pub(crate) fn results(&mut self) -> Option<(Seen, [f64; 2])> {
         let Part::Controller(part) = self else { return None };
         let converters = part.achieved_us.iter().map(read).fold(0.0, f64::max);

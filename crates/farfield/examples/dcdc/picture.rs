@@ -1,5 +1,5 @@
-//! The pictures: the output over time, and its error by the controller's period. They are drawn in the colours of a light
-//! page; `picture.css` gives other colours to a dark one.
+//! The pictures: the output over time, and its error by the controller's period. They are drawn in the colours of a
+//! light page; `picture.css` gives other colours to a dark one.
 
 use std::error::Error;
 use std::fs;
@@ -161,7 +161,8 @@ pub(crate) fn by_period(about: &About, runs: &[Run]) -> Drawing<String> {
     })
 }
 
-/// The least and the greatest of what was seen in each of many parts of the run: forth along the one, back along the other.
+/// The least and the greatest of what was seen in each of many parts of the run: forth along the one, back along the
+/// other.
 fn envelope(seen: &[(Nanos, f64)], volts: &Range<f64>) -> Vec<(f64, f64)> {
     const PARTS: usize = 160;
     /// A steady output is a line of this share of the axis.

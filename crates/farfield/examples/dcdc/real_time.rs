@@ -1,5 +1,5 @@
-//! Real time: every loop is a thread or process that keeps time by the clock of the machine, and never sleeps. With fewer
-//! cores than nodes they take turns and miss their periods.
+//! Real time: every loop is a thread or process that keeps time by the clock of the machine, and never sleeps. With
+//! fewer cores than nodes they take turns and miss their periods.
 
 use std::time::Duration;
 

@@ -1,5 +1,6 @@
-//! Virtual time: the nodes act in the order of their times, however long that takes. So the output depends on the periods
-//! and the delay alone and is the same in every run and on every machine. The values still go through network memory.
+//! Virtual time: the nodes act in the order of their times, however long that takes. So the output depends on the
+//! periods and the delay alone and is the same in every run and on every machine. The values still go through network
+//! memory.
 //!
 //! At each time at which the controller acts, all converters first act up to that time, and then the controller does.
 
@@ -33,8 +34,8 @@ pub(crate) fn in_one_thread(converters: usize, settings: &[Setting]) -> Result<V
     Ok(settings.iter().map(run).collect::<Result<Vec<_>>>()?.into_iter().flatten().collect())
 }
 
-/// One of the nodes, each of which has a thread or process of its own: they meet at a barrier. Returns the results on the
-/// controller.
+/// One of the nodes, each of which has a thread or process of its own: they meet at a barrier. Returns the results on
+/// the controller.
 pub(crate) fn in_step(node: &Node, settings: &[Setting]) -> Result<Vec<Run>> {
     let mut part = Part::open(node)?;
     let mut everyone = Barrier::open(node, "dcdc/everyone", 1)?.thread()?;

@@ -1,5 +1,6 @@
-//! The CRDT types give the results of the crate `crdts` on the same random histories. Three processes issue updates from their own
-//! states, and apply those of each other in the order of each source, when the declared dependencies are there.
+//! The CRDT types give the results of the crate `crdts` on the same random histories. Three processes issue updates
+//! from their own states, and apply those of each other in the order of each source, when the declared dependencies are
+//! there.
 
 use std::collections::BTreeSet;
 
@@ -219,8 +220,8 @@ proptest! {
     #[test]
     fn or_sets(steps in steps()) {
         or_sets_are_same(Order::Causal, &steps)?;
-        // Theirs keeps the last tag of a process only. A removal of the last one hides those before it, which other removals take away
-        // that may not be here yet.
+        // Theirs keeps the last tag of a process only. A removal of the last one hides those before it, which other
+        // removals take away that may not be here yet.
         or_sets_are_same(Order::DeclaredInTheEnd, &steps)?;
     }
 }

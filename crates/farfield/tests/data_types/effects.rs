@@ -1,6 +1,6 @@
-//! Types whose updates are effects, against the words of their specifications: what is there in the end is what was added, without what
-//! some update has taken away. Processes issue updates from their own states, and apply those of others in any order that the declared
-//! dependencies allow, not only in that of each source.
+//! Types whose updates are effects, against the words of their specifications: what is there in the end is what was
+//! added, without what some update has taken away. Processes issue updates from their own states, and apply those of
+//! others in any order that the declared dependencies allow, not only in that of each source.
 
 use std::collections::{BTreeMap, BTreeSet};
 

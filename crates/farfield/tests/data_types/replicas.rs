@@ -1,4 +1,5 @@
-//! Replicas of all types on nodes of one process: random calls of all nodes, and then all replicas are alike and keep the invariant.
+//! Replicas of all types on nodes of one process: random calls of all nodes, and then all replicas are alike and keep
+//! the invariant.
 
 use std::collections::BTreeSet;
 
@@ -14,7 +15,8 @@ use rand::{Rng, RngExt};
 const NODES: usize = 3;
 const CALLS: usize = 120;
 
-/// Makes random calls on all nodes, and compares the replicas. `call` makes one from a state: none, if there is nothing to do.
+/// Makes random calls on all nodes, and compares the replicas. `call` makes one from a state: none, if there is nothing
+/// to do.
 fn converge<T: DataType + Sync>(initial: &T, call: impl Fn(&T, &mut dyn Rng, u16) -> Option<T::Update> + Sync) -> T {
     let nodes = farfield::local_session(NODES).unwrap();
     let options = ReplicatedOptions { feed_bytes: 8192, ..ReplicatedOptions::default() };

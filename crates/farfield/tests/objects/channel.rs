@@ -67,8 +67,8 @@ fn receive<T: Value>(from: &mut ChannelReceiver<T>, endpoint: &Endpoint, number:
     }
 }
 
-/// A channel holds as many of the longest values as its options say. A call that times out has done nothing, and a value
-/// that is too long is refused.
+/// A channel holds as many of the longest values as its options say. A call that times out has done nothing, and a
+/// value that is too long is refused.
 #[test]
 fn a_channel_has_the_room_that_its_options_name() {
     on_each_fabric("room", 2, |scene| {

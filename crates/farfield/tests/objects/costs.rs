@@ -198,7 +198,8 @@ fn calls_cost_what_they_say() {
     // Looks that find nothing cost nothing; the first may find a request that was put again.
     server.try_serve(&near, sum).unwrap();
     assert_eq!(costs(&near, async { server.try_serve(&near, sum) }, [0; 4]), 0);
-    // The client's wait puts its request again: after 10 ms, then after 20, 40 and 80 more. A busy machine wakes it later.
+    // The client's wait puts its request again: after 10 ms, then after 20, 40 and 80 more. A busy machine wakes it
+    // later.
     let mut call = costs(&far, client.begin(&far, &[1, 2, 3]), [1, 0, 0, 0]);
     let later = far.now() + Duration::from_millis(200);
     let (_, counts) = far.block_on(far.counted(call.wait_deadline(later)));
@@ -278,8 +279,8 @@ fn a_replicated_store_costs_what_it_says() {
     // The first one takes a group of registers, too.
     assert!(ep.block_on(client.insert(&0, &[7; 4])).unwrap());
     for key in 1..4 {
-        // Of each of three memory nodes: the value, its word, the record and the cell; in the background the record in place, and that
-        // it was chosen; and the value in place.
+        // Of each of three memory nodes: the value, its word, the record and the cell; in the background the record in
+        // place, and that it was chosen; and the value in place.
         assert!(costs(&ep, client.insert(&key, &[7; 4]), [10, 0, 9, 1]));
         assert_eq!(costs(&ep, client.get(&key), [0, 2, 0, 1]), Some([7; 4]));
         // Each compare-and-swap of a word has one of the instance word after it: the key might move.
@@ -287,7 +288,8 @@ fn a_replicated_store_costs_what_it_says() {
         // The index, and then the value.
         assert_eq!(costs(&other, reader.get(&key), [0, 4, 0, 2]), Some([8; 4]));
         assert_eq!(costs(&other, reader.get(&key), [0, 2, 0, 1]), Some([8; 4]));
-        // The value; the index, the bit that freezes the register, and its words; the index again, the next record, and the limit.
+        // The value; the index, the bit that freezes the register, and its words; the index again, the next record, and
+        // the limit.
         let (updated, counts) = ep.block_on(ep.counted(client.update_if(&key, |found| found[0] == 8, &[9; 4])));
         // Two memory nodes are frozen and read, each by itself: the second one may count as one more.
         assert!(updated.unwrap() && matches!(card(counts), [12, 10, 11, 7 | 8]), "{:?}", card(counts));

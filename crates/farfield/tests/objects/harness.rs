@@ -49,8 +49,8 @@ enum Busy {
     Whole,
 }
 
-/// Most scenarios wait more than they work, and run beside each other, also before one that waits for all cores. What looks at times
-/// runs alone.
+/// Most scenarios wait more than they work, and run beside each other, also before one that waits for all cores. What
+/// looks at times runs alone.
 static CORES: Mutex<Busy> = Mutex::new(Busy::Shared(0));
 static FREED: Condvar = Condvar::new();
 
@@ -188,8 +188,8 @@ pub(crate) fn fabrics(weak: &[u64]) -> Vec<Over> {
     [Over::Shm].into_iter().chain(weak.iter().copied().map(Over::Weak)).collect()
 }
 
-/// Rounds with their fabrics: each `nth` on the weak fabric with its number as the seed, the others on shared memory. Over RDMA
-/// there are fewer.
+/// Rounds with their fabrics: each `nth` on the weak fabric with its number as the seed, the others on shared memory.
+/// Over RDMA there are fewer.
 pub(crate) fn rounds(count: u64, nth: u64) -> impl Iterator<Item = (u64, Over)> {
     let (count, verbs) = if is_on_verbs() { (count.div_ceil(10), true) } else { (count, false) };
     (0..count).map(move |round| match round % nth {
@@ -223,7 +223,8 @@ pub(crate) fn over(over: Over, nodes: usize) -> impl Fn(Builder) -> Builder {
             }),
             Over::Verbs => {
                 let device = VerbsOptions { device: std::env::var("FARFIELD_DEVICE").ok(), ..VerbsOptions::default() };
-                // No node dies in these tests, and a guest that emulates its processors stops for half a second at times.
+                // No node dies in these tests, and a guest that emulates its processors stops for half a second at
+                // times.
                 builder.hosts(hosts.clone()).device(device).suspect_timeout(Duration::from_secs(3))
             }
         }

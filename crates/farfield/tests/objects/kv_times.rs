@@ -13,8 +13,8 @@ fn options(placement: Placement) -> KvOptions {
     KvOptions { slots_per_node: 30, locks: 5, placement, ..KvOptions::default() }
 }
 
-/// No key is missed before its time is up, whichever node looks, and all of them are gone soon after. An update leaves the
-/// time as it is, a later time replaces it, and a delete ends it.
+/// No key is missed before its time is up, whichever node looks, and all of them are gone soon after. An update leaves
+/// the time as it is, a later time replaces it, and a delete ends it.
 #[test]
 fn keys_go_when_their_time_is_up_and_not_before() {
     on_each_fabric("times of keys", 3, |scene| {

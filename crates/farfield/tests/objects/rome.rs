@@ -1,5 +1,5 @@
-//! Objects and trees that are read by gets: the calls of the owner's threads and of readers are linearizable, with nodes of a few pairs, hardly more
-//! memory than is in use, and reads that are dropped.
+//! Objects and trees that are read by gets: the calls of the owner's threads and of readers are linearizable, with
+//! nodes of a few pairs, hardly more memory than is in use, and reads that are dropped.
 
 use std::pin::pin;
 use std::sync::Mutex;
@@ -108,7 +108,8 @@ fn trees_that_are_read_by_gets_are_linearizable() {
     everywhere("trees read by gets", 3, trees_are_linearizable);
 }
 
-/// Each key is written before the next one with the same value, so a scan never finds one that is later than the one before it.
+/// Each key is written before the next one with the same value, so a scan never finds one that is later than the one
+/// before it.
 fn scans_are_of_one_moment(scene: &Scene) {
     let options = TreeOptions { pairs: 4, records: 2, blocks: 400, ..TreeOptions::default() };
     let owner = scene.id(0);

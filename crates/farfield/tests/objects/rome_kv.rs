@@ -1,4 +1,5 @@
-//! The store over partitions: calls of all nodes on all keys are linearizable, and scans at one instant see all partitions at once.
+//! The store over partitions: calls of all nodes on all keys are linearizable, and scans at one instant see all
+//! partitions at once.
 
 use std::pin::pin;
 use std::sync::Mutex;
@@ -115,8 +116,8 @@ fn calls_of_a_store_over_partitions_are_linearizable() {
     everywhere("a store over partitions", 3, calls_are_linearizable);
 }
 
-/// Each thread writes its key of each partition, one after the other, with the same count. So at each instant no key has a higher count than the one
-/// before it, and the last one's is behind by one at most.
+/// Each thread writes its key of each partition, one after the other, with the same count. So at each instant no key
+/// has a higher count than the one before it, and the last one's is behind by one at most.
 fn scans_are_of_one_instant(scene: &Scene) {
     let stores = scene.open(|node| RomeKv::<u64, u64>::open(node, "counts", options(scene, &[1000, 2000])));
     let rounds = scene.rounds(30, 300) / scene.threads;

@@ -1,5 +1,5 @@
-//! Replicated registers, and a store of them: the calls of all clients are linearizable, with few buffers, few metadata words, and
-//! calls that are dropped.
+//! Replicated registers, and a store of them: the calls of all clients are linearizable, with few buffers, few metadata
+//! words, and calls that are dropped.
 
 use std::pin::pin;
 use std::sync::Mutex;

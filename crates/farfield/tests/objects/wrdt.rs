@@ -1,4 +1,5 @@
-//! Replicas of data types: random calls of all nodes, and then all replicas are alike. Each has the calls that were made.
+//! Replicas of data types: random calls of all nodes, and then all replicas are alike. Each has the calls that were
+//! made.
 
 use std::collections::BTreeSet;
 use std::sync::Mutex;
@@ -15,8 +16,8 @@ fn options() -> ReplicatedOptions {
     ReplicatedOptions { summary_bytes_max: 128, feed_bytes: 2048, ..ReplicatedOptions::default() }
 }
 
-/// Makes calls on all nodes. One thread of each node writes, and the others look. `call` makes a call from a state; `made` is
-/// told of each that was permissible.
+/// Makes calls on all nodes. One thread of each node writes, and the others look. `call` makes a call from a state;
+/// `made` is told of each that was permissible.
 fn converge<T: DataType + Default + Sync>(
     scene: &Scene,
     call: impl Fn(&T, &mut Rng, u16) -> Option<T::Update> + Sync,

@@ -15,7 +15,8 @@ const ELEMENTS_MAX: usize = 400;
 
 /// Why a relation does not hold: a state, calls, the states after them, and what is wrong with these.
 ///
-/// Sets and maps show the elements and keys that occur in the example. (The solver's model may have others, which do not matter.)
+/// Sets and maps show the elements and keys that occur in the example. (The solver's model may have others, which do
+/// not matter.)
 ///
 /// ```
 /// use farfield_hamband::analysis::{Options, Specification, Verdict, analyse};

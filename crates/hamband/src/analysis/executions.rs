@@ -1,6 +1,6 @@
-//! Random executions of the paper's abstract semantics (§3.2, figure 5), with the relations that the analysis finds: every state
-//! satisfies the invariant (lemma 1), every call is permissible wherever it is applied, and replicas with the same calls have the same
-//! state (lemma 2). With a relation left out, an execution shows why it is needed.
+//! Random executions of the paper's abstract semantics (§3.2, figure 5), with the relations that the analysis finds:
+//! every state satisfies the invariant (lemma 1), every call is permissible wherever it is applied, and replicas with
+//! the same calls have the same state (lemma 2). With a relation left out, an execution shows why it is needed.
 
 use super::exhaustive::{Call, Datum, Domain};
 use super::graph::{Options, analyse};

@@ -1,5 +1,5 @@
-//! The relations once more, without a solver: all states and calls of a small domain are tried. Shares nothing with the translation to
-//! the solver but the checked specification.
+//! The relations once more, without a solver: all states and calls of a small domain are tried. Shares nothing with the
+//! translation to the solver but the checked specification.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -370,8 +370,8 @@ fn the_solver_finds_what_is_found_by_trying_everything() {
             let (conflicts, dependencies) = tried(&spec, states);
             let found: (Edges, Edges) =
                 (analysis.conflicts.iter().copied().collect(), analysis.dependencies.iter().copied().collect());
-            // In states without the invariant, the map reads what an absent key has, which is 0 here and anything for the solver; and
-            // the register takes three tags, which are too many states.
+            // In states without the invariant, the map reads what an absent key has, which is 0 here and anything for
+            // the solver; and the register takes three tags, which are too many states.
             if states == States::All && ["bank_map", "mv_register", "maps", "numbers"].contains(&name) {
                 assert!(conflicts.is_subset(&found.0) && dependencies.is_subset(&found.1), "{name}\n{analysis}");
             } else {

@@ -138,8 +138,8 @@ pub struct Analysis {
     pub summarisation_groups: Vec<Vec<usize>>,
     /// Questions that the solver was asked.
     pub questions: usize,
-    /// Questions that needed no solver: the methods touch different state variables, nothing can be refused, or the runtime checks the
-    /// invariant.
+    /// Questions that needed no solver: the methods touch different state variables, nothing can be refused, or the
+    /// runtime checks the invariant.
     pub skipped: usize,
     /// Questions that it did not decide. Those about relations count as conflicts or dependencies.
     pub undecided: usize,
@@ -150,8 +150,8 @@ pub struct Analysis {
 }
 
 impl Analysis {
-    /// Whether the specification is right as a sequential type: its initial state satisfies the invariant, each method keeps it, and
-    /// each summary that it declares is one.
+    /// Whether the specification is right as a sequential type: its initial state satisfies the invariant, each method
+    /// keeps it, and each summary that it declares is one.
     pub fn is_right(&self) -> bool {
         self.initial.holds()
             && self.methods.iter().all(|method| method.is_guarded.holds())

@@ -1,7 +1,7 @@
 //! Draws the conflict graph and the dependency relation as an SVG.
 //!
-//! Conflict-free methods stand on the left, and the synchronisation groups on the right. So most dependencies cross the space between,
-//! conflicts are on the right of the methods, and dependencies within a column on their left.
+//! Conflict-free methods stand on the left, and the synchronisation groups on the right. So most dependencies cross the
+//! space between, conflicts are on the right of the methods, and dependencies within a column on their left.
 
 use std::fmt::Write;
 

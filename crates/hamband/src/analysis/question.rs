@@ -1,4 +1,5 @@
-//! A question for the solver: states, calls, and what is asserted about them. And the answer to it, for a person to read.
+//! A question for the solver: states, calls, and what is asserted about them. And the answer to it, for a person to
+//! read.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -194,8 +195,8 @@ impl<'a> Question<'a> {
         or(&causes)
     }
 
-    /// Gives a condition a name, under which a counterexample shows what it means. The name may only be asserted, not its negation:
-    /// it implies a condition with quantifiers, whose value the solver does not tell.
+    /// Gives a condition a name, under which a counterexample shows what it means. The name may only be asserted, not
+    /// its negation: it implies a condition with quantifiers, whose value the solver does not tell.
     pub(crate) fn cause(&mut self, condition: &Term, meaning: String) -> Term {
         if &**condition == "false" {
             return condition.clone();
@@ -378,7 +379,8 @@ impl<'a> Question<'a> {
         State(Rc::new(values.collect()))
     }
 
-    /// Gives the terms of a value names, so that terms made of them stay short. The value depends on these bound variables.
+    /// Gives the terms of a value names, so that terms made of them stay short. The value depends on these bound
+    /// variables.
     fn define(&mut self, name: &str, ty: &Type, below: &[(Term, String)], value: Value) -> Value {
         let here = |names: &[(Term, String)]| names.iter().map(|(name, _)| name.clone()).collect::<Vec<Term>>();
         match (ty, value) {

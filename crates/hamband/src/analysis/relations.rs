@@ -2,24 +2,27 @@
 //!
 //! # Preconditions
 //!
-//! The paper's methods are total functions of the state, and a call is permissible where the invariant holds afterwards: 𝒫(σ, c) iff
-//! I(c(σ)). Methods here may refuse calls, too. So 𝒫(σ, c) iff the requirements of c hold in σ, and I(c(σ)).
+//! The paper's methods are total functions of the state, and a call is permissible where the invariant holds
+//! afterwards: 𝒫(σ, c) iff I(c(σ)). Methods here may refuse calls, too. So 𝒫(σ, c) iff the requirements of c hold in σ,
+//! and I(c(σ)).
 //!
 //! # Which states
 //!
-//! The paper's definitions say "for every state σ". Read literally ([`States::All`]), σ need not satisfy the invariant, and the other
-//! call need not be permissible in it, though neither happens in an execution: "the body of each method can assume and rely on the
-//! invariant in the pre-state". The literal reading finds more conflicts and dependencies than the paper reports for its own types: in
-//! the courseware, `deleteCourse` would depend on `addCourse`, since a course that is added can repair a state that breaks the
-//! invariant; and in the bank map, `deposit` would conflict with `open`. So by default ([`States::Permissible`]) σ satisfies the
-//! invariant, and each call is permissible in one of its places.
+//! The paper's definitions say "for every state σ". Read literally ([`States::All`]), σ need not satisfy the invariant,
+//! and the other call need not be permissible in it, though neither happens in an execution: "the body of each method
+//! can assume and rely on the invariant in the pre-state". The literal reading finds more conflicts and dependencies
+//! than the paper reports for its own types: in the courseware, `deleteCourse` would depend on `addCourse`, since a
+//! course that is added can repair a state that breaks the invariant; and in the bank map, `deposit` would conflict
+//! with `open`. So by default ([`States::Permissible`]) σ satisfies the invariant, and each call is permissible in one
+//! of its places.
 //!
-//! That is enough for the paper's lemmas; in short: let c₁ be executed after the history h of its issuer, and be applied after h′ elsewhere. Both
-//! histories contain only calls that were permissible where they are. To get from h to h′, first drop the last call that h′ lacks: that
-//! is the premise of ◁. Then append the calls that only h′ has, in its order: each is permissible where it is appended, since it does
-//! not conflict with the later calls of h′ that h has, too; that is the premise of ▷. Convergence swaps neighbours that concur, in
-//! histories that are well-coordinated before and after, so both calls are permissible in the state before them. The module
-//! `executions` tests the lemmas on random executions of the abstract semantics (figure 5).
+//! That is enough for the paper's lemmas; in short: let c₁ be executed after the history h of its issuer, and be
+//! applied after h′ elsewhere. Both histories contain only calls that were permissible where they are. To get from h to
+//! h′, first drop the last call that h′ lacks: that is the premise of ◁. Then append the calls that only h′ has, in its
+//! order: each is permissible where it is appended, since it does not conflict with the later calls of h′ that h has,
+//! too; that is the premise of ▷. Convergence swaps neighbours that concur, in histories that are well-coordinated
+//! before and after, so both calls are permissible in the state before them. The module `executions` tests the lemmas
+//! on random executions of the abstract semantics (figure 5).
 
 use super::core::Core;
 use super::counterexample::{Counterexample, Shown};
@@ -86,8 +89,8 @@ impl<'a> Relations<'a> {
         question.ask(&mut self.solver)
     }
 
-    /// A method is *guarded*: a call whose requirements hold in a state with the invariant leads to one with it. This is not in the
-    /// paper, which checks the invariant after each call, as `requires invariant` does.
+    /// A method is *guarded*: a call whose requirements hold in a state with the invariant leads to one with it. This
+    /// is not in the paper, which checks the invariant after each call, as `requires invariant` does.
     pub(crate) fn is_guarded(&mut self, method: usize) -> Result<Verdict, SolverError> {
         if self.spec.updates[method].checks_invariant.is_some() {
             self.solver.skipped += 1;
@@ -147,8 +150,8 @@ impl<'a> Relations<'a> {
         question.ask(&mut self.solver)
     }
 
-    /// *𝒫-R-commutativity* (§3.2): c₁ ▷ c₂ iff for every state σ, if 𝒫(σ, c₁) then 𝒫(c₂(σ), c₁). The call that is moved to the right is
-    /// the first one.
+    /// *𝒫-R-commutativity* (§3.2): c₁ ▷ c₂ iff for every state σ, if 𝒫(σ, c₁) then 𝒫(c₂(σ), c₁). The call that is moved
+    /// to the right is the first one.
     pub(crate) fn right_commutes(&mut self, moved: usize, passed: usize) -> Result<Verdict, SolverError> {
         if self.is_out_of_reach(moved, passed) {
             self.solver.skipped += 1;
@@ -176,8 +179,8 @@ impl<'a> Relations<'a> {
         question.ask(&mut self.solver)
     }
 
-    /// *𝒫-L-commutativity* (§3.2): c₂ ◁ c₁ iff for every state σ, if 𝒫(c₁(σ), c₂) then 𝒫(σ, c₂). The call that is moved to the left is
-    /// the first argument.
+    /// *𝒫-L-commutativity* (§3.2): c₂ ◁ c₁ iff for every state σ, if 𝒫(c₁(σ), c₂) then 𝒫(σ, c₂). The call that is moved
+    /// to the left is the first argument.
     pub(crate) fn left_commutes(&mut self, moved: usize, passed: usize) -> Result<Verdict, SolverError> {
         if self.is_out_of_reach(moved, passed) {
             self.solver.skipped += 1;
@@ -205,8 +208,8 @@ impl<'a> Relations<'a> {
         question.ask(&mut self.solver)
     }
 
-    /// A call conflicts, or depends, only if that very call is not invariant-sufficient. Where σ satisfies the invariant, the
-    /// counterexample shows this already; where it need not, another state has to.
+    /// A call conflicts, or depends, only if that very call is not invariant-sufficient. Where σ satisfies the
+    /// invariant, the counterexample shows this already; where it need not, another state has to.
     fn unless_sufficient(&self, question: &mut Question<'_>, call: &super::question::Call) {
         if self.states == States::Permissible {
             return;
@@ -232,9 +235,9 @@ impl<'a> Relations<'a> {
             .all(|(variable, value)| !is_written(*variable) && !value.reads(&is_written))
     }
 
-    /// Whether a method's permissibility cannot depend on another's effect: its requirements and effects read nothing that the other
-    /// assigns, and no clause of the invariant reads something of both. For states with the invariant only: a clause that reads
-    /// nothing of the method holds before it and after it.
+    /// Whether a method's permissibility cannot depend on another's effect: its requirements and effects read nothing
+    /// that the other assigns, and no clause of the invariant reads something of both. For states with the invariant
+    /// only: a clause that reads nothing of the method holds before it and after it.
     fn is_out_of_reach(&self, method: usize, other: usize) -> bool {
         let (written, own) = (self.writes(other), self.writes(method));
         let reads = |core: &Core, of: &[usize]| core.reads(&|variable| of.contains(&variable));

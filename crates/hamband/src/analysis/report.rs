@@ -6,8 +6,8 @@ use super::counterexample::Counterexample;
 use super::graph::{Analysis, Category, Pair};
 use super::relations::{States, Verdict};
 
-/// The whole report: mistakes of the specification first, then categories, groups and dependencies, then a counterexample for each
-/// relation that does not hold, and what it cost.
+/// The whole report: mistakes of the specification first, then categories, groups and dependencies, then a
+/// counterexample for each relation that does not hold, and what it cost.
 impl fmt::Display for Analysis {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         mistakes(self, f)?;

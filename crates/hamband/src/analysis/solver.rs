@@ -1,7 +1,8 @@
 //! Runs the program `z3` and asks it questions in SMT-LIB 2.
 //!
-//! One process answers all questions of an analysis; `(reset)` stands between two of them. Each question has a time limit. z3 has it, too,
-//! and gives up in time for most; if it does not, the process is killed, and the next question starts another.
+//! One process answers all questions of an analysis; `(reset)` stands between two of them. Each question has a time
+//! limit. z3 has it, too, and gives up in time for most; if it does not, the process is killed, and the next question
+//! starts another.
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::PathBuf;
@@ -115,8 +116,8 @@ impl Solver {
         Ok(answer)
     }
 
-    /// Whether the last question, which was satisfiable, has a model in which this assumption holds. If not, [`Solver::values`] has
-    /// one without it.
+    /// Whether the last question, which was satisfiable, has a model in which this assumption holds. If not,
+    /// [`Solver::values`] has one without it.
     pub(crate) fn prefer(&mut self, assumption: &str) -> Result<bool, SolverError> {
         if self.check(&format!("(check-sat-assuming ({assumption}))"))? == Answer::Satisfiable {
             return Ok(true);

@@ -1,16 +1,16 @@
 //! Summarisation (§3.3): the summary of two calls is a call c″ iff for all states σ, c ∘ c′(σ) = c″(σ).
 //!
 //! A solver proves that a given call is the summary of two; it does not find one. So the specification may name it
-//! (`summary deposit(a), deposit(b) = deposit(a + b)`: first a, then b). For methods that could be reducible and without a summary of
-//! their own, these are tried, until one is proved:
+//! (`summary deposit(a), deposit(b) = deposit(a + b)`: first a, then b). For methods that could be reducible and
+//! without a summary of their own, these are tried, until one is proved:
 //!
-//! - the same method, with each argument the sum, the maximum, the minimum, the union, the disjunction or the conjunction of both, by its
-//!   type; or that of the second call, or of the first;
+//! - the same method, with each argument the sum, the maximum, the minimum, the union, the disjunction or the
+//!   conjunction of both, by its type; or that of the second call, or of the first;
 //! - the later of both calls, for each argument that is a number (as a timestamp is);
 //! - for two different methods, one of both calls.
 //!
-//! The state is one in which the first call is permissible, and the second after it ([`States::Permissible`]); then the summary has to be
-//! permissible, too. So a process that applies it does what it would have done with both.
+//! The state is one in which the first call is permissible, and the second after it ([`States::Permissible`]); then the
+//! summary has to be permissible, too. So a process that applies it does what it would have done with both.
 
 use std::slice::from_ref;
 
@@ -200,7 +200,8 @@ fn combined(ty: &Type, locals: [usize; 2], names: [&str; 2]) -> Vec<(Core, Strin
     ways
 }
 
-/// The summarisation groups (§3.3): disjoint sets of these methods, the largest first, each closed under the summaries that were proved.
+/// The summarisation groups (§3.3): disjoint sets of these methods, the largest first, each closed under the summaries
+/// that were proved.
 pub(crate) fn groups(methods: &[usize], summaries: &[SummaryVerdict]) -> Vec<Vec<usize>> {
     let is_closed = |group: &[usize]| {
         let is_summarised = |methods: [usize; 2]| {

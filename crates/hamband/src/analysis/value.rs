@@ -7,9 +7,9 @@
 //! | a set | a predicate on its elements: a function from terms to a term |
 //! | a map | a predicate on its keys, and a function from keys to values |
 //!
-//! So sets are never values of the solver. The union of two is the disjunction of two predicates, and two are equal if a quantified
-//! formula says so. Without arithmetic, questions about sets and relations are then formulas that z3's quantifier instantiation decides
-//! (effectively propositional ones), where its theory of arrays often gives up.
+//! So sets are never values of the solver. The union of two is the disjunction of two predicates, and two are equal if
+//! a quantified formula says so. Without arithmetic, questions about sets and relations are then formulas that z3's
+//! quantifier instantiation decides (effectively propositional ones), where its theory of arrays often gives up.
 
 use std::cell::Cell;
 use std::rc::Rc;

@@ -45,7 +45,8 @@ pub(super) struct Laws<T: DataType> {
     pub(super) never_both: NeverBoth<T::Update>,
 }
 
-/// The findings in samples: relations that are needed, by numbers of methods, and methods of which a call was permissible.
+/// The findings in samples: relations that are needed, by numbers of methods, and methods of which a call was
+/// permissible.
 #[derive(Default, Clone)]
 pub(super) struct Seen {
     pub(super) conflicts: BTreeSet<(usize, usize)>,
@@ -207,8 +208,8 @@ impl<T: DataType> Laws<T> {
         Err(pair.refuted(relation, turned))
     }
 
-    /// *Independent* (§3.2): c₂ is permissible before c₁ if it is after it. Calls that conflict have the same order everywhere, so they
-    /// need not be declared dependent.
+    /// *Independent* (§3.2): c₂ is permissible before c₁ if it is after it. Calls that conflict have the same order
+    /// everywhere, so they need not be declared dependent.
     fn is_independent(&self, pair: &Pair<'_, T>, seen: &mut Seen) -> Result<(), Refuted> {
         let [on, method] = pair.calls.map(Update::method);
         // c₂ is not invariant-sufficient, since σ has the invariant.

@@ -39,7 +39,8 @@ fn settled(till: &Replicated<Till>, nodes: usize) -> Vec<u16> {
     (0..nodes as u16).filter(|node| till.is_settled(NodeId(*node))).collect()
 }
 
-/// Sources of calls die in the middle. All survivors have the same calls of theirs in the end, also if one of them closes the object.
+/// Sources of calls die in the middle. All survivors have the same calls of theirs in the end, also if one of them
+/// closes the object.
 fn dies(name: &str, nodes: usize, victims: &[usize], closes: Option<usize>) -> Scenario {
     let about = "a call of a dead node that some live replica has applied reaches all live replicas";
     let victims = victims.to_vec();

@@ -56,8 +56,8 @@ fn two_groups(name: &str, victims: &'static [usize]) -> Scenario {
         })?;
         let (kept, all, nodes) = (members.clone(), Rc::clone(&calls), cluster.nodes());
         cluster.at_end(move || {
-            // A cut may cost a node its place that is no victim. Then the others end at once, and may not know yet that its calls are decided. But they
-            // have them in their logs, if most of them live.
+            // A cut may cost a node its place that is no victim. Then the others end at once, and may not know yet that
+            // its calls are decided. But they have them in their logs, if most of them live.
             let ends_early = (0..3).any(|me| !victims.contains(&me) && !goes_on(&nodes[me]));
             let live: Vec<_> =
                 nodes.iter().zip(&kept).filter(|(node, _)| goes_on(node)).map(|(_, (ledgers, _))| ledgers).collect();

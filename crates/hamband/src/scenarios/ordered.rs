@@ -55,7 +55,8 @@ fn open(cluster: &Cluster) -> Result<Vec<Member>> {
     Ok(members)
 }
 
-/// At the end: the orders of all live replicas are prefixes of one, all acknowledged calls are in it, once, and nothing else.
+/// At the end: the orders of all live replicas are prefixes of one, all acknowledged calls are in it, once, and nothing
+/// else.
 fn at_end(cluster: &Cluster, members: &[Member], calls: &Rc<RefCell<Calls>>) {
     let (members, calls, nodes) = (members.to_vec(), Rc::clone(calls), cluster.nodes());
     cluster.at_end(move || {

@@ -60,8 +60,8 @@ fn movie(_: u8) -> MovieUpdate<u8, u8> {
     }
 }
 
-/// The calls of each node are chosen, and may be refused. The histories of all replicas that live have been well coordinated in the end, and
-/// are alike if no node has died.
+/// The calls of each node are chosen, and may be refused. The histories of all replicas that live have been well
+/// coordinated in the end, and are alike if no node has died.
 fn refines<T: DataType>(name: &str, initial: fn() -> T, update: fn(u8) -> T::Update) -> Scenario {
     const NODES: usize = 3;
     let about = "the histories of replicas are some of the abstract semantics";

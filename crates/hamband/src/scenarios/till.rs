@@ -1,4 +1,5 @@
-//! Types for the scenarios: one with conflict-free methods, and one with a conflicting method that depends on both other categories.
+//! Types for the scenarios: one with conflict-free methods, and one with a conflicting method that depends on both
+//! other categories.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -7,8 +7,9 @@ use serde::{Deserialize, Serialize};
 use super::{Element, initially_empty};
 use crate::{Coordination, DataType, methods};
 
-/// An auction (after Hamsaz): registered buyers bid while it is open, and when it is closed, the winner's bid is the highest.
-/// `Register` is reducible. `Close` conflicts with `Bid` and with itself; `Bid` depends on `Register`, and `Close` on `Bid`.
+/// An auction (after Hamsaz): registered buyers bid while it is open, and when it is closed, the winner's bid is the
+/// highest. `Register` is reducible. `Close` conflicts with `Bid` and with itself; `Bid` depends on `Register`, and
+/// `Close` on `Bid`.
 ///
 /// ```
 /// use farfield_hamband::DataType;

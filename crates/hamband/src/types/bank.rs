@@ -7,8 +7,8 @@ use serde::{Deserialize, Serialize};
 use super::{Element, initially_empty};
 use crate::{Coordination, DataType, methods};
 
-/// An amount of money. One call has at most 2⁶⁴ − 1, and the sum of all deposits of an account is exact: it would take 2⁶⁴ calls to exceed
-/// 2¹²⁸.
+/// An amount of money. One call has at most 2⁶⁴ − 1, and the sum of all deposits of an account is exact: it would take
+/// 2⁶⁴ calls to exceed 2¹²⁸.
 ///
 /// ```
 /// use farfield_hamband::types::Amount;
@@ -43,8 +43,8 @@ pub struct BalanceTooLow {
     pub balance: u128,
 }
 
-/// A bank account, the balance of which is never negative (§2, figure 1 of the paper). `Deposit` is reducible. `Withdraw` conflicts
-/// with itself, and depends on `Deposit`.
+/// A bank account, the balance of which is never negative (§2, figure 1 of the paper). `Deposit` is reducible.
+/// `Withdraw` conflicts with itself, and depends on `Deposit`.
 ///
 /// ```
 /// use farfield_hamband::DataType;
@@ -148,8 +148,8 @@ impl DataType for Account {
     }
 }
 
-/// A bank with many accounts, the balances of which are never negative (§2 of the paper). `Open` and `Deposit` are irreducible
-/// conflict-free, and `Deposit` depends on `Open`. `Withdraw` conflicts with itself, and depends on both.
+/// A bank with many accounts, the balances of which are never negative (§2 of the paper). `Open` and `Deposit` are
+/// irreducible conflict-free, and `Deposit` depends on `Open`. `Withdraw` conflicts with itself, and depends on both.
 ///
 /// ```
 /// use farfield_hamband::DataType;

@@ -8,9 +8,9 @@ use super::tags::{NotYetHere, Tag, Tags};
 use super::{Element, initially_empty};
 use crate::{Coordination, DataType, methods};
 
-/// A shopping cart (Shapiro et al., 2011, section 4; figure 9 of the paper): lines of a tag, an item and a quantity. To change the
-/// quantity of an item, a new line replaces those that the issuer has seen. `Put` and `Remove` are irreducible conflict-free, and both
-/// depend on `Put`.
+/// A shopping cart (Shapiro et al., 2011, section 4; figure 9 of the paper): lines of a tag, an item and a quantity. To
+/// change the quantity of an item, a new line replaces those that the issuer has seen. `Put` and `Remove` are
+/// irreducible conflict-free, and both depend on `Put`.
 ///
 /// ```
 /// use farfield_hamband::DataType;

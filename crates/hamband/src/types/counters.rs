@@ -5,8 +5,8 @@ use serde::{Deserialize, Serialize};
 use super::Never;
 use crate::{Coordination, DataType, methods};
 
-/// A counter: additions of any sign (Shapiro et al., 2011, specification 5; figure 8 of the paper). It counts modulo 2⁶⁴, so it is
-/// exact as long as the sum fits. `Add` is reducible.
+/// A counter: additions of any sign (Shapiro et al., 2011, specification 5; figure 8 of the paper). It counts modulo
+/// 2⁶⁴, so it is exact as long as the sum fits. `Add` is reducible.
 ///
 /// ```
 /// use farfield_hamband::DataType;
@@ -75,8 +75,8 @@ impl DataType for Counter {
     }
 }
 
-/// A counter that keeps additions and subtractions apart, each modulo 2⁶⁴ (Shapiro et al., 2011, specification 7). `Increment` and
-/// `Decrement` are reducible, each with a summary of its own.
+/// A counter that keeps additions and subtractions apart, each modulo 2⁶⁴ (Shapiro et al., 2011, specification 7).
+/// `Increment` and `Decrement` are reducible, each with a summary of its own.
 ///
 /// ```
 /// use farfield_hamband::DataType;

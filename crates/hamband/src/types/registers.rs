@@ -8,7 +8,8 @@ use super::tags::{NotYetHere, Tag, Tags};
 use super::{Element, Never, initially_empty};
 use crate::{Coordination, DataType, methods};
 
-/// When a value was written: a time, and the node that wrote it, which decides between equal times. Two writes never have the same.
+/// When a value was written: a time, and the node that wrote it, which decides between equal times. Two writes never
+/// have the same.
 ///
 /// ```
 /// use farfield_hamband::types::Timestamp;
@@ -22,8 +23,8 @@ pub struct Timestamp {
     pub node: u16,
 }
 
-/// A register whose last writer wins (Shapiro et al., 2011, specification 9; figure 8 of the paper). `Write` is reducible: of two writes,
-/// the later one is the summary.
+/// A register whose last writer wins (Shapiro et al., 2011, specification 9; figure 8 of the paper). `Write` is
+/// reducible: of two writes, the later one is the summary.
 ///
 /// ```
 /// use farfield_hamband::DataType;
@@ -82,8 +83,8 @@ impl<V: Element> LwwRegister<V> {
         self.content.as_ref().map(|(at, _)| *at)
     }
 
-    /// A write of this node, at a time of its clock. If the value here has a later time, the write comes right after it, so it is
-    /// not lost.
+    /// A write of this node, at a time of its clock. If the value here has a later time, the write comes right after
+    /// it, so it is not lost.
     ///
     /// ```
     /// use farfield_hamband::types::{LwwRegister, LwwUpdate, Timestamp};
@@ -121,9 +122,9 @@ impl<V: Element> DataType for LwwRegister<V> {
     }
 }
 
-/// A register that keeps all values which were written concurrently (Shapiro et al., 2011, specification 10). A write has the tags of
-/// the writes that its issuer has seen, as a version vector, and overwrites these. `Write` is conflict-free and depends on itself: a
-/// replica applies the writes that a write has seen first.
+/// A register that keeps all values which were written concurrently (Shapiro et al., 2011, specification 10). A write
+/// has the tags of the writes that its issuer has seen, as a version vector, and overwrites these. `Write` is
+/// conflict-free and depends on itself: a replica applies the writes that a write has seen first.
 ///
 /// ```
 /// use farfield_hamband::DataType;

@@ -7,8 +7,9 @@ use serde::{Deserialize, Serialize};
 use super::{Element, Never, initially_empty};
 use crate::{Coordination, DataType, methods};
 
-/// Projects, employees, and which employees work on which projects (§5 of the paper, after Hamsaz). `AddEmployee` is reducible.
-/// `AddProject`, `DeleteProject` and `WorksOn` are one synchronisation group; `WorksOn` depends on `AddProject` and `AddEmployee`.
+/// Projects, employees, and which employees work on which projects (§5 of the paper, after Hamsaz). `AddEmployee` is
+/// reducible. `AddProject`, `DeleteProject` and `WorksOn` are one synchronisation group; `WorksOn` depends on
+/// `AddProject` and `AddEmployee`.
 ///
 /// ```
 /// use farfield_hamband::DataType;
@@ -170,8 +171,9 @@ impl<P: Element, E: Element> DataType for ProjectManagement<P, E> {
     }
 }
 
-/// Courses, students and enrolments (§5 of the paper, after Hamsaz). `RegisterStudent` is irreducible conflict-free. `AddCourse`,
-/// `DeleteCourse` and `Enroll` are one synchronisation group; `Enroll` depends on `AddCourse` and `RegisterStudent`.
+/// Courses, students and enrolments (§5 of the paper, after Hamsaz). `RegisterStudent` is irreducible conflict-free.
+/// `AddCourse`, `DeleteCourse` and `Enroll` are one synchronisation group; `Enroll` depends on `AddCourse` and
+/// `RegisterStudent`.
 ///
 /// ```
 /// use farfield_hamband::DataType;
@@ -315,7 +317,8 @@ impl<S: Element, C: Element> DataType for Courseware<S, C> {
 }
 
 /// Customers and movies: two relations that do not refer to each other (§5 of the paper). All methods conflict, in two
-/// synchronisation groups: `AddCustomer` with `DeleteCustomer`, and `AddMovie` with `DeleteMovie`. Each has a leader of its own.
+/// synchronisation groups: `AddCustomer` with `DeleteCustomer`, and `AddMovie` with `DeleteMovie`. Each has a leader of
+/// its own.
 ///
 /// ```
 /// use farfield_hamband::DataType;

@@ -8,8 +8,8 @@ use super::tags::{NotYetHere, Tag, Tags};
 use super::{Element, Never, initially_empty};
 use crate::{Coordination, DataType, methods};
 
-/// A grow-only set, whose elements are added in sets (§2, figures 8 and 9 of the paper). `Add` is reducible: two additions are that
-/// of the union.
+/// A grow-only set, whose elements are added in sets (§2, figures 8 and 9 of the paper). `Add` is reducible: two
+/// additions are that of the union.
 ///
 /// ```
 /// use farfield_hamband::DataType;
@@ -84,8 +84,8 @@ impl<E: Element> DataType for GSet<E> {
     }
 }
 
-/// A grow-only set, whose elements are added one by one (§2, figure 9 of the paper). Two elements are not one, so `Add` has no
-/// summary: it is irreducible conflict-free.
+/// A grow-only set, whose elements are added one by one (§2, figure 9 of the paper). Two elements are not one, so `Add`
+/// has no summary: it is irreducible conflict-free.
 ///
 /// ```
 /// use farfield_hamband::DataType;
@@ -152,9 +152,9 @@ impl<E: Element> DataType for GSetByElement<E> {
     }
 }
 
-/// An observed-remove set (Shapiro et al., 2011, specification 15; figure 9 of the paper). Each addition has a tag, and a removal takes
-/// away the tags that its issuer has seen; so a concurrent addition stays. `Add` and `Remove` are irreducible conflict-free, and `Remove`
-/// depends on `Add`.
+/// An observed-remove set (Shapiro et al., 2011, specification 15; figure 9 of the paper). Each addition has a tag, and
+/// a removal takes away the tags that its issuer has seen; so a concurrent addition stays. `Add` and `Remove` are
+/// irreducible conflict-free, and `Remove` depends on `Add`.
 ///
 /// ```
 /// use farfield_hamband::DataType;

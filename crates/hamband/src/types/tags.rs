@@ -24,8 +24,8 @@ impl core::fmt::Display for Tag {
     }
 }
 
-/// A set of tags, as a version vector with exceptions: for each node, ranges of its numbers. Where all updates of a node are there,
-/// that is one range.
+/// A set of tags, as a version vector with exceptions: for each node, ranges of its numbers. Where all updates of a
+/// node are there, that is one range.
 ///
 /// ```
 /// use farfield_hamband::types::{Tag, Tags};
@@ -78,8 +78,8 @@ impl Tags {
         self.ranges.iter().all(|(node, ranges)| ranges.iter().all(|(from, to)| other.covers(*node, *from, *to)))
     }
 
-    /// The next tag of a node: its number is above all those of the node that are here. It is unique if the node has applied its
-    /// own updates to this set, as a replica does, and was not started again without them.
+    /// The next tag of a node: its number is above all those of the node that are here. It is unique if the node has
+    /// applied its own updates to this set, as a replica does, and was not started again without them.
     ///
     /// ```
     /// use farfield_hamband::types::{Tag, Tags};
@@ -122,8 +122,8 @@ impl FromIterator<Tag> for Tags {
     }
 }
 
-/// An update names an earlier one that is not here yet. A replica never meets this: it applies the updates that an update depends on
-/// first.
+/// An update names an earlier one that is not here yet. A replica never meets this: it applies the updates that an
+/// update depends on first.
 ///
 /// ```
 /// use farfield_hamband::DataType;

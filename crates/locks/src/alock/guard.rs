@@ -29,8 +29,8 @@ pub struct ALockGuard<'a> {
     pub(super) holding: Holding,
 }
 
-/// An operation at the head of a queue, of the remote one or of the local one. Its fields are here, and not in a [`Head`]:
-/// then it takes three words, and a guard is cheap to move.
+/// An operation at the head of a queue, of the remote one or of the local one. Its fields are here, and not in a
+/// [`Head`]: then it takes three words, and a guard is cheap to move.
 #[derive(Clone, Copy)]
 pub(super) enum Held {
     Remote { lock: u32, record: RemotePtr<u64>, id: Id },

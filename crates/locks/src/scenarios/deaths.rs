@@ -259,7 +259,8 @@ fn lost_release<L: Entries>(name: &str, open: Open<L>) -> Scenario {
     .faults(Faults::new().crashes(1).of([0]))
 }
 
-/// A holder surveys the queue while another node enters it: twice, and the second time with the descriptor of the first.
+/// A holder surveys the queue while another node enters it: twice, and the second time with the descriptor of the
+/// first.
 fn seen_whole() -> Scenario {
     let about = "an operation is seen in the queue together with the one before it";
     Scenario::new("mcs/seen-whole", about, 2, |cluster| {

@@ -1,5 +1,5 @@
-//! Chains of read-modify-writes, each of which writes a value made of the one that it has read: few of the many combinations of values are
-//! consistent.
+//! Chains of read-modify-writes, each of which writes a value made of the one that it has read: few of the many
+//! combinations of values are consistent.
 
 use std::collections::BTreeSet;
 

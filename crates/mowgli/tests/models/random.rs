@@ -70,8 +70,8 @@ fn the_model_of_the_cpu_is_the_tso_machine() {
     }
 }
 
-/// One ingredient of a model is left out or turned round: a random program shows it, the one with this seed. After a change of
-/// the programs, the test searches for others and names them.
+/// One ingredient of a model is left out or turned round: a random program shows it, the one with this seed. After a
+/// change of the programs, the test searches for others and names them.
 #[test]
 fn every_ingredient_of_the_models_shows() {
     let mutants: &[(u64, &str, &str, &str, &str)] = &[

@@ -10,7 +10,8 @@ use super::slots::Slip;
 /// A request that has no effect is put again after such a pause, which doubles: the first may not have been accepted.
 const AGAIN: [Duration; 2] = [Duration::from_millis(10), Duration::from_millis(100)];
 
-/// Which node leads, as far as this one knows. Take it before the look that precedes a wait, and wait until it is another one.
+/// Which node leads, as far as this one knows. Take it before the look that precedes a wait, and wait until it is
+/// another one.
 ///
 /// ```
 /// # use farfield_mu::{CommandOptions, Commands, LogOptions};
@@ -111,8 +112,8 @@ impl Forward {
         self.number
     }
 
-    /// Puts the command to the leader of this view, unless it was put there a moment ago. The result is when to call this again, if nothing
-    /// changes before; none if there is no other leader.
+    /// Puts the command to the leader of this view, unless it was put there a moment ago. The result is when to call
+    /// this again, if nothing changes before; none if there is no other leader.
     ///
     /// ```
     /// # use farfield_mu::{CommandOptions, Commands, Forward, LogOptions};
@@ -126,8 +127,8 @@ impl Forward {
     /// ```
     ///
     /// # Errors
-    /// Those that do not pass: this node is evicted, or has no memory for the put. A leader that is out of reach, or a put that is
-    /// refused, is no error.
+    /// Those that do not pass: this node is evicted, or has no memory for the put. A leader that is out of reach, or a
+    /// put that is refused, is no error.
     pub fn step(
         &mut self,
         commands: &Commands,

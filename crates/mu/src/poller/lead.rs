@@ -322,8 +322,8 @@ impl Candidacy {
         }
     }
 
-    /// Takes over the entry of this index that a majority may have accepted: the one with the highest ballot. If there is
-    /// none, none is decided there or later.
+    /// Takes over the entry of this index that a majority may have accepted: the one with the highest ballot. If there
+    /// is none, none is decided there or later.
     fn adopt(&mut self, core: &Core, peers: &[Peer], endpoint: &Endpoint, index: u64) {
         let granted = self.granted(core);
         let words = core.slots.words;
@@ -409,7 +409,8 @@ impl Candidacy {
     }
 }
 
-/// Brings replicas that have given the right to the entries of the leader, and makes them followers. Whether there was one.
+/// Brings replicas that have given the right to the entries of the leader, and makes them followers. Whether there was
+/// one.
 fn bring_up(core: &Core, peers: &[Peer], endpoint: &Endpoint, candidacy: &mut Candidacy) -> bool {
     let ballot = candidacy.stamp.ballot();
     let granted = candidacy.granted(core);
@@ -432,8 +433,9 @@ fn bring_up(core: &Core, peers: &[Peer], endpoint: &Endpoint, candidacy: &mut Ca
         let Granted::Yes { has: Some(has), told } = other.state else { continue };
         let mut state = core.state.lock();
         let Some(leading) = state.leading.as_mut().filter(|leading| leading.ballot == ballot) else { break };
-        // Under the lock: the proposer puts the next entry to it, and no entry in between is left out. Its count of decided entries
-        // is exact, so that the service thread has nothing more to put to it, which could overtake the proposer's puts.
+        // Under the lock: the proposer puts the next entry to it, and no entry in between is left out. Its count of
+        // decided entries is exact, so that the service thread has nothing more to put to it, which could overtake the
+        // proposer's puts.
         if leading.tail == has && leading.decided == told {
             leading.followers[rank] = Follower { is_confirmed: true, has, by: None };
             core.confirmed.store(core.confirmed.load() | 1 << rank);
@@ -463,8 +465,8 @@ enum Put<'e> {
 }
 
 impl Other {
-    /// Brings a replica some entries further, towards `tail`, and tells it that those before `decided` are. When this has
-    /// ended well, everything is in its memory.
+    /// Brings a replica some entries further, towards `tail`, and tells it that those before `decided` are. When this
+    /// has ended well, everything is in its memory.
     fn bring_on(&mut self, core: &Core, rank: usize, peer: &Peer, endpoint: &Endpoint, target: Target) {
         let brought = self.try_bring_on(core, rank, peer, endpoint, target);
         match brought {
@@ -557,8 +559,8 @@ impl Other {
         // there, and nothing of this endpoint can overtake the proposer's puts.
         puts.push(endpoint.put_value(commit, told));
         if let Some(ballot) = ballot.filter(|_| has_returned && has == tail) {
-            // It has all that was decided before it came, so it has a vote from now on. This lands before it is counted, and after the word
-            // (`NRW → NRW`): a candidate copies the entries behind its own.
+            // It has all that was decided before it came, so it has a vote from now on. This lands before it is
+            // counted, and after the word (`NRW → NRW`): a candidate copies the entries behind its own.
             puts.push(endpoint.put_value(peer.log.byte_add(BROUGHT as u64), ballot));
         }
         let flush = endpoint.get(commit);

@@ -1,30 +1,37 @@
-//! Replicas that come back: a node that was started again takes the seat of the one before it, and gets a vote when it has all entries.
+//! Replicas that come back: a node that was started again takes the seat of the one before it, and gets a vote when it
+//! has all entries.
 //!
 //! # Why a vote comes late
 //!
-//! The memory of the earlier node is lost: the entries that it has accepted, and the ballots that it has promised. A replica that forgets either
-//! could help to decide another entry where one is decided. So the new one is without a vote at first: no candidate counts it, and it grants
-//! nothing.
+//! The memory of the earlier node is lost: the entries that it has accepted, and the ballots that it has promised. A
+//! replica that forgets either could help to decide another entry where one is decided. So the new one is without a
+//! vote at first: no candidate counts it, and it grants nothing.
 //!
-//! 1. *The others take it in* when nothing of the earlier node can land any more. From then on they count nothing that it has granted or
-//!    accepted. Each then says so to the new one, with what it has promised, and which replicas are gone for it.
-//! 2. *It promises.* When all others have said so that are not gone for it, a majority with votes among them, and those that are gone for it are gone for
-//!    all of them, it promises the highest of their ballots, and grants no lower one.
-//! 3. *A leader brings it to its entries* with a ballot that is not lower, and then says so (`BROUGHT`). From then on it has a vote, and tells the others.
+//! 1. *The others take it in* when nothing of the earlier node can land any more. From then on they count nothing that
+//!    it has granted or accepted. Each then says so to the new one, with what it has promised, and which replicas are
+//!    gone for it.
+//! 2. *It promises.* When all others have said so that are not gone for it, a majority with votes among them, and those
+//!    that are gone for it are gone for all of them, it promises the highest of their ballots, and grants no lower one.
+//! 3. *A leader brings it to its entries* with a ballot that is not lower, and then says so (`BROUGHT`). From then on
+//!    it has a vote, and tells the others.
 //!
-//! *Promises.* Let E lead with a ballot b for which it counts the earlier node D, and f others. If E is not gone for the new node, it is one of those that have
-//! answered, and has counted D before that, so it had promised b. If E is gone, it is gone for all that have answered: they have granted E before that. Of the
-//! 2f others f + 1 have answered, and f are of E's majority: one of them is in both, and has promised b. So what the new node promises is b or higher.
+//! *Promises.* Let E lead with a ballot b for which it counts the earlier node D, and f others. If E is not gone for
+//! the new node, it is one of those that have answered, and has counted D before that, so it had promised b. If E is
+//! gone, it is gone for all that have answered: they have granted E before that. Of the 2f others f + 1 have answered,
+//! and f are of E's majority: one of them is in both, and has promised b. So what the new node promises is b or higher.
 //!
-//! *Entries.* An entry that was decided with D's help has a ballot b, as above. The leader of step 3 has a ballot that is not lower, and a majority
-//! without the new node, or with D before step 1. So it has the entry: it is that leader, or has found it at a replica of both majorities. It has
-//! its entries when it has taken the new node in, so it counts D for no later one.
+//! *Entries.* An entry that was decided with D's help has a ballot b, as above. The leader of step 3 has a ballot that
+//! is not lower, and a majority without the new node, or with D before step 1. So it has the entry: it is that leader,
+//! or has found it at a replica of both majorities. It has its entries when it has taken the new node in, so it counts
+//! D for no later one.
 //!
 //! # Slots that it has not read
 //!
-//! While it catches up it holds nothing up. From its first entry on a leader uses no slot again before it has read there, and neither may a later leader, which may not
-//! know of its vote yet: otherwise it would lack entries that others have recycled, and could neither read on nor lead. So the leader first puts to a majority that
-//! the node *reads* (`Slots::reads_at`), and then brings it its entries. Each later leader has that from its own majority, as it has the entries.
+//! While it catches up it holds nothing up. From its first entry on a leader uses no slot again before it has read
+//! there, and neither may a later leader, which may not know of its vote yet: otherwise it would lack entries that
+//! others have recycled, and could neither read on nor lead. So the leader first puts to a majority that the node
+//! *reads* (`Slots::reads_at`), and then brings it its entries. Each later leader has that from its own majority, as it
+//! has the entries.
 //!
 //! *Gone* is a replica that has closed the log, and one of which no operation can land any more.
 
@@ -284,7 +291,8 @@ impl LogPoller {
         let mut is_retried = false;
         for rank in (0..core.ranks()).filter(|rank| *rank != core.me && !core.is_gone(*rank)) {
             let Some(node) = core.node_at(rank) else { continue };
-            // Until it has taken this node in, it may wipe out what this one has put. It says how it stands after that, so it is told again then.
+            // Until it has taken this node in, it may wipe out what this one has put. It says how it stands after that,
+            // so it is told again then.
             let told = Some((node, standing, core.standing(rank).is_said()));
             if self.returns.told[rank] == told || !self.peers[rank].is_some() {
                 continue;
@@ -315,15 +323,16 @@ pub(crate) fn write_founders(core: &Core, founders: &[Option<NodeId>]) {
     core.control.word(at).store(founders.iter().flatten().count() as u64);
 }
 
-/// The first entry that a replica gets which has come back and has those before `first`: that one, or the first that this leader keeps.
-/// From then on this leader does not use the slots from there on again before that replica has read them.
+/// The first entry that a replica gets which has come back and has those before `first`: that one, or the first that
+/// this leader keeps. From then on this leader does not use the slots from there on again before that replica has read
+/// them.
 ///
-/// No later one, though this node's reader may be further: another replica may lack it, and this leader may go. Then the next one would find the
-/// entry nowhere.
+/// No later one, though this node's reader may be further: another replica may lack it, and this leader may go. Then
+/// the next one would find the entry nowhere.
 pub(super) fn begins_at(core: &Core, rank: usize, first: u64, applied: u64) -> u64 {
     let mut state = core.state.lock();
-    // Not only there, but to stay there: the proposer may use the slots of as many entries as it has room for. All live replicas have
-    // acknowledged those before.
+    // Not only there, but to stay there: the proposer may use the slots of as many entries as it has room for. All live
+    // replicas have acknowledged those before.
     let used = state.leading.as_ref().map_or(0, |leading| leading.room.max(leading.tail));
     let kept = used.saturating_sub(core.slots.count).max(core.log.word(BASE).load());
     let from = first.max(kept);
@@ -332,7 +341,8 @@ pub(super) fn begins_at(core: &Core, rank: usize, first: u64, applied: u64) -> u
     from
 }
 
-/// The words of [`Slots::reads_at`](crate::layout::Slots::reads_at) that this node knows: the place of each in a log, and its value.
+/// The words of [`Slots::reads_at`](crate::layout::Slots::reads_at) that this node knows: the place of each in a log,
+/// and its value.
 pub(super) fn known_reads(core: &Core) -> impl Iterator<Item = (usize, u64)> {
     let ranks = if core.returned.load() == 0 { 0 } else { core.ranks() };
     let word_of = |rank| {
@@ -342,9 +352,11 @@ pub(super) fn known_reads(core: &Core) -> impl Iterator<Item = (usize, u64)> {
     (0..ranks).map(word_of).filter(|(_, node)| *node != 0)
 }
 
-/// As a candidate: adds the words of these replicas, which have granted the right, about the ones that read. For each, whether it has answered.
+/// As a candidate: adds the words of these replicas, which have granted the right, about the ones that read. For each,
+/// whether it has answered.
 pub(super) fn get_reads(core: &Core, peers: &[Peer], endpoint: &Endpoint, granted: &[usize]) -> Vec<bool> {
-    // None has come back, or the candidate would have taken it in: before that it grants nothing, and no leader can bring it anything.
+    // None has come back, or the candidate would have taken it in: before that it grants nothing, and no leader can
+    // bring it anything.
     if core.returned.load() == 0 {
         return vec![true; granted.len()];
     }
@@ -376,7 +388,8 @@ pub(super) fn begins_to_read(core: &Core, peers: &[Peer], endpoint: &Endpoint, r
     let (mut puts, mut gets) = (Vec::new(), Vec::new());
     for peer in granted.iter().filter(|of| **of != rank).map(|of| &peers[*of]) {
         puts.push(endpoint.put_value(peer.log.byte_add(at), word));
-        // Behind the put (`NRW → NRR`), as for an entry: then each later leader finds it that has the right to this log.
+        // Behind the put (`NRW → NRR`), as for an entry: then each later leader finds it that has the right to this
+        // log.
         gets.push(endpoint.get(peer.log.byte_add(at)));
     }
     let puts = wait_for_all(endpoint, puts);

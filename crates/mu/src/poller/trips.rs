@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use farfield_fabric::{self as fabric, Endpoint};
 
-/// The longest time for one round trip: a replica that takes longer is asked for the right again, so that puts under way cannot land
-/// later.
+/// The longest time for one round trip: a replica that takes longer is asked for the right again, so that puts under
+/// way cannot land later.
 const PATIENCE: Duration = Duration::from_millis(2);
 
 /// Waits for one round trip, and not for long.

@@ -1,4 +1,5 @@
-//! Histories of the log, of a replicated lock, and of commands; the sequential objects that they have to be linearizable as.
+//! Histories of the log, of a replicated lock, and of commands; the sequential objects that they have to be
+//! linearizable as.
 
 use farfield_core::history::{Event, Model, Recorder};
 

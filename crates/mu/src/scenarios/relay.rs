@@ -73,8 +73,8 @@ fn read_at_the_end(me: usize, member: &Member, history: &History, relaying: &Cel
     take_part(me, member, history, ep)
 }
 
-/// Opens logs of three replicas. Earlier leaders have left entries in their own, at the first index: their nodes and ballots. No replica
-/// is served before [`ReplicatedLog::wait`].
+/// Opens logs of three replicas. Earlier leaders have left entries in their own, at the first index: their nodes and
+/// ballots. No replica is served before [`ReplicatedLog::wait`].
 fn logs(cluster: &Cluster, leaders: &'static [(usize, u64)]) -> Result<(Vec<ReplicatedLog>, Rc<History>)> {
     let logs = cluster.on_each(move |node| {
         let options = LogOptions { entry_bytes_max: 8 * WORDS, entries: 4 };
@@ -106,8 +106,8 @@ pub(super) fn image(index: u64, ballot: u64, of: usize) -> Vec<u64> {
     words
 }
 
-/// Nodes 0 and 1 have led, and each has an entry that no other replica has. Node 1 serves its replica late, so node 0 leads without it, and
-/// then node 1.
+/// Nodes 0 and 1 have led, and each has an entry that no other replica has. Node 1 serves its replica late, so node 0
+/// leads without it, and then node 1.
 fn left_by_two(name: &str, about: &str) -> Scenario {
     Scenario::new(name, about, 3, move |cluster: &Cluster| {
         let (logs, history) = logs(cluster, &[(0, 1), (1, 2)])?;
@@ -127,8 +127,8 @@ fn left_by_two(name: &str, about: &str) -> Scenario {
     })
 }
 
-/// Node 1 has led, and its entry is in its log only. Node 0 leads without it, takes it in as a follower, and proposes another entry. Of
-/// its put to node 1 only the last word lands. Then node 1 leads.
+/// Node 1 has led, and its entry is in its log only. Node 0 leads without it, takes it in as a follower, and proposes
+/// another entry. Of its put to node 1 only the last word lands. Then node 1 leads.
 fn cut_short(name: &str, about: &str) -> Scenario {
     Scenario::new(name, about, 3, move |cluster: &Cluster| {
         let (logs, history) = logs(cluster, &[(1, 1)])?;
@@ -166,8 +166,8 @@ fn cut_short(name: &str, about: &str) -> Scenario {
     })
 }
 
-/// The first proposal of node 0, as [`Proposer`](crate::Proposer) makes it. One word of the put to node 1 lands. Node 2 has all of it, so it is
-/// decided.
+/// The first proposal of node 0, as [`Proposer`](crate::Proposer) makes it. One word of the put to node 1 lands. Node 2
+/// has all of it, so it is decided.
 fn propose_in_pieces(log: &ReplicatedLog, history: &History, ep: &Endpoint) -> Result<()> {
     let core = &log.0.core;
     let (ballot, peers) = (core.leading.load(), core.state.lock().peers.clone());

@@ -128,7 +128,8 @@ fn read(me: usize, member: &Member, course: &Course) -> Result<u64> {
                     return Err(error);
                 };
                 let mut read = course.read.borrow_mut();
-                // None goes missing later: the others keep it. A leader that has died may have begun at a later one than the present.
+                // None goes missing later: the others keep it. A leader that has died may have begun at a later one
+                // than the present.
                 assert!(next >= member.base, "node {me} is at entry {next}, and has none before {}", member.base);
                 assert!(read[me].is_empty(), "node {me} has lost entries since it has a vote");
                 let of =
@@ -308,7 +309,8 @@ fn comes(
     }
 }
 
-/// Nodes of these ranks go, one after the other. Each comes back before the next goes. Entries are decided before, between and after.
+/// Nodes of these ranks go, one after the other. Each comes back before the next goes. Entries are decided before,
+/// between and after.
 fn returns(name: &str, about: &str, places: usize, entries: usize, goes: &'static [usize]) -> Scenario {
     returns_if(name, about, places, entries, goes, Beside::Nothing)
 }
@@ -337,7 +339,8 @@ enum Beside {
     GoesOn,
 }
 
-/// On node 1, which leads: waits until it has brought the node that comes back to its entries. On node 2: takes the lead then.
+/// On node 1, which leads: waits until it has brought the node that comes back to its entries. On node 2: takes the
+/// lead then.
 fn takes_lead(me: usize, member: &Member, course: &Course, ep: &Endpoint) {
     let core = &member.log.0.core;
     let follows = || me == 1 && core.confirmed.load() & core.returned.load() & 1 != 0;

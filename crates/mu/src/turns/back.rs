@@ -28,8 +28,8 @@ pub(crate) enum Due {
     Now(usize, u64),
 }
 
-/// Of those that lack the state, the rank and the node + 1 of each, the one that gets the next piece: first those that have not got it at all, and
-/// then the one that has waited longest. By rank: the node + 1 that has got it, and when.
+/// Of those that lack the state, the rank and the node + 1 of each, the one that gets the next piece: first those that
+/// have not got it at all, and then the one that has waited longest. By rank: the node + 1 that has got it, and when.
 pub(crate) fn first_due(
     lacking: impl Iterator<Item = (usize, u64)>,
     brought: &[Option<(u64, Instant)>],
@@ -57,7 +57,8 @@ impl Shared {
         }
     }
 
-    /// Nodes that have come back, are followers of this leader, and have no vote, since they lack the state: the rank, and the node + 1.
+    /// Nodes that have come back, are followers of this leader, and have no vote, since they lack the state: the rank,
+    /// and the node + 1.
     fn lack_state(&self, queue: &Queue) -> impl Iterator<Item = (usize, u64)> {
         let core = self.core();
         let (confirmed, returned) = (core.confirmed.load(), core.returned.load());
@@ -73,8 +74,8 @@ impl Shared {
 }
 
 impl Local {
-    /// On a node that has come back: takes a piece of the state, or a command between them. Whether it has all now, and this entry is the one behind
-    /// them.
+    /// On a node that has come back: takes a piece of the state, or a command between them. Whether it has all now, and
+    /// this entry is the one behind them.
     pub(super) fn comes(&mut self, command: &Command, me: usize, now: Instant) -> bool {
         let Some(Coming { pieces, since }) = &mut self.coming else { return true };
         match command.kind {

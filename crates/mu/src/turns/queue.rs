@@ -56,7 +56,8 @@ pub(super) struct Queue {
     /// By rank: the node + 1 that the claims and numbers are of.
     pub(super) nodes: Vec<u64>,
     pub(super) numbers: CommandNumbers,
-    /// The state as it was before its first piece was ordered, until all pieces and `BACK` are, and how many pieces are.
+    /// The state as it was before its first piece was ordered, until all pieces and `BACK` are, and how many pieces
+    /// are.
     pub(super) state: Vec<[u64; 2]>,
     pub(super) pieces: u64,
     /// The number of places, by which the numbers of nodes at one rank are apart.
@@ -122,7 +123,8 @@ impl Queue {
         }
     }
 
-    // ---- the state in pieces ------------------------------------------------------------------------------------------
+    // ---- the state in pieces
+    // ------------------------------------------------------------------------------------------
 
     fn to_pieces(&self) -> Vec<[u64; 2]> {
         let of_rank = |rank: usize| [self.numbers.last(rank), self.nodes[rank] << 1 | u64::from(self.gone[rank])];
@@ -142,7 +144,8 @@ impl Queue {
         }
     }
 
-    /// Of all pieces, in their order: as before the first of them, but that all are ordered. None if it is no state of so many ranks.
+    /// Of all pieces, in their order: as before the first of them, but that all are ordered. None if it is no state of
+    /// so many ranks.
     pub(super) fn of_pieces(pieces: &[[u64; 2]], ranks: usize, places: u64) -> Option<Queue> {
         let (of_all, rest) = pieces.split_first()?;
         let (of_ranks, claims) = rest.split_at_checked(ranks)?;

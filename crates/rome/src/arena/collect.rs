@@ -11,8 +11,8 @@ use farfield_fabric::{self as fabric, BufOp, Instant, NodeId, RemotePtr, memory_
 use super::{Arena, Replaced, Watched, WatchedNode};
 use crate::seats::{Announced, SEAT_WORDS};
 
-/// How long a caller with a shorter timeout waits for the seats of other nodes: a service thread has other work to do, such as to say that its node
-/// lives. If one has not answered, it does not ask again for a while.
+/// How long a caller with a shorter timeout waits for the seats of other nodes: a service thread has other work to do,
+/// such as to say that its node lives. If one has not answered, it does not ask again for a while.
 const PATIENCE: Duration = Duration::from_millis(1);
 
 /// The seats of a node that are being read: what is known of them, where they lie, and the get, or why there is none.
@@ -40,8 +40,8 @@ fn answers_of(ep: &Endpoint, gets: &mut [Asked<'_, '_>], until: Instant) -> Vec<
 }
 
 impl Arena {
-    /// Frees what no reader can need any more. It takes as long as the nodes with readers need to answer, or to be evicted; where the endpoint's
-    /// timeout is shorter than [`PATIENCE`], that at most.
+    /// Frees what no reader can need any more. It takes as long as the nodes with readers need to answer, or to be
+    /// evicted; where the endpoint's timeout is shorter than [`PATIENCE`], that at most.
     pub(super) fn collect(&self, ep: &Endpoint) -> Result<()> {
         if ep.timeout() < PATIENCE && ep.now().ns < self.no_answer_until.load() {
             return Ok(());
@@ -71,8 +71,9 @@ impl Arena {
             }
         }
         if !tombstones.is_empty() {
-            // Readers that remember such a slot may still come to its tombstone, but not those that have read a `stable` of the next ticket or a later
-            // one: the thread that takes that ticket does it when the slots name nothing (`CW → MF → CR`, and `CAS` after that).
+            // Readers that remember such a slot may still come to its tombstone, but not those that have read a
+            // `stable` of the next ticket or a later one: the thread that takes that ticket does it when the slots name
+            // nothing (`CW → MF → CR`, and `CAS` after that).
             memory_fence();
             pool.buried = self.tickets.load() + 1;
             pool.replaced.extend(tombstones.into_iter().map(|tombstone| (pool.buried, tombstone)));
@@ -104,8 +105,8 @@ impl Arena {
     /// The version from which on readers need what was replaced.
     fn needed_from(&self, ep: &Endpoint) -> Result<u64> {
         let mut watching = Watching::begin(self);
-        // It is in memory, since atomics change it. What is read next is read after it (`CR → CR`, `CR → NRR`): a reader that has not announced
-        // itself by then finds it, or a later one.
+        // It is in memory, since atomics change it. What is read next is read after it (`CR → CR`, `CR → NRR`): a
+        // reader that has not announced itself by then finds it, or a later one.
         let stable = self.stable_now().current()?;
         let mut from = stable;
         let (seats, lease) = (self.own.count(), self.own.lease());
@@ -166,8 +167,8 @@ impl Arena {
                     let each = words.chunks(SEAT_WORDS).map(Announced::of).zip(&mut of.seats);
                     each.for_each(|(announced, of)| see(of, announced, asked, ep.now()));
                 }
-                // It may have died, or only this node does not reach it. What it announces is not known, and no lease ends: the members
-                // decide about it.
+                // It may have died, or only this node does not reach it. What it announces is not known, and no lease
+                // ends: the members decide about it.
                 None => is_known = false,
             }
         }

@@ -1,9 +1,11 @@
-//! Versions: tickets, and the word `stable`, which is raised in their order. It can be frozen, for a tree that is moved to another node.
+//! Versions: tickets, and the word `stable`, which is raised in their order. It can be frozen, for a tree that is moved
+//! to another node.
 //!
-//! *A freeze is exact.* `stable` is changed by compare-and-swaps alone, and its two upper bits are part of what they compare. So from the moment at which it is
-//! frozen no change becomes visible, and its version is that of the last one which was: no other thread has to agree, or to be waited for. Changes
-//! that come meanwhile are stored, as those behind a closed gate. When the freeze ends, they become visible. If the tree is moved instead, they never
-//! do, and their threads learn that ([`Moved`]).
+//! *A freeze is exact.* `stable` is changed by compare-and-swaps alone, and its two upper bits are part of what they
+//! compare. So from the moment at which it is frozen no change becomes visible, and its version is that of the last one
+//! which was: no other thread has to agree, or to be waited for. Changes that come meanwhile are stored, as those
+//! behind a closed gate. When the freeze ends, they become visible. If the tree is moved instead, they never do, and
+//! their threads learn that ([`Moved`]).
 //!
 //! *Readers* see the bits with each get of `stable`, so a moved tree costs them no operation of its own.
 
@@ -77,8 +79,8 @@ impl Arena {
         self.stable_now().version()
     }
 
-    /// The version of a change, of which all is in memory but the versions and the active words. Whatever its caller does
-    /// until [`Arena::publish`], others wait for.
+    /// The version of a change, of which all is in memory but the versions and the active words. Whatever its caller
+    /// does until [`Arena::publish`], others wait for.
     #[inline]
     pub(crate) fn ticket(&self) -> u64 {
         self.tickets.fetch_add(1) + 1
@@ -86,16 +88,16 @@ impl Arena {
 
     /// The active words of this version are stored. Returns when it is stable.
     ///
-    /// A thread whose turn has not come yet says that it is done, and a thread before it raises `stable` for it. So a thread that sleeps here
-    /// holds up no other.
+    /// A thread whose turn has not come yet says that it is done, and a thread before it raises `stable` for it. So a
+    /// thread that sleeps here holds up no other.
     ///
     /// # Errors
     /// [`Moved`]: the change has not happened, and will not.
     #[inline]
     pub(crate) fn publish(&self, ep: &Endpoint, version: u64) -> Result<()> {
-        // No other thread raises it to this version, since this one has not said that it is done. As an atomic (`CAS`) it is in memory when the
-        // caller returns, and with it all that he has stored before: a read that begins afterwards, anywhere, finds it. It fails where `stable`
-        // was frozen in between.
+        // No other thread raises it to this version, since this one has not said that it is done. As an atomic (`CAS`)
+        // it is in memory when the caller returns, and with it all that he has stored before: a read that begins
+        // afterwards, anywhere, finds it. It fails where `stable` was frozen in between.
         if self.stable_now().0 == version - 1
             && self.is_open()
             && self.stable_word().compare_exchange(version - 1, version).is_ok()
@@ -112,14 +114,16 @@ impl Arena {
         self.gate.as_ref().is_none_or(|gate| !gate.is_closed())
     }
 
-    /// Whether a change that begins now would become visible without a wait for a gate or for the end of a freeze, as far as is known.
+    /// Whether a change that begins now would become visible without a wait for a gate or for the end of a freeze, as
+    /// far as is known.
     pub(crate) fn is_calm(&self) -> bool {
         self.is_open() && self.stable_now().is_plain()
     }
 
-    /// Waits while the gate is closed, and `stable` is this. It is raised after that: once more at most when the gate is closed in between,
-    /// whatever the number of threads is, since each of them passes the gate anew after it has seen what another one has raised. (Once more
-    /// by the service thread, which has looked at the gate before its change, and before each step that this one leaves to do, and waits for nothing.)
+    /// Waits while the gate is closed, and `stable` is this. It is raised after that: once more at most when the gate
+    /// is closed in between, whatever the number of threads is, since each of them passes the gate anew after it has
+    /// seen what another one has raised. (Once more by the service thread, which has looked at the gate before its
+    /// change, and before each step that this one leaves to do, and waits for nothing.)
     ///
     /// Whether this thread has waited as long as a change may have to.
     fn pass_gate(&self, ep: &Endpoint, stable: u64) -> bool {
@@ -131,8 +135,9 @@ impl Arena {
 
     #[cold]
     fn publish_later(&self, ep: &Endpoint, version: u64) -> Result<()> {
-        // An atomic, so that of this thread and the one before at least one sees what the other has done (`CAS → CR` on both sides). Also where
-        // only the gate is closed: then the service thread, which does not wait there, need not wait for this thread either.
+        // An atomic, so that of this thread and the one before at least one sees what the other has done (`CAS → CR` on
+        // both sides). Also where only the gate is closed: then the service thread, which does not wait there, need not
+        // wait for this thread either.
         let done = self.done(version);
         let _ = done.compare_exchange(done.load(), version);
         self.await_slow(ep, version)
@@ -222,7 +227,8 @@ impl Arena {
         None
     }
 
-    /// Goes on with a freeze at this version; whether there is one. A thread that has read before until when it is may end it all the same.
+    /// Goes on with a freeze at this version; whether there is one. A thread that has read before until when it is may
+    /// end it all the same.
     pub(crate) fn stay_frozen(&self, version: u64, until: Instant) -> bool {
         self.frozen_until.store(until.ns);
         self.stable_now().0 == version | Stable::FROZEN
@@ -243,7 +249,8 @@ impl Arena {
         }
     }
 
-    /// Moves the tree away, of which another node has what it was at this version; whether it is still frozen at it. Then it stays so for ever.
+    /// Moves the tree away, of which another node has what it was at this version; whether it is still frozen at it.
+    /// Then it stays so for ever.
     pub(crate) fn move_away(&self, ep: &Endpoint, version: u64) -> bool {
         let moved = self.stable_word().compare_exchange(version | Stable::FROZEN, version | Stable::MOVED).is_ok();
         ep.wake_local();

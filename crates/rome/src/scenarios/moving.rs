@@ -152,7 +152,8 @@ fn on() -> Scenario {
     .kills(&["rome-kv-place-falls"])
 }
 
-/// The third node may think that the first one has had it all the time. If that one stops, its copy may be out of date when it goes on.
+/// The third node may think that the first one has had it all the time. If that one stops, its copy may be out of date
+/// when it goes on.
 fn back() -> Scenario {
     let about = "a node takes a partition back, while another one has not heard that it was away";
     Scenario::new("rome/kv-moved-back", about, 3, |cluster| {

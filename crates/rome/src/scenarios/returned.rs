@@ -20,7 +20,8 @@ pub(super) fn scenarios() -> Vec<Scenario> {
 type Work =
     fn(&mut RomeKvThread<u64, u64>, &mut dyn FnMut(&mut RomeKvThread<u64, u64>, &MapCall) -> Result<()>) -> Result<()>;
 
-/// A node is started when node 1 has died, at its place, and does this. If node 1 does not die before the word is set, nothing is to be seen.
+/// A node is started when node 1 has died, at its place, and does this. If node 1 does not die before the word is set,
+/// nothing is to be seen.
 fn comes(cluster: &Cluster, store: &Store, lives: &Rc<Word>, work: Work) {
     type Come = Option<(Node, RomeKv<u64, u64>)>;
     let latest = Rc::<RefCell<Come>>::default();

@@ -67,7 +67,8 @@ fn scans() -> Scenario {
     .kills(&["rome-old-words"])
 }
 
-/// A reader that opens the tree while its owner works, and leaves; another one that is started at its place does the same.
+/// A reader that opens the tree while its owner works, and leaves; another one that is started at its place does the
+/// same.
 fn comes() -> Scenario {
     Scenario::new("rome/comes", "a reader opens the tree whenever it likes, and counts from then on", 3, |cluster| {
         let options = tiny(10);
@@ -152,7 +153,8 @@ fn reader_stops() -> Scenario {
     .faults(Faults::new().pauses(1).of([1]))
 }
 
-/// A scan holds all memory. Splits that have happened are not linked, and nodes with few pairs are not merged, as there is none for that.
+/// A scan holds all memory. Splits that have happened are not linked, and nodes with few pairs are not merged, as there
+/// is none for that.
 fn full() -> Scenario {
     let about = "a change that has happened does not wait for memory";
     Scenario::new("rome/full", about, 2, |cluster| {
@@ -187,10 +189,12 @@ fn full() -> Scenario {
     })
 }
 
-/// A queue: each key is greater than those before, and the least one goes. There are fewer blocks than leaves that have been.
+/// A queue: each key is greater than those before, and the least one goes. There are fewer blocks than leaves that have
+/// been.
 fn window() -> Scenario {
     Scenario::new("rome/window", "a leaf that gets no more keys is merged when it has none", 2, |cluster| {
-        // A split leaves ten or eleven pairs. The sixth deletion rewrites the leaf, which has no few pairs then, and the log has room for the rest.
+        // A split leaves ten or eleven pairs. The sixth deletion rewrites the leaf, which has no few pairs then, and
+        // the log has room for the rest.
         let opened = open(cluster, TreeOptions { pairs: 11, records: 5, ..tiny(13) })?;
         let first: Vec<_> = (1..=15).map(|key| Put(key, key)).collect();
         before(cluster, &opened, &first)?;
@@ -201,7 +205,8 @@ fn window() -> Scenario {
     .kills(&["rome-leaf-stays", "rome-tombstone-stays"])
 }
 
-/// A reader that remembers nodes comes to one that was merged. Its slot is free by then, and so is its tombstone's block soon.
+/// A reader that remembers nodes comes to one that was merged. Its slot is free by then, and so is its tombstone's
+/// block soon.
 fn buried() -> Scenario {
     Scenario::new("rome/buried", "a tombstone stays until no reader can come to it", 2, |cluster| {
         let opened = open(cluster, tiny(10))?;
@@ -215,7 +220,8 @@ fn buried() -> Scenario {
     .kills(&["rome-tombstone-early"])
 }
 
-/// The service thread of an owner says that its node lives. It does not wait for the seats of a reader that may be dead.
+/// The service thread of an owner says that its node lives. It does not wait for the seats of a reader that may be
+/// dead.
 fn impatient() -> Scenario {
     let about = "a thread that cannot wait is back soon, also if a reader is dead";
     Scenario::new("rome/impatient", about, 2, |cluster| {

@@ -66,8 +66,9 @@ async fn ask_after<K: TreeKey, V: Field>(
     mut answered: Option<Reply<V>>,
 ) -> Result<Reply<V>> {
     let (deadline, mut pause) = (start + ep.timeout(), PAUSE[0]);
-    // It is not asked again later than this, also where other nodes were asked before. The last answer says that nothing has happened. If the next one does not
-    // come by the deadline, because the owner waits for a core, nothing is known any more.
+    // It is not asked again later than this, also where other nodes were asked before. The last answer says that
+    // nothing has happened. If the next one does not come by the deadline, because the owner waits for a core, nothing
+    // is known any more.
     let last = start + ep.timeout() / 4 * 3;
     // What a move asks for has its time until the deadline. That changes may go on is said in any case.
     let closes = match request.ask {

@@ -1,14 +1,16 @@
 //! Reads of several partitions at one instant.
 //!
-//! *The argument.* A partition is what its version says: all changes with a version up to `stable`, and `stable` only rises. The reader gets
-//! `stable` of all partitions; when it has all of them, it gets all of them again. If none has changed, then each partition had this
-//! version from its first get to its second one. So all had these versions at once, at the moment between the last of the first gets and the
-//! first of the second ones. The scan reads each partition as of this version. It was announced before the gets, so its blocks stay.
+//! *The argument.* A partition is what its version says: all changes with a version up to `stable`, and `stable` only
+//! rises. The reader gets `stable` of all partitions; when it has all of them, it gets all of them again. If none has
+//! changed, then each partition had this version from its first get to its second one. So all had these versions at
+//! once, at the moment between the last of the first gets and the first of the second ones. The scan reads each
+//! partition as of this version. It was announced before the gets, so its blocks stay.
 //!
-//! *Writers.* If a version has changed, the reader closes the gates of the partitions (a put to each owner) and gets again what is stable.
-//! Writers that find a closed gate wait at it, with their change all but visible. Only those that were past the gate may still change
-//! the version, once. The reader opens the gates when two gets have had the same result. Nothing else depends on the gates, so it does not matter
-//! which reader opens them, or that a writer does after `hold`, because the reader has died.
+//! *Writers.* If a version has changed, the reader closes the gates of the partitions (a put to each owner) and gets
+//! again what is stable. Writers that find a closed gate wait at it, with their change all but visible. Only those that
+//! were past the gate may still change the version, once. The reader opens the gates when two gets have had the same
+//! result. Nothing else depends on the gates, so it does not matter which reader opens them, or that a writer does
+//! after `hold`, because the reader has died.
 
 use core::ops::RangeBounds;
 use core::time::Duration;
@@ -28,8 +30,9 @@ const OPEN_LOOKS: usize = 2;
 
 /// How often the versions of so many partitions are read at most.
 ///
-/// When its gate is closed, one thread of a partition may be past it, and the service thread: their changes make two looks at most differ, which may
-/// be others in each partition. So the look after these agrees with the one before, unless a wait at a gate is over: there is as much room again for that.
+/// When its gate is closed, one thread of a partition may be past it, and the service thread: their changes make two
+/// looks at most differ, which may be others in each partition. So the look after these agrees with the one before,
+/// unless a wait at a gate is over: there is as much room again for that.
 const fn looks_max(partitions: usize) -> usize {
     16 + 4 * partitions
 }
@@ -80,11 +83,12 @@ impl<K: TreeKey, V: Field> RomeKvThread<K, V> {
         }
     }
 
-    /// Begins a scan of a range, in the order of its keys, of the pairs that all partitions of the range had at one instant, which is within
-    /// this call: linearizable over all of them.
+    /// Begins a scan of a range, in the order of its keys, of the pairs that all partitions of the range had at one
+    /// instant, which is within this call: linearizable over all of them.
     ///
-    /// Two round trips, whatever the number of partitions, if they do not change meanwhile. If they do, two or three more; writers of these partitions
-    /// wait for one or two of them. One partition takes one round trip, and no writer waits.
+    /// Two round trips, whatever the number of partitions, if they do not change meanwhile. If they do, two or three
+    /// more; writers of these partitions wait for one or two of them. One partition takes one round trip, and no writer
+    /// waits.
     ///
     /// ```
     /// # use farfield_rome::{RomeKv, RomeKvOptions};
@@ -101,7 +105,8 @@ impl<K: TreeKey, V: Field> RomeKvThread<K, V> {
     /// ```
     ///
     /// # Errors
-    /// [`RangeUnavailable`](crate::RangeUnavailable): an owner is dead, or does not answer. [`NotOneInstant`]: it was not to be had.
+    /// [`RangeUnavailable`](crate::RangeUnavailable): an owner is dead, or does not answer. [`NotOneInstant`]: it was
+    /// not to be had.
     pub async fn scan_at_one_instant(
         &mut self,
         ep: &Endpoint,
@@ -270,8 +275,8 @@ mod tests {
     #[test]
     fn there_are_looks_for_the_writers_of_all_partitions_and_pauses_are_short() {
         for partitions in [2, 30, 100] {
-            // The first look, one with open gates, one that closes them; two that each partition makes differ, in looks of its own; and one
-            // that agrees.
+            // The first look, one with open gates, one that closes them; two that each partition makes differ, in looks
+            // of its own; and one that agrees.
             assert!(looks_max(partitions) > 4 + 2 * partitions);
         }
         // A pause and two looks pass several times while the writers wait.

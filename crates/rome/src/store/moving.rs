@@ -1,50 +1,61 @@
 //! Moving a partition to another node, while all nodes go on.
 //!
-//! The node that is to have a partition takes it ([`RomeKvThread::take_partition`]). Each place of a partition has an epoch: 0 where the options put
-//! it, and one more with each move. Its tree at epoch e > 0 is an object of its own, `{path}/{partition}/{e}-{owner}`, which other nodes open when they learn
-//! of it.
+//! The node that is to have a partition takes it ([`RomeKvThread::take_partition`]). Each place of a partition has an
+//! epoch: 0 where the options put it, and one more with each move. Its tree at epoch e > 0 is an object of its own,
+//! `{path}/{partition}/{e}-{owner}`, which other nodes open when they learn of it.
 //!
 //! 1. The taker opens the tree, in its own memory. No other node knows of it.
-//! 2. *Freeze.* By a call of the owner's service thread, which sets a bit of the old tree's `stable` (`arena/versions.rs`). From then on no change becomes
-//!    visible there, whichever thread makes it: changes wait, or come again. Reads go on.
-//! 3. The taker reads all pairs as of the version F that is frozen, by gets, and loads them into the new tree. It asks for more time meanwhile.
-//! 4. *Publish.* Another call of the service thread: if `stable` is still frozen at F, it becomes "moved" with one compare-and-swap, and stays so. The
-//!    word `place` beside the old gate says where to. When the reply is there, the taker puts its own word `place`, and makes changes from then on.
+//! 2. *Freeze.* By a call of the owner's service thread, which sets a bit of the old tree's `stable`
+//!    (`arena/versions.rs`). From then on no change becomes visible there, whichever thread makes it: changes wait, or
+//!    come again. Reads go on.
+//! 3. The taker reads all pairs as of the version F that is frozen, by gets, and loads them into the new tree. It asks
+//!    for more time meanwhile.
+//! 4. *Publish.* Another call of the service thread: if `stable` is still frozen at F, it becomes "moved" with one
+//!    compare-and-swap, and stays so. The word `place` beside the old gate says where to. When the reply is there, the
+//!    taker puts its own word `place`, and makes changes from then on.
 //!
-//! *Why no change is lost.* All changes that have returned at the old place have a version up to F, and the snapshot has these. The others never become
-//! visible; their threads find "moved", and make them again at the new place.
+//! *Why no change is lost.* All changes that have returned at the old place have a version up to F, and the snapshot
+//! has these. The others never become visible; their threads find "moved", and make them again at the new place.
 //!
-//! *Why no read is out of date.* A read of the old place gets `stable`, which is not "moved" at that moment, t, of the call. Whatever it reads then is the
-//! state at a later moment before the freeze; or that of F, which was the current one from the freeze until the move at least, and so at t or at the freeze,
-//! whichever is later. Reads at one instant compare the word at two moments, and it is "moved" at neither, so the partition was there between them. A
-//! scan that has begun goes on at the old place, as of its version; its memory stays until the last node has closed that tree.
+//! *Why no read is out of date.* A read of the old place gets `stable`, which is not "moved" at that moment, t, of the
+//! call. Whatever it reads then is the state at a later moment before the freeze; or that of F, which was the current
+//! one from the freeze until the move at least, and so at t or at the freeze, whichever is later. Reads at one instant
+//! compare the word at two moments, and it is "moved" at neither, so the partition was there between them. A scan that
+//! has begun goes on at the old place, as of its version; its memory stays until the last node has closed that tree.
 //!
-//! *A read of the new place* begins when the reader has seen "moved", and so after the whole snapshot was there (it is loaded before the call of step 4).
+//! *A read of the new place* begins when the reader has seen "moved", and so after the whole snapshot was there (it is
+//! loaded before the call of step 4).
 //!
-//! *The new place is found* by a reader that sees "moved", or whose update is refused, or whose owner is dead: it gets the words `place` of all members, of
-//! which the old owner's and the new one's say it, and those of nodes that have found it. The highest epoch counts. No word says so before the move is done. A node that comes to
-//! the store later is a member like the others (`store/returned.rs`).
+//! *The new place is found* by a reader that sees "moved", or whose update is refused, or whose owner is dead: it gets
+//! the words `place` of all members, of which the old owner's and the new one's say it, and those of nodes that have
+//! found it. The highest epoch counts. No word says so before the move is done. A node that comes to the store later is
+//! a member like the others (`store/returned.rs`).
 //!
-//! *Deaths.* The taker's before step 4: the freeze ends when its time is over ([`freeze_time`]), and the partition is where it was, with all changes. (A taker that lives and gives
-//! up says so, and they go on at once.)
-//! After it: the partition is lost, as with any owner. The old owner's before step 4: the partition is lost, and the taker discards its snapshot, since
-//! changes may have been made after a freeze that was over. After it: nothing is lost.
+//! *Deaths.* The taker's before step 4: the freeze ends when its time is over ([`freeze_time`]), and the partition is
+//! where it was, with all changes. (A taker that lives and gives up says so, and they go on at once.) After it: the
+//! partition is lost, as with any owner. The old owner's before step 4: the partition is lost, and the taker discards
+//! its snapshot, since changes may have been made after a freeze that was over. After it: nothing is lost.
 //!
-//! *The old owner's in step 4, before its reply is there.* The taker cannot know whether the tree has become "moved", or changes were made after the
-//! freeze. It keeps its snapshot, and changes nothing, until it learns of the move. That is so if the word `place` of any node says it: the first one
-//! that says so is the old owner's, which is stored behind the compare-and-swap that moves the tree. And each request carries the epoch at which its
-//! node knows the partition. One that comes to the taker with the epoch of the snapshot comes of such a word.
+//! *The old owner's in step 4, before its reply is there.* The taker cannot know whether the tree has become "moved",
+//! or changes were made after the freeze. It keeps its snapshot, and changes nothing, until it learns of the move. That
+//! is so if the word `place` of any node says it: the first one that says so is the old owner's, which is stored behind
+//! the compare-and-swap that moves the tree. And each request carries the epoch at which its node knows the partition.
+//! One that comes to the taker with the epoch of the snapshot comes of such a word.
 //!
-//! - A node that goes to the new place puts it into its own word `place` first (`CW → NRR`, before any read there). So as long as one of these nodes lives, all
-//!   find it, the taker included, and what they have read there is the state from which the taker goes on.
-//! - If none has, no call has read the new place, and none will: the partition was lost with its old owner. Calls say so.
-//! - The snapshot becomes the partition once: the service thread and the taker's threads take it out of the same lock, and a word `place` is only raised.
+//! - A node that goes to the new place puts it into its own word `place` first (`CW → NRR`, before any read there). So
+//!   as long as one of these nodes lives, all find it, the taker included, and what they have read there is the state
+//!   from which the taker goes on.
+//! - If none has, no call has read the new place, and none will: the partition was lost with its old owner. Calls say
+//!   so.
+//! - The snapshot becomes the partition once: the service thread and the taker's threads take it out of the same lock,
+//!   and a word `place` is only raised.
 //!
-//! *A request that is late.* Each taking has a number, which the owner compares with that of its last freeze. One that its thread has given up, and that comes
-//! after a freeze for another, changes nothing: the version may be the same.
+//! *A request that is late.* Each taking has a number, which the owner compares with that of its last freeze. One that
+//! its thread has given up, and that comes after a freeze for another, changes nothing: the version may be the same.
 //!
-//! *A reply that is late* leaves the taker's snapshot as it is, too: the next `take_partition` asks again. The old owner compares the epoch: it may have
-//! given the partition away since, and taken it again, and its new tree may be frozen, at the same number of a version, for another taker.
+//! *A reply that is late* leaves the taker's snapshot as it is, too: the next `take_partition` asks again. The old
+//! owner compares the epoch: it may have given the partition away since, and taken it again, and its new tree may be
+//! frozen, at the same number of a version, for another taker.
 
 use core::time::Duration;
 use std::sync::Arc;
@@ -88,11 +99,13 @@ pub(super) fn served_of<K, V>(pending: &LocalMutex<Option<Pending<K, V>>>, epoch
 }
 
 impl<K: TreeKey, V: Field> RomeKvThread<K, V> {
-    /// Moves a partition into the memory of this node, with all its pairs, while all nodes go on. When it returns, this node is the owner.
+    /// Moves a partition into the memory of this node, with all its pairs, while all nodes go on. When it returns, this
+    /// node is the owner.
     ///
-    /// Reads of all nodes go on all the time. Changes of the partition wait while it is copied: some seconds for millions of pairs. For the time of the copy this
-    /// node has the pairs twice. A call of another node that finds the partition moved opens it there first, which takes some round trips. The partition's
-    /// old memory is free when all threads of all nodes have come to the new place.
+    /// Reads of all nodes go on all the time. Changes of the partition wait while it is copied: some seconds for
+    /// millions of pairs. For the time of the copy this node has the pairs twice. A call of another node that finds the
+    /// partition moved opens it there first, which takes some round trips. The partition's old memory is free when all
+    /// threads of all nodes have come to the new place.
     ///
     /// ```
     /// # use farfield_rome::{RomeKv, RomeKvOptions};
@@ -111,11 +124,12 @@ impl<K: TreeKey, V: Field> RomeKvThread<K, V> {
     /// ```
     ///
     /// # Errors
-    /// [`RangeUnavailable`](crate::RangeUnavailable): the owner is dead, or does not answer, or the copy took longer than the partition stays frozen
-    /// without a word of this thread, which is the [`lease`](crate::TreeOptions::lease). If
-    /// [`may_have_happened`](crate::RangeUnavailable::may_have_happened), and the owner lives, call it again, which finds out.
-    /// [`MemoryFull`](crate::MemoryFull): the pairs do not fit. [`ErrorKind::Config`]: there is no such partition. In all other cases the
-    /// partition is where it was, and so are its changes.
+    /// [`RangeUnavailable`](crate::RangeUnavailable): the owner is dead, or does not answer, or the copy took longer
+    /// than the partition stays frozen without a word of this thread, which is the
+    /// [`lease`](crate::TreeOptions::lease). If [`may_have_happened`](crate::RangeUnavailable::may_have_happened), and
+    /// the owner lives, call it again, which finds out. [`MemoryFull`](crate::MemoryFull): the pairs do not fit.
+    /// [`ErrorKind::Config`]: there is no such partition. In all other cases the partition is where it was, and so are
+    /// its changes.
     pub async fn take_partition(&mut self, ep: &Endpoint, partition: usize) -> Result<()> {
         let (start, store) = (ep.now(), self.store.clone());
         let deadline = start + ep.timeout();
@@ -198,7 +212,8 @@ impl<K: TreeKey, V: Field> RomeKvThread<K, V> {
         }
     }
 
-    /// Tells the owner that a taking is given up, so that changes go on at once. Otherwise they do when the time of its freeze is over.
+    /// Tells the owner that a taking is given up, so that changes go on at once. Otherwise they do when the time of its
+    /// freeze is over.
     async fn thaw(
         &mut self,
         ep: &Endpoint,
@@ -301,8 +316,8 @@ impl<K: TreeKey, V: Field> RomeKv<K, V> {
     fn own(&self, partition: usize) {
         let Some(pending) = self.parts.pending[partition].lock().take() else { return };
         let Pending { place, served, .. } = pending;
-        // Behind the snapshot (`CW → CAS`), and before the service thread makes changes or gives the partition to another node: a node that asks again
-        // whether it has it finds so.
+        // Behind the snapshot (`CW → CAS`), and before the service thread makes changes or gives the partition to
+        // another node: a node that asks again whether it has it finds so.
         raise(self.parts.place_word(partition), word_of(place.epoch, self.me()));
         self.parts.incoming.lock().extend(served);
         self.know(partition, place);
@@ -320,7 +335,8 @@ impl<K: TreeKey, V: Field> RomeKv<K, V> {
         *self.parts.lost[partition].lock() = None;
     }
 
-    /// The partition was moved to this node, at this epoch: some node knows that. If no thread of this node does yet, one learns it here.
+    /// The partition was moved to this node, at this epoch: some node knows that. If no thread of this node does yet,
+    /// one learns it here.
     ///
     /// # Errors
     /// Another thread changes meanwhile where the partition is, and is not done by the deadline.
@@ -333,7 +349,8 @@ impl<K: TreeKey, V: Field> RomeKv<K, V> {
         Ok(())
     }
 
-    /// Discards a snapshot that is of an earlier place of the partition than this one. The caller has the word `changing`.
+    /// Discards a snapshot that is of an earlier place of the partition than this one. The caller has the word
+    /// `changing`.
     pub(super) fn discard(&self, partition: usize, epoch: u64) {
         let discarded = self.parts.pending[partition].lock().take_if(|pending| pending.place.epoch <= epoch);
         drop(discarded);

@@ -21,16 +21,19 @@ use crate::options::TreeOptions;
 /// ```
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct RomeKvOptions<K> {
-    /// The first key of each partition but the first one, in ascending order: 2^20 partitions at most. Partition p is on the p-th node of the session, or on node
-    /// p mod n if there are more.
+    /// The first key of each partition but the first one, in ascending order: 2^20 partitions at most. Partition p is
+    /// on the p-th node of the session, or on node p mod n if there are more.
     pub boundaries: Vec<K>,
-    /// The sizes of each partition. Each thread of a node takes a seat in each of them, and the updates of other nodes take one.
+    /// The sizes of each partition. Each thread of a node takes a seat in each of them, and the updates of other nodes
+    /// take one.
     pub tree: TreeOptions,
     /// For how long a change waits at most for a read of several partitions at one instant
-    /// ([`RomeKvThread::scan_at_one_instant`](crate::RomeKvThread::scan_at_one_instant)). It waits for a round trip as a rule, and so long if the
-    /// reader has died in the middle. From 10 µs to 100 ms; several times a round trip, so that reads succeed beside many writers. Default: 2 ms.
+    /// ([`RomeKvThread::scan_at_one_instant`](crate::RomeKvThread::scan_at_one_instant)). It waits for a round trip as
+    /// a rule, and so long if the reader has died in the middle. From 10 µs to 100 ms; several times a round trip, so
+    /// that reads succeed beside many writers. Default: 2 ms.
     pub hold: Duration,
-    /// How many updates, or batches of updates, the threads of a node may have under way to each other node. Default: 16.
+    /// How many updates, or batches of updates, the threads of a node may have under way to each other node. Default:
+    /// 16.
     pub window: usize,
     /// The most updates that one put carries, 32 at most. Default: 16.
     pub batch_max: usize,

@@ -70,7 +70,8 @@ pub(super) struct At<K: TreeKey, V: Field> {
     pub(super) epoch: u64,
     pub(super) owner: NodeId,
     pub(super) gate: GateAt,
-    /// Where updates go, if it is another node's. None before the first one: the owner may be dead, and was never needed.
+    /// Where updates go, if it is another node's. None before the first one: the owner may be dead, and was never
+    /// needed.
     client: Option<Arc<Calls<K, V>>>,
 }
 
@@ -269,8 +270,8 @@ impl<K: TreeKey, V: Field> RomeKv<K, V> {
 
     /// The latest place of a partition that any member knows of. None if it is no later one than this thread's.
     async fn look_up(&self, ep: &Endpoint, partition: usize, epoch: u64) -> Option<(u64, NodeId)> {
-        // Not only of the old owner: the one that it names may have closed the tree, since the partition is elsewhere again. Nodes that have come since are known
-        // to the object, too.
+        // Not only of the old owner: the one that it names may have closed the tree, since the partition is elsewhere
+        // again. Nodes that have come since are known to the object, too.
         let words = self
             .parts
             .object
@@ -286,8 +287,8 @@ impl<K: TreeKey, V: Field> RomeKv<K, V> {
         Some(place_of(latest)).filter(|place| place.0 > epoch)
     }
 
-    /// The error of a partition of which all members have said a moment ago that its last owner is dead, and this node has heard of no later place since: nodes
-    /// that call it again and again do not ask each time.
+    /// The error of a partition of which all members have said a moment ago that its last owner is dead, and this node
+    /// has heard of no later place since: nodes that call it again and again do not ask each time.
     fn still_lost(&self, ep: &Endpoint, partition: usize, epoch: u64) -> Option<Error> {
         let Lost { epoch: last, owner, until } = (*self.parts.lost[partition].lock())?;
         let said = place_of(self.parts.place_word(partition).load()).0;
@@ -306,8 +307,9 @@ impl<K: TreeKey, V: Field> RomeKv<K, V> {
         *self.parts.lost[partition].lock() = Some(Lost { epoch, owner, until });
     }
 
-    /// Opens a partition at its new place, unless another thread of this node has. The new owner may be dead. It may also have given the
-    /// partition away by now, and closed the tree: if it is not there soon, this call ends without it, and the caller looks again.
+    /// Opens a partition at its new place, unless another thread of this node has. The new owner may be dead. It may
+    /// also have given the partition away by now, and closed the tree: if it is not there soon, this call ends without
+    /// it, and the caller looks again.
     async fn adopt(
         &self,
         ep: &Endpoint,
@@ -318,8 +320,8 @@ impl<K: TreeKey, V: Field> RomeKv<K, V> {
         let deadline = start + ep.timeout();
         let _changing = self.changing(ep, partition, deadline).await?;
         if self.epoch(partition) < epoch {
-            // Before this node reads there: others find the place here if the old owner dies, and so does the new one if that has not answered it
-            // (`store/moving.rs`).
+            // Before this node reads there: others find the place here if the old owner dies, and so does the new one
+            // if that has not answered it (`store/moving.rs`).
             raise(self.parts.place_word(partition), word_of(epoch, owner));
             self.discard(partition, epoch);
             // Longer each time, and no longer than the call has left.
@@ -336,8 +338,8 @@ impl<K: TreeKey, V: Field> RomeKv<K, V> {
 }
 
 impl<K: TreeKey, V: Field> RomeKvThread<K, V> {
-    /// Finds out where a partition is now, after this error of a call. Then the call is made again: it may be where it was, and about to be moved,
-    /// or its new owner about to make changes.
+    /// Finds out where a partition is now, after this error of a call. Then the call is made again: it may be where it
+    /// was, and about to be moved, or its new owner about to make changes.
     ///
     /// # Errors
     /// The same, of the partition, unless it leads on.

@@ -1,11 +1,11 @@
 //! A node that is started at the place of one that has gone, and comes to a store that the others have open.
 //!
-//! It has memory for gates and the words `place`, which the others learn of when they take it in, as any member: so all that is argued in `store/moving.rs` of the words
-//! of members holds with it. It learns from their words where the partitions are, puts that into its own word, and then opens their trees. It has
-//! none itself, and may take some.
+//! It has memory for gates and the words `place`, which the others learn of when they take it in, as any member: so all
+//! that is argued in `store/moving.rs` of the words of members holds with it. It learns from their words where the
+//! partitions are, puts that into its own word, and then opens their trees. It has none itself, and may take some.
 //!
-//! *The partition of an owner that has gone* is lost for it as for the others, until one of them finds a later place. No node fills it again on its own: for the callers
-//! an empty partition would say that their keys were never there.
+//! *The partition of an owner that has gone* is lost for it as for the others, until one of them finds a later place.
+//! No node fills it again on its own: for the callers an empty partition would say that their keys were never there.
 
 use core::time::Duration;
 

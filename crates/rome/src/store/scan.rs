@@ -50,8 +50,8 @@ impl<K: TreeKey, V: Field> Drop for RomeKvScan<'_, K, V> {
 }
 
 impl<K: TreeKey, V: Field> RomeKvThread<K, V> {
-    /// Scans a range in the order of its keys. Each partition is read as of one moment: when the scan comes to it. So what is
-    /// changed during the scan may be seen in a later partition, and not in an earlier one.
+    /// Scans a range in the order of its keys. Each partition is read as of one moment: when the scan comes to it. So
+    /// what is changed during the scan may be seen in a later partition, and not in an earlier one.
     ///
     /// ```
     /// # use farfield_rome::{RomeKv, RomeKvOptions};
@@ -122,9 +122,10 @@ impl<'t, K: TreeKey, V: Field> RomeKvScan<'t, K, V> {
     /// ```
     ///
     /// # Errors
-    /// [`RangeUnavailable`](crate::RangeUnavailable): an owner is dead, or does not answer. All pairs before its keys were added, by this
-    /// call or earlier ones, and those that it has added of its keys are right. [`RomeKvScan::skip`] goes on behind them.
-    /// [`SnapshotExpired`](crate::SnapshotExpired): this thread was stopped, or has waited too long between two calls.
+    /// [`RangeUnavailable`](crate::RangeUnavailable): an owner is dead, or does not answer. All pairs before its keys
+    /// were added, by this call or earlier ones, and those that it has added of its keys are right.
+    /// [`RomeKvScan::skip`] goes on behind them. [`SnapshotExpired`](crate::SnapshotExpired): this thread was stopped,
+    /// or has waited too long between two calls.
     pub async fn next(&mut self, ep: &Endpoint, into: &mut Vec<(K, V)>) -> Result<bool> {
         self.ended = None;
         let (partition, cursor, version) = match &mut self.current {
@@ -156,8 +157,9 @@ impl<'t, K: TreeKey, V: Field> RomeKvScan<'t, K, V> {
         Ok(self.ended.is_some())
     }
 
-    /// Leaves the rest of a partition out: the one that `next` has read from last, of which there may be no more, or could not read. Its
-    /// number; none at the end. Without a `next` since then it leaves out the partitions behind it, one with each call.
+    /// Leaves the rest of a partition out: the one that `next` has read from last, of which there may be no more, or
+    /// could not read. Its number; none at the end. Without a `next` since then it leaves out the partitions behind it,
+    /// one with each call.
     ///
     /// ```
     /// # use farfield_rome::{RomeKv, RomeKvOptions};

@@ -82,7 +82,8 @@ impl<K: TreeKey, V: Field> RomeKvThread<K, V> {
         }
     }
 
-    /// The values of several keys, of all partitions at the same time. Those of one partition are as of one moment, which is within the call.
+    /// The values of several keys, of all partitions at the same time. Those of one partition are as of one moment,
+    /// which is within the call.
     ///
     /// ```
     /// # use farfield_rome::{RomeKv, RomeKvOptions};
@@ -145,8 +146,9 @@ impl<K: TreeKey, V: Field> RomeKvThread<K, V> {
     /// ```
     ///
     /// # Errors
-    /// [`MemoryFull`](crate::MemoryFull): nothing has changed. [`RangeUnavailable`](crate::RangeUnavailable): the key's owner is dead, or does not answer; its
-    /// [`may_have_happened`](crate::RangeUnavailable::may_have_happened) says whether the change was sent.
+    /// [`MemoryFull`](crate::MemoryFull): nothing has changed. [`RangeUnavailable`](crate::RangeUnavailable): the key's
+    /// owner is dead, or does not answer; its [`may_have_happened`](crate::RangeUnavailable::may_have_happened) says
+    /// whether the change was sent.
     pub async fn insert(&mut self, ep: &Endpoint, key: K, value: V) -> Result<bool> {
         Ok(self.update_one(ep, RomeKvUpdate::Insert(key, value)).await?.is_none())
     }
@@ -204,8 +206,8 @@ impl<K: TreeKey, V: Field> RomeKvThread<K, V> {
         self.update_one(ep, RomeKvUpdate::Delete(*key)).await
     }
 
-    /// Makes several updates. Those of this node's partitions are made at once, and the others are sent together, in as few puts as
-    /// [`batch_max`](crate::RomeKvOptions::batch_max) allows. Each has its own result: the value before.
+    /// Makes several updates. Those of this node's partitions are made at once, and the others are sent together, in as
+    /// few puts as [`batch_max`](crate::RomeKvOptions::batch_max) allows. Each has its own result: the value before.
     ///
     /// They are no transaction, and have no order.
     ///
@@ -273,8 +275,8 @@ impl<K: TreeKey, V: Field> RomeKvThread<K, V> {
     }
 
     /// Fills empty partitions with pairs in the order of their keys: this node's own ones at the speed of
-    /// [`Partition::load`](crate::Partition::load), those of others by updates in batches. If another node takes a partition meanwhile, what is not
-    /// loaded yet goes to that one.
+    /// [`Partition::load`](crate::Partition::load), those of others by updates in batches. If another node takes a
+    /// partition meanwhile, what is not loaded yet goes to that one.
     ///
     /// ```
     /// # use farfield_rome::{RomeKv, RomeKvOptions};
@@ -288,8 +290,9 @@ impl<K: TreeKey, V: Field> RomeKvThread<K, V> {
     /// ```
     ///
     /// # Errors
-    /// [`ErrorKind::Config`]: the keys are not in order, or an own partition is not empty. [`MemoryFull`](crate::MemoryFull).
-    /// [`RangeUnavailable`](crate::RangeUnavailable). The partitions before that one are loaded.
+    /// [`ErrorKind::Config`]: the keys are not in order, or an own partition is not empty.
+    /// [`MemoryFull`](crate::MemoryFull). [`RangeUnavailable`](crate::RangeUnavailable). The partitions before that one
+    /// are loaded.
     pub async fn load(&mut self, ep: &Endpoint, pairs: impl IntoIterator<Item = (K, V)>) -> Result<()> {
         let mut pairs = pairs.into_iter().peekable();
         let (mut last, mut moved): (Option<K>, Option<Instant>) = (None, None);
@@ -392,7 +395,8 @@ impl<K: TreeKey, V: Field> RomeKvThread<K, V> {
         }
     }
 
-    /// Up to `limit` pairs of a range, in the order of their keys. Each partition is read as of one moment, which is within the call.
+    /// Up to `limit` pairs of a range, in the order of their keys. Each partition is read as of one moment, which is
+    /// within the call.
     ///
     /// ```
     /// # use farfield_rome::{RomeKv, RomeKvOptions};
@@ -406,8 +410,8 @@ impl<K: TreeKey, V: Field> RomeKvThread<K, V> {
     /// ```
     ///
     /// # Errors
-    /// [`RangeUnavailable`](crate::RangeUnavailable): an owner is dead, or does not answer. For the pairs before its keys, use
-    /// [`scan`](Self::scan).
+    /// [`RangeUnavailable`](crate::RangeUnavailable): an owner is dead, or does not answer. For the pairs before its
+    /// keys, use [`scan`](Self::scan).
     pub async fn range(&mut self, ep: &Endpoint, range: impl RangeBounds<K>, limit: usize) -> Result<Vec<(K, V)>> {
         self.some(ep, &range, false, limit).await
     }
@@ -453,8 +457,8 @@ impl<K: TreeKey, V: Field> RomeKvThread<K, V> {
         let (start, partitions) = (ep.now(), self.store.partitions());
         let (first, next) = self.store.range_of(if is_last { partitions - 1 } else { 0 });
         let range = (Bound::Included(first), next.map_or(Bound::Unbounded, Bound::Excluded));
-        // A pair of this partition comes before those of all others. If it has none, all of them have to be read at one instant: otherwise its first
-        // pair may come, and the one that is found go, before the other is read.
+        // A pair of this partition comes before those of all others. If it has none, all of them have to be read at one
+        // instant: otherwise its first pair may come, and the one that is found go, before the other is read.
         if let Some(pair) = self.some(ep, &range, is_last, 1).await?.pop() {
             return Ok(Some(pair));
         }
@@ -470,8 +474,8 @@ impl<K: TreeKey, V: Field> RomeKvThread<K, V> {
         }
     }
 
-    /// The first pair, as it was at one moment during the call. If the first partition is empty, all of them are read at one instant, as by
-    /// [`scan_at_one_instant`](Self::scan_at_one_instant).
+    /// The first pair, as it was at one moment during the call. If the first partition is empty, all of them are read
+    /// at one instant, as by [`scan_at_one_instant`](Self::scan_at_one_instant).
     ///
     /// ```
     /// # use farfield_rome::{RomeKv, RomeKvOptions};

@@ -76,8 +76,8 @@ pub(super) struct Request<K, V> {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Ask<K, V> {
     Update(RomeKvUpdate<K, V>),
-    /// No change becomes visible from now on, for a while: the asking node takes the partition (`store/moving.rs`). This and those below begin with the
-    /// number of that taking, among all of that node.
+    /// No change becomes visible from now on, for a while: the asking node takes the partition (`store/moving.rs`).
+    /// This and those below begin with the number of that taking, among all of that node.
     Freeze(u64),
     /// The same for a while more, at this version.
     Stay(u64, u64),
@@ -258,7 +258,8 @@ pub(super) struct Served<K, V> {
     pub(super) taker: Option<(NodeId, u64)>,
 }
 
-/// What the service thread changes the partitions of this node with. It is dropped with the store, if the service thread is not using it.
+/// What the service thread changes the partitions of this node with. It is dropped with the store, if the service
+/// thread is not using it.
 pub(super) struct Serving<K, V> {
     ep: Endpoint,
     me: NodeId,
@@ -305,7 +306,8 @@ impl<K: TreeKey, V: Field> Serving<K, V> {
         }
         let place = gates.word(request.partition * GATE_BYTES + PLACE);
         if found.is_none() && place_of(place.load()).0 < request.epoch {
-            // The asking node knows a place of which this one has not heard. It has asked here, so it is this node, of which the old owner has not answered.
+            // The asking node knows a place of which this one has not heard. It has asked here, so it is this node, of
+            // which the old owner has not answered.
             if let Some(known) = served_of(&pending[request.partition], request.epoch) {
                 raise(place, word_of(request.epoch, *me));
                 served.push(known);
@@ -327,8 +329,8 @@ impl<K: TreeKey, V: Field> Serving<K, V> {
         let until = ep.now() + freeze_time(*lease);
         match request.ask {
             Ask::Update(update) => {
-                // The service thread does not wait: its other work goes on. It alone freezes the partition. If the gate is closed from here on, the
-                // change passes it.
+                // The service thread does not wait: its other work goes on. It alone freezes the partition. If the gate
+                // is closed from here on, the change passes it.
                 if arena.stable_now().is_frozen() || !gate.is_passable(ep) {
                     return Reply::Held;
                 }
@@ -350,7 +352,8 @@ impl<K: TreeKey, V: Field> Serving<K, V> {
                 }
                 None => Reply::Held,
             },
-            // One that was given up may come after the freeze of another taking, at the same version: nothing has changed in between.
+            // One that was given up may come after the freeze of another taking, at the same version: nothing has
+            // changed in between.
             Ask::Stay(take, _) | Ask::Publish(take, _) if *taker != Some((client, take)) => Reply::Late,
             Ask::Stay(_, version) if arena.stay_frozen(version, until) => Reply::Done(None),
             Ask::Stay(..) => Reply::Late,

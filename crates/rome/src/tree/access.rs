@@ -1,4 +1,5 @@
-//! A tree as one thread reads it: by the processor on its owner, else by gets. Stores of several trees are made of these.
+//! A tree as one thread reads it: by the processor on its owner, else by gets. Stores of several trees are made of
+//! these.
 
 use farfield_core::toolkit::ErrorContext;
 use farfield_core::{Endpoint, Error, Result};
@@ -89,8 +90,8 @@ impl<K: TreeKey, V: Field> Access<K, V> {
     /// The version that was stable at a moment between the beginning of the look and the end of this call.
     ///
     /// # Errors
-    /// [`SnapshotExpired`](crate::SnapshotExpired): announce it anew. [`Moved`](crate::errors::Moved): the tree is another node's. The owner is
-    /// dead or cannot be reached.
+    /// [`SnapshotExpired`](crate::SnapshotExpired): announce it anew. [`Moved`](crate::errors::Moved): the tree is
+    /// another node's. The owner is dead or cannot be reached.
     pub(crate) async fn see(&mut self, ep: &Endpoint, look: Look<'_>) -> Result<u64> {
         let version = match (&mut *self, look) {
             (Access::Here(Partition { tree, seat, .. }), _) => {

@@ -12,8 +12,8 @@ use crate::page::{Draft, Page, set_version};
 use crate::seats::Seat;
 
 impl<K: TreeKey, V: Field> Partition<K, V> {
-    /// Fills an empty tree with pairs in the order of their keys, several times as fast as by inserting them. Readers see all of them at one
-    /// moment. Nodes are filled to three quarters.
+    /// Fills an empty tree with pairs in the order of their keys, several times as fast as by inserting them. Readers
+    /// see all of them at one moment. Nodes are filled to three quarters.
     ///
     /// ```
     /// # use farfield_rome::{RomeTree, TreeOptions};
@@ -28,8 +28,8 @@ impl<K: TreeKey, V: Field> Partition<K, V> {
     /// ```
     ///
     /// # Errors
-    /// [`ErrorKind::Config`]: the tree is not empty, or was not all the time, or keys are not in order. [`MemoryFull`](crate::MemoryFull).
-    /// Then the tree is as it was.
+    /// [`ErrorKind::Config`]: the tree is not empty, or was not all the time, or keys are not in order.
+    /// [`MemoryFull`](crate::MemoryFull). Then the tree is as it was.
     pub fn load(&mut self, ep: &Endpoint, pairs: impl IntoIterator<Item = (K, V)>) -> Result<()> {
         self.load_or_keep(ep, pairs, &mut Vec::new())
     }
@@ -61,7 +61,8 @@ impl<K: TreeKey, V: Field> Partition<K, V> {
         };
         let loaded = load.all(seat, pairs);
         if loaded.as_ref().is_err_and(|error| error.custom_ref::<Moved>().is_some()) {
-            // Its nodes stay: the root names them, at a version that will not be stable. So no block of them is used again.
+            // Its nodes stay: the root names them, at a version that will not be stable. So no block of them is used
+            // again.
             pairs_at(arena, load.version, kept);
         } else if loaded.is_err() {
             load.slots.iter().for_each(|slot| arena.unuse_slot(*slot));

@@ -50,8 +50,8 @@ impl<'a> Locked<'a> {
     }
 }
 
-/// The slot of the node with the key on a level, as far as it is known; none if the root is lower. The caller has announced a read, and
-/// takes the lock next, to look whether it is so.
+/// The slot of the node with the key on a level, as far as it is known; none if the root is lower. The caller has
+/// announced a read, and takes the lock next, to look whether it is so.
 fn find<K: TreeKey>(arena: &Arena, key: &K, level: u8) -> Option<u32> {
     let mut slot = ROOT;
     loop {
@@ -115,8 +115,8 @@ impl Store<'_> {
         Active { block, end }
     }
 
-    /// Gives a node these pairs: in a new base, or in two nodes. Then it returns the separator and slot of the right one, unless it was the
-    /// root, which gets another level.
+    /// Gives a node these pairs: in a new base, or in two nodes. Then it returns the separator and slot of the right
+    /// one, unless it was the root, which gets another level.
     pub(super) fn rewrite<K: TreeKey, T: Field>(
         &mut self,
         arena: &Arena,
@@ -143,8 +143,8 @@ impl Store<'_> {
         let right_slot = self.stash.slots.pop().expect("the stash is full");
         let Frame { level, low, high, .. } = *frame;
         let left_frame = Frame { level, low, right: Some(right_slot), high: Some(separator) };
-        // Readers at an earlier version, which only come to the left one, find what was there before. Those that come to the root find
-        // what that was, and to neither of its parts.
+        // Readers at an earlier version, which only come to the left one, find what was there before. Those that come
+        // to the root find what that was, and to neither of its parts.
         let is_root = slot == ROOT;
         let previous = if is_root { 0 } else { active.word() };
         let right_new = self.write(arena, &Draft { previous, low: separator, ..frame.draft(active, right) });
@@ -193,7 +193,8 @@ impl<K: TreeKey, V: Field> Partition<K, V> {
         Ok(before)
     }
 
-    /// The value before. If a node was rewritten, or has few pairs now, also what is to be done: it makes searches shorter, or nodes fewer.
+    /// The value before. If a node was rewritten, or has few pairs now, also what is to be done: it makes searches
+    /// shorter, or nodes fewer.
     #[inline]
     pub(super) fn change_leaf(
         &mut self,
@@ -214,7 +215,8 @@ impl<K: TreeKey, V: Field> Partition<K, V> {
                     let seen = page.last_version();
                     drop(locked);
                     arena.await_stable(ep, seen)?;
-                    // Behind the read (`CR → CR`): at this moment the tree was not moved, and so what was read was current.
+                    // Behind the read (`CR → CR`): at this moment the tree was not moved, and so what was read was
+                    // current.
                     arena.stable_now().current()?;
                     return Ok((before, None));
                 }

@@ -46,8 +46,9 @@ impl Cache {
     }
 }
 
-/// How a search comes to a node. With cached ones it goes through nodes of different moments, and a slot may have been given to another node
-/// between them. A search that takes only these steps ends: each leads down by a level, or to the right.
+/// How a search comes to a node. With cached ones it goes through nodes of different moments, and a slot may have been
+/// given to another node between them. A search that takes only these steps ends: each leads down by a level, or to the
+/// right.
 #[derive(Clone, Copy)]
 pub(super) enum Step<K> {
     /// It begins there.

@@ -1,5 +1,5 @@
-//! What is left to do above the leaves, because there was no memory for it, the tree was frozen, or its gate was closed: any thread does some of
-//! it that rewrites a node later.
+//! What is left to do above the leaves, because there was no memory for it, the tree was frozen, or its gate was
+//! closed: any thread does some of it that rewrites a node later.
 
 use std::collections::VecDeque;
 
@@ -8,7 +8,8 @@ use farfield_fabric::{LocalMutex, Word};
 /// Something that makes searches shorter, or nodes fewer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Chore<K> {
-    /// A node was split, and the level above, which is this one, does not know the right part. Until it does, searches move to the right.
+    /// A node was split, and the level above, which is this one, does not know the right part. Until it does, searches
+    /// move to the right.
     Link { level: u8, separator: K, right: u32 },
     /// The leaf with this key has few pairs, and may be merged with a neighbour.
     Merge { key: K },
@@ -43,7 +44,8 @@ impl<K> Later<K> {
         self.count.store((links.len() + merges.len()) as u64);
     }
 
-    /// The oldest ones, so many at most: the caller does them, or puts them back. Links come first: nodes are merged that their parent knows.
+    /// The oldest ones, so many at most: the caller does them, or puts them back. Links come first: nodes are merged
+    /// that their parent knows.
     pub(super) fn take(&self, max: usize) -> Vec<Chore<K>> {
         if self.count.load() == 0 {
             return Vec::new();

@@ -1,13 +1,13 @@
 //! Reads by operations.
 //!
-//! A search with cached inner nodes gets `stable` and the leaf's active word together, and then the leaf: two round trips. The two words are
-//! read in any order. The result is right in both:
+//! A search with cached inner nodes gets `stable` and the leaf's active word together, and then the leaf: two round
+//! trips. The two words are read in any order. The result is right in both:
 //!
-//! - `stable` = V first, then the active word: it names all that has a version up to V. What is read is the state at V, which was current
-//!   when `stable` was read.
-//! - the active word first, while `stable` was S, and then V ≥ S: it names all up to S, and maybe some up to V. If the latest record of the
-//!   key up to V is one of up to S, then it was current when the active word was read. Else it became current afterwards, when
-//!   `stable` reached its version, and that is before V was read.
+//! - `stable` = V first, then the active word: it names all that has a version up to V. What is read is the state at V,
+//!   which was current when `stable` was read.
+//! - the active word first, while `stable` was S, and then V ≥ S: it names all up to S, and maybe some up to V. If the
+//!   latest record of the key up to V is one of up to S, then it was current when the active word was read. Else it
+//!   became current afterwards, when `stable` reached its version, and that is before V was read.
 
 use core::ops::RangeBounds;
 use std::collections::BTreeMap;
@@ -27,8 +27,8 @@ use crate::seats::Seat;
 
 /// A thread of any node, which reads the tree by gets. It remembers inner nodes.
 ///
-/// Whatever the owner's threads do, a call has a bounded number of gets: no writer makes it start again. (This thread itself
-/// does, by stopping for a quarter of the lease in the middle of a call.)
+/// Whatever the owner's threads do, a call has a bounded number of gets: no writer makes it start again. (This thread
+/// itself does, by stopping for a quarter of the lease in the middle of a call.)
 ///
 /// ```
 /// # use farfield_rome::{RomeTree, TreeOptions};
@@ -93,7 +93,8 @@ impl<K: TreeKey, V: Field> TreeReader<K, V> {
         read(opened, ep, seat, known, attempt).await
     }
 
-    /// The values of several keys, all as of one moment: in three round trips, if the inner nodes are cached, and one more for each 64 leaves.
+    /// The values of several keys, all as of one moment: in three round trips, if the inner nodes are cached, and one
+    /// more for each 64 leaves.
     ///
     /// ```
     /// # use farfield_rome::{RomeTree, TreeOptions};

@@ -1,17 +1,20 @@
 //! The levels above the leaves: separators of nodes that were split, and merges of nodes with few pairs.
 //!
-//! *Locks.* A split locks its node alone, and its parent later. A merge locks the parent, the left node and the right one, in this
-//! order: from the root down, and from left to right. So no two wait for each other.
+//! *Locks.* A split locks its node alone, and its parent later. A merge locks the parent, the left node and the right
+//! one, in this order: from the root down, and from left to right. So no two wait for each other.
 //!
-//! *Merges.* A leaf is merged with a neighbour when it comes to have a quarter of its pairs, and again when it has none, if both fit three
-//! quarters of a node; a node without pairs fits any. So of two neighbours one has more than a quarter, but for those whose parents differ.
+//! *Merges.* A leaf is merged with a neighbour when it comes to have a quarter of its pairs, and again when it has
+//! none, if both fit three quarters of a node; a node without pairs fits any. So of two neighbours one has more than a
+//! quarter, but for those whose parents differ.
 //!
-//! *Links come first.* A node that its parent does not know yet is no neighbour of any. A merge that comes to one is left to later changes, which find it linked.
+//! *Links come first.* A node that its parent does not know yet is no neighbour of any. A merge that comes to one is
+//! left to later changes, which find it linked.
 //!
-//! *No change waits for these.* The change of a leaf that has led to them is visible before they begin. Each step is another change of the tree, for which
-//! `stable` has to be raised. So none begins without free memory, while `stable` is frozen, or at a closed gate: it is left to later changes. A change
-//! waits only if a freeze or a closed gate comes within a step. A thread that does not wait at gates, the service thread, passes a gate that is
-//! closed while it makes an update with the step that has begun, and with no other one.
+//! *No change waits for these.* The change of a leaf that has led to them is visible before they begin. Each step is
+//! another change of the tree, for which `stable` has to be raised. So none begins without free memory, while `stable`
+//! is frozen, or at a closed gate: it is left to later changes. A change waits only if a freeze or a closed gate comes
+//! within a step. A thread that does not wait at gates, the service thread, passes a gate that is closed while it makes
+//! an update with the step that has begun, and with no other one.
 
 use std::collections::VecDeque;
 
@@ -24,10 +27,12 @@ use crate::arena::{Arena, Replaced};
 use crate::field::{Field, TreeKey};
 use crate::page::{Draft, Page, set_version};
 
-/// What one change does at most of what earlier ones have left: more than it leaves itself, and few, since its caller waits for them.
+/// What one change does at most of what earlier ones have left: more than it leaves itself, and few, since its caller
+/// waits for them.
 const OLD_MAX: usize = 8;
 
-/// A step that has to wait: there is no free memory, `stable` is not to change now, or a node is not linked yet that is to be merged.
+/// A step that has to wait: there is no free memory, `stable` is not to change now, or a node is not linked yet that is
+/// to be merged.
 #[derive(Debug)]
 struct NotNow;
 
@@ -42,7 +47,8 @@ struct Merged {
 }
 
 impl<K: TreeKey, V: Field> Partition<K, V> {
-    /// Does these, and some of what was left to do. What has to wait is left to later changes: this one has happened, and does not wait.
+    /// Does these, and some of what was left to do. What has to wait is left to later changes: this one has happened,
+    /// and does not wait.
     pub(super) fn tidy(&mut self, ep: &Endpoint, new: Chores<K>) {
         let mut chores: VecDeque<_> = self.tree.later.take(OLD_MAX).into();
         // A merge before the link of a neighbour would find nothing to do, and be spent.
@@ -118,8 +124,8 @@ impl<K: TreeKey, V: Field> Partition<K, V> {
         }
     }
 
-    /// Merges a node with its neighbours of the same parent, as far as they fit one node: first with the left ones, which were not merged when
-    /// they had few pairs, because there was no memory.
+    /// Merges a node with its neighbours of the same parent, as far as they fit one node: first with the left ones,
+    /// which were not merged when they had few pairs, because there was no memory.
     fn merge_node<T: Field>(&mut self, ep: &Endpoint, key: &K, level: u8) -> Result<Merged, NotNow> {
         let Partition { tree, seat, stash, words, .. } = self;
         let (arena, pairs_max) = (Self::arena(tree), tree.options.pairs);
@@ -134,7 +140,8 @@ impl<K: TreeKey, V: Field> Partition<K, V> {
             page.pairs(u64::MAX, &mut children);
             let at = page.child_at(key);
             let lefts = at.saturating_sub(1)..(at + 1).min(children.len().saturating_sub(1));
-            // The neighbour that its parent does not know yet may fit: the split's link comes, and then this is done again.
+            // The neighbour that its parent does not know yet may fit: the split's link comes, and then this is done
+            // again.
             if !knows_node_of::<K, T>(arena, ep, children[at].1 as u32, key) {
                 return Err(NotNow);
             }
@@ -190,7 +197,8 @@ impl<K: TreeKey, V: Field> Partition<K, V> {
         for new in [root_new, tombstone] {
             set_version(arena.block_words(new.block), version);
         }
-        // In this order: so a thread that looks for a leaf to lock waits for a lock, and does not come to the tombstone again and again.
+        // In this order: so a thread that looks for a leaf to lock waits for a lock, and does not come to the tombstone
+        // again and again.
         root.lock.set(version, root_new);
         child.lock.set(version, tombstone);
         let (slot, blocks) = (child.slot, [root.active, child.active].map(|active| Replaced::Block(active.block)));
@@ -230,7 +238,8 @@ impl<'a, K: TreeKey, T: Field> Pair<'a, K, T> {
         let (mut pairs, mut of_right) = (Vec::new(), Vec::new());
         left_page.pairs(u64::MAX, &mut pairs);
         right_page.pairs(u64::MAX, &mut of_right);
-        // Nodes that are filled up would soon be split again. But one without pairs, or with a child alone, goes in any case.
+        // Nodes that are filled up would soon be split again. But one without pairs, or with a child alone, goes in any
+        // case.
         let is_next_to_nothing = pairs.len().min(of_right.len()) <= 1;
         pairs.append(&mut of_right);
         let fits = if is_next_to_nothing { pairs_max } else { pairs_max * 3 / 4 };
@@ -238,7 +247,8 @@ impl<'a, K: TreeKey, T: Field> Pair<'a, K, T> {
     }
 }
 
-/// Whether this child of a node that is locked is the one with the key: not, if that was split from it, and its parent does not know it yet.
+/// Whether this child of a node that is locked is the one with the key: not, if that was split from it, and its parent
+/// does not know it yet.
 fn knows_node_of<K: TreeKey, T: Field>(arena: &Arena, ep: &Endpoint, child: u32, key: &K) -> bool {
     locked(arena, ep, child).is_none_or(|child| !child.page::<K, T>(arena).is_before(key))
 }
@@ -322,8 +332,8 @@ mod tests {
         (row(first), row(above).into_iter().flat_map(children).collect())
     }
 
-    /// A reader holds memory, so that splits are not linked. The thread that has made them ends, and another one links them: they were forgotten
-    /// with the first one once. No change waits for memory that it needs for links alone.
+    /// A reader holds memory, so that splits are not linked. The thread that has made them ends, and another one links
+    /// them: they were forgotten with the first one once. No change waits for memory that it needs for links alone.
     #[test]
     fn a_split_that_is_not_linked_is_left_to_any_thread() {
         let mut left = 0;
@@ -413,7 +423,8 @@ mod tests {
         assert_eq!(left, (OLD_MAX as u64..20).map(|key| Chore::Merge { key }).collect::<Vec<_>>(), "the oldest first");
     }
 
-    /// A merge that came before the link of its neighbour, which an earlier change had left, found nothing to do once, and was spent.
+    /// A merge that came before the link of its neighbour, which an earlier change had left, found nothing to do once,
+    /// and was spent.
     #[test]
     fn a_leaf_is_merged_with_a_neighbour_that_was_not_linked_yet() {
         for is_of_right in [false, true] {

@@ -1,7 +1,7 @@
 //! Scans: pairs in the order of their keys, forward or backward, all as of one moment.
 //!
-//! Inner nodes, cached ones too, say which leaves to read next. They are only believed as far as the fences of the leaves bear them out. A
-//! leaf that was split since then is followed to its right sibling.
+//! Inner nodes, cached ones too, say which leaves to read next. They are only believed as far as the fences of the
+//! leaves bear them out. A leaf that was split since then is followed to its right sibling.
 
 use core::marker::PhantomData;
 use core::ops::{Bound, RangeBounds};
@@ -77,9 +77,9 @@ pub(crate) struct Cursor<K, V> {
     parent: Option<u32>,
     /// That one is as of the version.
     is_fresh: bool,
-    /// A leaf was taken since the last descent. Otherwise what cached nodes say leads nowhere, and they are not asked again.
+    /// A leaf was taken since the last descent. If not, cached nodes lead nowhere, and are not asked again.
     has_taken: bool,
-    /// How often a leaf had to be looked for, since cached nodes have named the leaves; none if the nodes are as of the version.
+    /// How often a leaf had to be looked for, as cached nodes have named them; none if the nodes are of the version.
     moves: Option<usize>,
     is_done: bool,
     /// How many leaves to read at a time.
@@ -357,8 +357,8 @@ pub(super) async fn some<K: TreeKey, V: Field, F: Fetch<K, V>>(
     Ok(pairs)
 }
 
-/// A scan of the owner's: all pairs of a range as of the moment at which it began. It keeps their memory from being used again, until it ends,
-/// or makes no progress for a quarter of the lease.
+/// A scan of the owner's: all pairs of a range as of the moment at which it began. It keeps their memory from being
+/// used again, until it ends, or makes no progress for a quarter of the lease.
 ///
 /// ```
 /// # use farfield_rome::{RomeTree, TreeOptions};
@@ -538,8 +538,8 @@ impl<K: TreeKey, V: Field> Partition<K, V> {
     }
 }
 
-/// A scan of any node, by operations: all pairs of a range as of the moment at which it began. Its owner keeps their memory from being used
-/// again, until the scan is dropped, or makes no progress for a quarter of the lease.
+/// A scan of any node, by operations: all pairs of a range as of the moment at which it began. Its owner keeps their
+/// memory from being used again, until the scan is dropped, or makes no progress for a quarter of the lease.
 ///
 /// ```
 /// # use farfield_rome::{RomeTree, TreeOptions};

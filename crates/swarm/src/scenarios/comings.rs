@@ -138,8 +138,8 @@ fn late_cut() -> Scenario {
     .faults(Faults::new().cuts(1).side([3]))
 }
 
-/// A node closes the array after it has given up a write, which one memory node may have. It opens the array again, and goes on with the
-/// numbers that its clients had.
+/// A node closes the array after it has given up a write, which one memory node may have. It opens the array again, and
+/// goes on with the numbers that its clients had.
 fn opened_again() -> Scenario {
     let about = "a node closes an array in the middle of a write, and opens it again";
     Scenario::new("swarm/opened-again", about, 4, |cluster| {
@@ -184,8 +184,8 @@ fn opened_once_more() -> Scenario {
     .kills(&["swarm-successor-takes-all"])
 }
 
-/// A write of a node that closes the array has reached one memory node. The other one has a write of the next opening, at the same
-/// timestamp.
+/// A write of a node that closes the array has reached one memory node. The other one has a write of the next opening,
+/// at the same timestamp.
 fn opened_twice() -> Scenario {
     Scenario::new("swarm/opened-twice", "the writes of two openings have different timestamps", 2, |cluster| {
         let (arrays, history) = open_on(cluster, 1)?;
@@ -209,8 +209,8 @@ fn opened_twice() -> Scenario {
     .kills(&["swarm-timestamps-again"])
 }
 
-/// A memory node has missed a write of register 0, and its word points to a buffer that register 1 has by now. The next opening must not
-/// give that back when it writes register 0.
+/// A memory node has missed a write of register 0, and its word points to a buffer that register 1 has by now. The next
+/// opening must not give that back when it writes register 0.
 fn opened_behind() -> Scenario {
     let about = "a node opens an array again, and one memory node is behind";
     Scenario::new("swarm/opened-behind", about, 4, |cluster| {
@@ -236,8 +236,8 @@ fn opened_behind() -> Scenario {
     .kills(&["swarm-successor-keeps-old"])
 }
 
-/// The last write of the first opening has ended, and no reader was told that. Another one comes after it. Then the next opening must not
-/// write it again.
+/// The last write of the first opening has ended, and no reader was told that. Another one comes after it. Then the
+/// next opening must not write it again.
 fn opened_after_its_end() -> Scenario {
     let about = "a node opens an array again, and writes nothing again that it has written before";
     Scenario::new("swarm/opened-after-its-end", about, 4, |cluster| {
@@ -264,8 +264,8 @@ fn opened_after_its_end() -> Scenario {
     .kills(&["swarm-successor-writes-again"])
 }
 
-/// A memory node leaves that alone has the last write of the first opening. A read that has found it there brings it to another one, perhaps
-/// when the next opening has looked there.
+/// A memory node leaves that alone has the last write of the first opening. A read that has found it there brings it to
+/// another one, perhaps when the next opening has looked there.
 fn opened_after_a_leave() -> Scenario {
     let about = "a node opens an array again when a memory node has left, and uses no buffer that comes back";
     Scenario::new("swarm/opened-after-a-leave", about, 5, |cluster| {

@@ -90,8 +90,8 @@ fn two_of_five() -> Scenario {
     .faults(Faults::new().crashes(2).of([3, 4]))
 }
 
-/// A writer dies whose value has reached one memory node, and another one whose guess was stale because of that. Readers that
-/// ask the other memory nodes settle both.
+/// A writer dies whose value has reached one memory node, and another one whose guess was stale because of that.
+/// Readers that ask the other memory nodes settle both.
 fn two_writers_die() -> Scenario {
     Scenario::new("swarm/writers-die", "readers settle what two dead writers have left", 5, |cluster| {
         let Opened { clients, history } = open(cluster, 1, options())?;
@@ -117,8 +117,8 @@ fn two_writers_die() -> Scenario {
     .faults(Faults::new().crashes(2).of([3, 4]))
 }
 
-/// A version is on memory node 0 alone. Because of it a guess is stale, and its writer dies while it takes the lock. A reader that prefers the
-/// other memory nodes finds a later version, though it is refused.
+/// A version is on memory node 0 alone. Because of it a guess is stale, and its writer dies while it takes the lock. A
+/// reader that prefers the other memory nodes finds a later version, though it is refused.
 fn dies_with_lock() -> Scenario {
     let about = "readers go on from a guess that a dead writer has locked";
     Scenario::new("swarm/dies-with-lock", about, 4, |cluster| {
@@ -148,8 +148,8 @@ fn dies_with_lock() -> Scenario {
     .kills(&["swarm-lock-first", "swarm-refusal-unread"])
 }
 
-/// These nodes write and read a register that begins with memory node 2, often enough that buffers are used again. The calls
-/// of the first ones all end well.
+/// These nodes write and read a register that begins with memory node 2, often enough that buffers are used again. The
+/// calls of the first ones all end well.
 fn calls(cluster: &Cluster, unfailing: &[usize], others: &[usize]) -> Result<()> {
     let Opened { clients, history } = open(cluster, 3, options())?;
     for node in unfailing.iter().chain(others).copied() {

@@ -73,7 +73,8 @@ impl Model for CallModel {
 /// The calls on one register or key.
 type Calls = Vec<Event<Call, KvOutput>>;
 
-/// The calls on each register, as those on a key of a store: zero is no value. Its clock counts the events of the execution.
+/// The calls on each register, as those on a key of a store: zero is no value. Its clock counts the events of the
+/// execution.
 #[derive(Clone)]
 pub(super) struct History {
     calls: Rc<RefCell<Vec<Calls>>>,
@@ -158,8 +159,8 @@ pub(super) fn register(
     spawn(cluster, node, clients, history, || true, body);
 }
 
-/// A thread with a client whose calls all end well, whatever happens to others. (Where threads stand still, its node may be
-/// evicted, too.)
+/// A thread with a client whose calls all end well, whatever happens to others. (Where threads stand still, its node
+/// may be evicted, too.)
 pub(super) fn register_unfailing(
     cluster: &Cluster,
     node: usize,

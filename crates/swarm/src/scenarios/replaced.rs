@@ -43,8 +43,8 @@ struct Plan {
 /// Of three memory nodes.
 const OF_THREE: Plan = Plan { leave: 1, comes: COMES };
 
-/// Node 0, a memory node, leaves at the first turn. Another one takes its place, which is the second turn. Then node 1 leaves: what is on two memory
-/// nodes is on the new one.
+/// Node 0, a memory node, leaves at the first turn. Another one takes its place, which is the second turn. Then node 1
+/// leaves: what is on two memory nodes is on the new one.
 fn replace(cluster: &Cluster, kind: &'static str, known: &Known, turn: &Turns) {
     replace_in(cluster, OF_THREE, kind, known, turn);
 }
@@ -182,7 +182,8 @@ fn while_written(
     Ok((turn, known))
 }
 
-/// A node closes the array and opens it again while a memory node gets its copy. That one must not keep the entry of the first opening.
+/// A node closes the array and opens it again while a memory node gets its copy. That one must not keep the entry of
+/// the first opening.
 fn reopens() -> Scenario {
     let about =
         "a node opens an array again while a memory node is replaced, which does not go on to ask the first opening";

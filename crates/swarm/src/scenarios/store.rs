@@ -128,7 +128,8 @@ fn deletes() -> Scenario {
     .kills(&["swarm-deleted-before"])
 }
 
-/// Two clients delete a key that another one inserts again and again: each delete hits one entry, and no entry goes without a delete.
+/// Two clients delete a key that another one inserts again and again: each delete hits one entry, and no entry goes
+/// without a delete.
 fn deletes_inserts() -> Scenario {
     Scenario::new("swarm-kv/deletes-inserts", "no entry is deleted by nobody", 3, |cluster| {
         let Opened { stores, history } = open(cluster, options())?;
@@ -214,8 +215,8 @@ fn moved() -> Scenario {
     .kills(&["swarm-seal-unseen", "swarm-instance-unwritten"])
 }
 
-/// A client knows where a key was, and looks there while the register is made free. The memory node that it asks first has missed
-/// the seal.
+/// A client knows where a key was, and looks there while the register is made free. The memory node that it asks first
+/// has missed the seal.
 fn ended() -> Scenario {
     Scenario::new("swarm-kv/ended", "a register that is made free shows no value of its last key", 3, |cluster| {
         let Opened { stores, history } = open_small(cluster, options(), 1)?;
@@ -375,8 +376,8 @@ fn window() -> Scenario {
     })
 }
 
-/// An insert that is in another one's way is ended by that one, which deletes its key and uses its register again, before the insert
-/// tries once more.
+/// An insert that is in another one's way is ended by that one, which deletes its key and uses its register again,
+/// before the insert tries once more.
 fn mapped_once() -> Scenario {
     Scenario::new(
         "swarm-kv/mapped-once",
@@ -400,7 +401,8 @@ fn mapped_once() -> Scenario {
     .kills(&["swarm-mapped-again"])
 }
 
-/// An insert is dropped after its key was mapped, which the client learns later: it has updated the key since, and its buffers are few.
+/// An insert is dropped after its key was mapped, which the client learns later: it has updated the key since, and its
+/// buffers are few.
 fn dropped_update() -> Scenario {
     Scenario::new("swarm-kv/dropped-update", "an old insert gives back no buffer of a later update", 3, |cluster| {
         let Opened { stores, history } = open(cluster, options())?;
@@ -539,8 +541,8 @@ fn settled() -> Scenario {
     .kills(&["swarm-no-promise", "swarm-look-unsettled"])
 }
 
-/// A promise is left at one memory node, a classic proposal is chosen at the others, and a fast one is made with what was seen
-/// before: the first memory node accepts it, at a higher ballot. It was not chosen, and hides none that was.
+/// A promise is left at one memory node, a classic proposal is chosen at the others, and a fast one is made with what
+/// was seen before: the first memory node accepts it, at a higher ballot. It was not chosen, and hides none that was.
 fn refused() -> Scenario {
     let about = "a proposal that was refused somewhere hides none that was chosen";
     Scenario::new("swarm-kv/refused", about, 3, |cluster| {

@@ -128,7 +128,8 @@ fn locked() -> Scenario {
     .kills(&["swarm-lock-of-epoch"])
 }
 
-/// A client ends what an earlier one has begun, whose clock was in the next epoch already: that one has reached one memory node.
+/// A client ends what an earlier one has begun, whose clock was in the next epoch already: that one has reached one
+/// memory node.
 fn halfway() -> Scenario {
     let about = "all memory nodes have the same instance of a register";
     Scenario::new("swarm-kv/renews-halfway", about, 3, |cluster| {

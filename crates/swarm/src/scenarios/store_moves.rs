@@ -273,7 +273,8 @@ fn kept() -> Scenario {
     })
 }
 
-/// The client that moves the key stops at some moment, and another key changes the index: the limit has to be found after that.
+/// The client that moves the key stops at some moment, and another key changes the index: the limit has to be found
+/// after that.
 fn neighbours() -> Scenario {
     let about = "whether an update counts is known after the index has changed again";
     Scenario::new("swarm-kv/replace-neighbours", about, 3, |cluster| {

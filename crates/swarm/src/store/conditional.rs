@@ -8,11 +8,12 @@ use crate::moving::Moved;
 use crate::version::Location;
 
 impl<'e, K: Key, V: Value> SwarmStoreClient<'e, K, V> {
-    /// Replaces the value of a key if it passes a test, as one operation. Returns whether it has. An absent key passes none. The
-    /// test may be made several times.
+    /// Replaces the value of a key if it passes a test, as one operation. Returns whether it has. An absent key passes
+    /// none. The test may be made several times.
     ///
-    /// The key moves to another register then, which all clients agree on. This takes up to eight round trips, and two more of
-    /// other clients, which have to look for the key once. If the client dies in the middle, others that need the key end the move.
+    /// The key moves to another register then, which all clients agree on. This takes up to eight round trips, and two
+    /// more of other clients, which have to look for the key once. If the client dies in the middle, others that need
+    /// the key end the move.
     ///
     /// ```
     /// # use farfield::swarm::{SwarmStore, SwarmStoreOptions};
@@ -57,7 +58,8 @@ impl<'e, K: Key, V: Value> SwarmStoreClient<'e, K, V> {
         }
     }
 
-    /// Moves a key to a register with timestamps, with a new value or the same one. False if others have moved or deleted it.
+    /// Moves a key to a register with timestamps, with a new value or the same one. False if others have moved or
+    /// deleted it.
     #[cold]
     pub(super) async fn renew(&self, name: &Name<'_, 'e>, at: Location, words: Option<&Words>) -> Result<bool> {
         let (entry, mut found) = (Entry::mapped(at, name.hash), self.empty_words());

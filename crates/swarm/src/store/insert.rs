@@ -29,8 +29,9 @@ impl<'e, K: Key, V: Value> SwarmStoreClient<'e, K, V> {
     /// ```
     ///
     /// # Errors
-    /// [`NoMajority`](crate::NoMajority), a timeout and more than 64 calls at a time: it has happened, or not, or will before this client's
-    /// next insert that finds no free register. The key or the value is too long, [`StoreFull`] or [`TimestampsUsedUp`](crate::TimestampsUsedUp): it has not.
+    /// [`NoMajority`](crate::NoMajority), a timeout and more than 64 calls at a time: it has happened, or not, or will
+    /// before this client's next insert that finds no free register. The key or the value is too long, [`StoreFull`] or
+    /// [`TimestampsUsedUp`](crate::TimestampsUsedUp): it has not.
     pub async fn insert(&self, key: &K, value: &V) -> Result<bool> {
         measured!(self.cores.first(), INSERT, self.insert(key, value));
         self.add(key, value).await
@@ -125,7 +126,8 @@ impl<'e, K: Key, V: Value> SwarmStoreClient<'e, K, V> {
         }
     }
 
-    /// Unmaps the deleted keys of a cell, and waits until others have taken theirs out. False if there is none of either.
+    /// Unmaps the deleted keys of a cell, and waits until others have taken theirs out. False if there is none of
+    /// either.
     async fn make_room(&self, name: &Name<'_, 'e>, entries: &[Entry], deadline: Instant) -> Result<bool> {
         let (core, cell, mut words, mut keys) = (name.core, name.cell, self.empty_words(), 0);
         for entry in entries.iter().copied().filter(|entry| entry.is_mapped()) {

@@ -13,8 +13,8 @@ use crate::together::together;
 const SCANNED: usize = 64;
 
 impl<'e, K: Key, V: Value> SwarmStoreClient<'e, K, V> {
-    /// Some entries, in no order, and where to go on; for administration. Begin with 0; None is the end. A key that is there all
-    /// the time is found once, and its value is one that it had meanwhile.
+    /// Some entries, in no order, and where to go on; for administration. Begin with 0; None is the end. A key that is
+    /// there all the time is found once, and its value is one that it had meanwhile.
     ///
     /// ```
     /// # use farfield::swarm::{SwarmStore, SwarmStoreOptions};

@@ -55,7 +55,8 @@ fn invalid_options_are_errors() -> Result<()> {
     Ok(())
 }
 
-/// Registers, buffers and records have room for the clients of one node, and used ones come back without an answer of the others.
+/// Registers, buffers and records have room for the clients of one node, and used ones come back without an answer of
+/// the others.
 #[test]
 fn nodes_without_clients_only_lend_memory() -> Result<()> {
     let nodes = local_session(4)?;

@@ -1,4 +1,5 @@
-//! Changes as other nodes see them, at their end and when they are cut short: in their indexes, in errors, in new stores.
+//! Changes as other nodes see them, at their end and when they are cut short: in their indexes, in errors, in new
+//! stores.
 
 use core::future::poll_fn;
 use core::pin::pin;

@@ -1,5 +1,5 @@
-//! Keys that stay for a time, against all that changes them meanwhile. Time passes only when nothing else can happen; so the
-//! threads here wait until the moment at which the key's time is up, and then run against its removal.
+//! Keys that stay for a time, against all that changes them meanwhile. Time passes only when nothing else can happen;
+//! so the threads here wait until the moment at which the key's time is up, and then run against its removal.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -248,8 +248,8 @@ fn cut_renewal() -> Scenario {
     .kills(&["kv-renewal-dropped"])
 }
 
-/// A node dies while it changes the key, under a lock here or there: the key is removed nevertheless, and its slot comes
-/// back.
+/// A node dies while it changes the key, under a lock here or there: the key is removed nevertheless, and its slot
+/// comes back.
 fn dies(name: &str, lock: usize) -> Scenario {
     let about = "a key is removed when its time is up, whoever died under its lock";
     Scenario::new(name, about, 2, move |cluster| {
@@ -304,8 +304,8 @@ fn dies(name: &str, lock: usize) -> Scenario {
     .faults(Faults::new().crashes(1).of([VICTIM.index()]))
 }
 
-/// A node leaves before the time of its keys is up, when it is, and in the middle of a removal. What it has begun it ends:
-/// no lock stays taken, and the other can insert the keys.
+/// A node leaves before the time of its keys is up, when it is, and in the middle of a removal. What it has begun it
+/// ends: no lock stays taken, and the other can insert the keys.
 fn leaves() -> Scenario {
     let about = "a node that leaves with times to come keeps no key from others";
     Scenario::new("kv/expiry-leaves", about, 2, |cluster| {
@@ -342,8 +342,8 @@ fn leaves() -> Scenario {
     .early_timeouts()
 }
 
-/// A store is closed before the time of its keys is up, when it is, and in the middle of a removal: nothing stays of it. For
-/// `kv-removal-kept`.
+/// A store is closed before the time of its keys is up, when it is, and in the middle of a removal: nothing stays of
+/// it. For `kv-removal-kept`.
 fn closed() -> Scenario {
     Scenario::new("kv/expiry-closed", "nothing of a store stays that is closed with times to come", 2, |cluster| {
         let stores = cluster.on_each(|node| KvStore::<u64, Pair>::open(node, "kv", tiny()).map(Rc::new))?;

@@ -1,5 +1,5 @@
-//! A barrier between threads of some nodes: none passes before all have arrived, and each then sees what the others have
-//! written before.
+//! A barrier between threads of some nodes: none passes before all have arrived, and each then sees what the others
+//! have written before.
 
 use std::cell::RefCell;
 use std::rc::Rc;

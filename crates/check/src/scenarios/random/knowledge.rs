@@ -1,8 +1,8 @@
 //! What each thread of a program must see: versions that were written before a synchronisation that it has passed.
 //!
-//! A *register* is a word with one writing thread, which writes the versions 1, 2, …; copies of variables are registers,
-//! too. For each register, a thread knows a version that is in memory: it has read it, or it has learned of it by a
-//! message. A message is whatever a thread passes to another by an object: a value in a queue, a key's value, a
+//! A *register* is a word with one writing thread, which writes the versions 1, 2, …; copies of variables are
+//! registers, too. For each register, a thread knows a version that is in memory: it has read it, or it has learned of
+//! it by a message. A message is whatever a thread passes to another by an object: a value in a queue, a key's value, a
 //! register's version, the release of a lock. It comes with what its sender knew, and with the sender's earlier puts to
 //! the node where it landed (`NRW → NRW`, `NRW → NAR`). A read that finds an older version than the thread knows is a
 //! failure.

@@ -114,7 +114,8 @@ pub(super) fn open(program: &Program<'_>) -> Result<Box<dyn Object>> {
 }
 
 impl Stream {
-    /// In the end each reader that goes on has got all messages, or a part of them from the start if the writer is gone.
+    /// In the end each reader that goes on has got all messages, or a part of them from the start if the writer is
+    /// gone.
     fn judge(&self, nodes: &[Node]) -> Result<()> {
         let goes_on = |node: usize| self.peril.goes_on(&nodes[node]);
         let stays = goes_on(self.writer_node);

@@ -85,9 +85,9 @@ impl<V: Sample> Measurer<'_, V> {
     }
 
     /// Keeps a window of calls in flight until the time is over: each begins when another has ended. A call is told
-    /// whether it is timed, from when it is first polled. Only timed calls read the clock. So a few more calls begin after
-    /// the time is over, until a timed one ends. All that have begun are waited for and counted, and the run lasts until
-    /// they have ended.
+    /// whether it is timed, from when it is first polled. Only timed calls read the clock. So a few more calls begin
+    /// after the time is over, until a timed one ends. All that have begun are waited for and counted, and the run
+    /// lasts until they have ended.
     fn slide<F: Future<Output = Ended>>(&self, mut call: impl FnMut(bool) -> F) -> Result<ThreadResult> {
         let endpoint = self.endpoint;
         let mut result = ThreadResult::new();
@@ -126,7 +126,8 @@ impl<V: Sample> Measurer<'_, V> {
         }
     }
 
-    /// The error that a key which was loaded is not there, with the nodes that are dead: it may have been lost with one.
+    /// The error that a key which was loaded is not there, with the nodes that are dead: it may have been lost with
+    /// one.
     fn missing(&self, key: u64) -> Error {
         let is_gone = |node: &_| self.node.status_of(*node) != Some(MemberStatus::Member);
         let gone: Vec<String> = self.node.others().filter(is_gone).map(|node| node.to_string()).collect();

@@ -7,7 +7,8 @@
 //!   └────────┴───────────┘
 //! ```
 //!
-//! A write changes the first and the last word of the object, to the same. A read that finds two different ones is wrong.
+//! A write changes the first and the last word of the object, to the same. A read that finds two different ones is
+//! wrong.
 
 use std::fmt;
 use std::hint::black_box;

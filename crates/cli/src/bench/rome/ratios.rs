@@ -10,7 +10,8 @@ use crate::bench::plot::Line;
 use crate::output::grouped;
 use crate::spread::median;
 
-/// How many times the throughput of redb the tree is to have with workload B. It is to be ahead of the `BTreeMap` with several workers.
+/// How many times the throughput of redb the tree is to have with workload B. It is to be ahead of the `BTreeMap` with
+/// several workers.
 const TIMES_REDB: f64 = 3.0;
 /// What scanners may leave of the calls for each second of a core.
 const WITH_SCANNERS: f64 = 0.9;
@@ -78,7 +79,8 @@ fn median_beside(
     values().next().is_some().then(|| median(values()))
 }
 
-/// Of each workload and number of workers: how many times the tree is ahead of the others, what scanners leave, and what is not reached.
+/// Of each workload and number of workers: how many times the tree is ahead of the others, what scanners leave, and
+/// what is not reached.
 pub(super) fn write(all: &[Sample], out: &mut dyn Write) -> io::Result<()> {
     let mut missed = Vec::new();
     for (mix, workers) in once_each(all.iter().map(|one| (one.mix, one.workers))) {

@@ -7,8 +7,10 @@
 //!            40 bits     24
 //! ```
 //!
-//! - A write puts its value into a buffer, and gets the words in the same round trip. Then it raises the words to a later one.
-//! - A read gets the words, and brings the highest one and its value to a majority, unless a majority has it. Then it gets the value.
+//! - A write puts its value into a buffer, and gets the words in the same round trip. Then it raises the words to a
+//!   later one.
+//! - A read gets the words, and brings the highest one and its value to a majority, unless a majority has it. Then it
+//!   gets the value.
 
 use farfield::fabric::Op;
 use farfield::{Endpoint, Node, Result};

@@ -10,8 +10,8 @@
 //!              7 bits   16      1
 //! ```
 //!
-//! A client has two buffers for each key on each memory node, and writes the one that it has not written last. A reader that comes
-//! late finds a hash that does not fit.
+//! A client has two buffers for each key on each memory node, and writes the one that it has not written last. A reader
+//! that comes late finds a hash that does not fit.
 
 use std::cell::RefCell;
 

@@ -1,12 +1,12 @@
-//! A store with a synchronously replicated index, in the manner of FUSEE (its protocol SNAPSHOT), for f + 1 memory nodes of 2f + 1.
-//! It stops when one of them dies: FUSEE has a master that takes over then.
+//! A store with a synchronously replicated index, in the manner of FUSEE (its protocol SNAPSHOT), for f + 1 memory
+//! nodes of 2f + 1. It stops when one of them dies: FUSEE has a master that takes over then.
 //!
-//! - A write puts its value into a buffer on all memory nodes, and gets the *primary* word in the same round trip. It exchanges the
-//!   *backup* words, then keeps what it replaces (in a word of its log), then exchanges the primary word: four round trips. Of several
-//!   at a time one wins: the one whose word most backups have, or the lowest of them. The others wait for the primary word, and count
-//!   as replaced at once.
-//! - A read gets the primary word, and the value that it pointed to last time, in the same round trip. If the word has changed, it gets
-//!   the value in another one.
+//! - A write puts its value into a buffer on all memory nodes, and gets the *primary* word in the same round trip. It
+//!   exchanges the *backup* words, then keeps what it replaces (in a word of its log), then exchanges the primary word:
+//!   four round trips. Of several at a time one wins: the one whose word most backups have, or the lowest of them. The
+//!   others wait for the primary word, and count as replaced at once.
+//! - A read gets the primary word, and the value that it pointed to last time, in the same round trip. If the word has
+//!   changed, it gets the value in another one.
 
 use std::cell::RefCell;
 

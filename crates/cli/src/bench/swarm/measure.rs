@@ -165,7 +165,8 @@ impl Measurer<'_> {
         });
         let mut ended = |ended| failed = std::mem::replace(&mut failed, Ok(())).and(ended);
         if window == 1 {
-            // In a window each call's chain of operations begins anew, and what one has left behind counts as the next one's round trip.
+            // In a window each call's chain of operations begins anew, and what one has left behind counts as the next
+            // one's round trip.
             calls.for_each(|call| ended(endpoint.block_on(call)));
         } else {
             endpoint.run_window(window, calls, ended);

@@ -1,4 +1,5 @@
-//! RAW: one copy of each value, which is put and got as it is. Writers at a time mix their values, and readers find the mixture.
+//! RAW: one copy of each value, which is put and got as it is. Writers at a time mix their values, and readers find the
+//! mixture.
 
 use farfield::fabric::RemotePtr;
 use farfield::toolkit::Object;

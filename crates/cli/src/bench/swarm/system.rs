@@ -20,7 +20,8 @@ pub(super) enum Kind {
     Swarm,
     /// A majority by the algorithm of Attiya, Bar-Noy and Dolev, with values out of place
     DmAbd,
-    /// An index on one memory node that is copied to others before it changes (SNAPSHOT, as FUSEE has it). It stops at a death
+    /// An index on one memory node that is copied to others before it changes (SNAPSHOT, as FUSEE has it). It stops at
+    /// a death
     Fusee,
     /// One copy, no order among writers, torn values. It stops at a death
     Raw,

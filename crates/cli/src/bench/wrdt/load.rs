@@ -131,7 +131,8 @@ impl Draws {
     }
 }
 
-/// A type with calls to measure. None of them is refused, as a rule: what they need is there from the beginning, and is not taken away.
+/// A type with calls to measure. None of them is refused, as a rule: what they need is there from the beginning, and is
+/// not taken away.
 pub(super) trait Load: DataType {
     /// Whether a call depends on the state of the replica that makes it.
     const READS_STATE: bool = false;

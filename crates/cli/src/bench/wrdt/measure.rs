@@ -98,7 +98,8 @@ pub(super) fn share(all: u64, among: usize, of: usize) -> u64 {
 }
 
 impl Calls {
-    /// Of each method an equal number. Conflicting calls are made at their leaders; all others and the queries at all nodes alike.
+    /// Of each method an equal number. Conflicting calls are made at their leaders; all others and the queries at all
+    /// nodes alike.
     fn of(plan: &Plan, me: usize, leaders: &[Option<usize>]) -> Calls {
         let nodes = usize::from(plan.nodes);
         if plan.calls == 0 {
@@ -177,7 +178,8 @@ impl Part<'_> {
         say("running", &())?;
         let before = client.counts();
         let mut done = self.calls(&mut client, &plain, &mut draws, Calls::of(plan, me, &leaders), &leaders)?;
-        // All calls are over before any node asks whether they are applied: that of a leader finds those of the others, too.
+        // All calls are over before any node asks whether they are applied: that of a leader finds those of the others,
+        // too.
         let mut ends = if plan.kill.is_some() { ends } else { None };
         let phases = ends.as_mut().unwrap_or(&mut self.phases);
         worker::meet(endpoint, phases)?;
@@ -235,8 +237,8 @@ impl Part<'_> {
         }
         let counts = client.counts() - before;
         let each = |count: u64| count as f64 / COUNTED as f64;
-        // A leader sees by their content that its entries are at a majority, which the count of chains misses: a round trip of it is a get from each
-        // of the others.
+        // A leader sees by their content that its entries are at a majority, which the count of chains misses: a round
+        // trip of it is a get from each of the others.
         let led = each(counts.gets) / f64::from(self.plan.nodes - 1);
         let is_led = self.plan.system.group_of::<T>(method).is_some();
         Ok(Cost {

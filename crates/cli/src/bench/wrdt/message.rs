@@ -1,9 +1,10 @@
-//! Replicas that pass messages, as op-based replicated types do (Hamsaz): each process sends each of its updates to all others over TCP, and applies
-//! what it receives. The calls of a synchronisation group go through its leader, which applies them and sends them to all others in one order.
+//! Replicas that pass messages, as op-based replicated types do (Hamsaz): each process sends each of its updates to all
+//! others over TCP, and applies what it receives. The calls of a synchronisation group go through its leader, which
+//! applies them and sends them to all others in one order.
 //!
-//! A receiver that has to refuse an update holds it back, and all later ones of the same sender, until others have come that it depends on. No
-//! message is acknowledged, so a conflicting call ends when its leader has applied and sent it, though no other process may have it: that is less
-//! than the other systems guarantee.
+//! A receiver that has to refuse an update holds it back, and all later ones of the same sender, until others have come
+//! that it depends on. No message is acknowledged, so a conflicting call ends when its leader has applied and sent it,
+//! though no other process may have it: that is less than the other systems guarantee.
 
 use std::collections::VecDeque;
 use std::io::{self, ErrorKind, Read, Write};
@@ -295,7 +296,8 @@ impl<T: Load> Shared<T> {
         Ok(self.outs.iter().try_for_each(|out| lock(out).flush())?)
     }
 
-    /// Applies a conflicting call as its leader, and sends it to all. Under the lock, so that all receive them in the order in which they are applied.
+    /// Applies a conflicting call as its leader, and sends it to all. Under the lock, so that all receive them in the
+    /// order in which they are applied.
     fn order(
         &self,
         replica: &mut Replica<T>,

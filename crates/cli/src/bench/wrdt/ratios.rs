@@ -32,7 +32,8 @@ impl Sample {
     }
 }
 
-/// Of each type, number of nodes and share of updates: how many times hamband is ahead of the others, and where it is not.
+/// Of each type, number of nodes and share of updates: how many times hamband is ahead of the others, and where it is
+/// not.
 pub(super) fn write(all: &[Sample], out: &mut dyn Write) -> io::Result<()> {
     let points = super::once_each(all.iter().map(|one| (one.kind, one.nodes, one.updates)));
     let mut behind = Vec::new();

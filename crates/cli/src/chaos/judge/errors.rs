@@ -195,8 +195,8 @@ fn judge_failure(story: &Story, call: &Call, at_ns: u64, failure: &Failure) -> O
             let find_out = story.detection_ns > 0 && story.members.iter().any(was_harmed);
             let is_slow = story.is_too_slow(call.begin_ns, at_ns, call.limit_ns);
             let may_be_missing = |node: &u16| find_out || is_slow || was_harmed(node) || was_killed(node);
-            // An empty queue needs no reason. The holder of a lock, the leader of a log, or the owner of a partition that a harmed node takes, may itself
-            // wait for that one.
+            // An empty queue needs no reason. The holder of a lock, the leader of a log, or the owner of a partition
+            // that a harmed node takes, may itself wait for that one.
             let is_dequeue = matches!(call.op, Op::Dequeue { .. });
             let is_of_lock = matches!(call.op, Op::Lock { .. })
                 || is_of_log(&call.op)

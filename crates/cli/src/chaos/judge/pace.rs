@@ -115,8 +115,8 @@ fn recovery(story: &Story, death: &Death) -> Recovery {
         count(done, end_ns - SECOND_NS, end_ns) * 100 / before.max(1)
     };
     let is_left = story.homes.iter().any(|home| survives(*home));
-    // Without most of its memory nodes, the replicated store stands still, and so does without most nodes what is ordered by a
-    // log. The calls of the replicated ledger that are not go on.
+    // Without most of its memory nodes, the replicated store stands still, and so does without most nodes what is
+    // ordered by a log. The calls of the replicated ledger that are not go on.
     let dead: Vec<u16> = story.members.iter().copied().filter(|node| !survives(*node)).collect();
     if story.are_most_memory(&dead) {
         done.remove("swarm");

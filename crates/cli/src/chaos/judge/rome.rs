@@ -1,5 +1,5 @@
-//! Each key's history in the ordered store is linearizable; its scans are reads of all keys of their partitions. That the pairs of a scan are of one
-//! instant is seen by the load.
+//! Each key's history in the ordered store is linearizable; its scans are reads of all keys of their partitions. That
+//! the pairs of a scan are of one instant is seen by the load.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -12,7 +12,8 @@ use super::{Findings, Story};
 use crate::chaos::load::rome::{KEYS, first_key};
 use crate::chaos::log::{Answer, Call, KvOp, Op};
 
-/// The owner of a partition keeps memory for a stopped reader for so long, and stops changes for a node that takes the partition.
+/// The owner of a partition keeps memory for a stopped reader for so long, and stops changes for a node that takes the
+/// partition.
 pub(super) const LEASE_NS: u64 = 1_000_000_000;
 
 /// The partitions that a call of the ordered store needs.
@@ -26,8 +27,8 @@ fn partitions_of(op: &Op) -> Range<usize> {
     }
 }
 
-/// Whether the owner of a partition may wait for others before it answers, or the call itself does. A read needs its owners alone, unless a partition was moved
-/// and this node has not called it since.
+/// Whether the owner of a partition may wait for others before it answers, or the call itself does. A read needs its
+/// owners alone, unless a partition was moved and this node has not called it since.
 pub(super) fn may_need_others(story: &Story, call: &Call, at_ns: u64) -> bool {
     match call.op {
         Op::Rome { op: KvOp::Get, .. } | Op::RomeScan { .. } => {}
@@ -47,7 +48,8 @@ pub(super) fn may_need_others(story: &Story, call: &Call, at_ns: u64) -> bool {
     })
 }
 
-/// Whether a taking may end before its time: changes did not wait until the partition was copied. They wait for a lease; an earlier taking may have left its copy.
+/// Whether a taking may end before its time: changes did not wait until the partition was copied. They wait for a
+/// lease; an earlier taking may have left its copy.
 pub(super) fn is_late_copy(story: &Story, call: &Call, took_ns: u64) -> bool {
     let Op::RomeTake { .. } = call.op else { return false };
     let is_unknown = |other: &Call| other.failure().is_some_and(|(_, failure)| !failure.has_no_effect);

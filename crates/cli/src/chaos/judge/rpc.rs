@@ -1,5 +1,5 @@
-//! Each call of a server counts once, in an order that fits the times, also those that were asked for several times. One whose error says
-//! that it has no effect does not count.
+//! Each call of a server counts once, in an order that fits the times, also those that were asked for several times.
+//! One whose error says that it has no effect does not count.
 
 use super::vars::judge_counter;
 use super::{Findings, Story};
@@ -51,7 +51,8 @@ mod tests {
         }
     }
 
-    /// One that was given up, or whose error does not know, may have counted. One whose error says that nothing has happened has not.
+    /// One that was given up, or whose error does not know, may have counted. One whose error says that nothing has
+    /// happened has not.
     #[test]
     fn errors_say_truly_whether_a_call_counts() {
         let ended = |outcome| call(2, 20, Op::Call { server: 0 }, Some((25, outcome)));

@@ -1,5 +1,5 @@
-//! Each key's history in the replicated store is linearizable, whichever memory nodes have died. That no call fails while most of
-//! them live is judged with the [errors](super::errors).
+//! Each key's history in the replicated store is linearizable, whichever memory nodes have died. That no call fails
+//! while most of them live is judged with the [errors](super::errors).
 
 use std::collections::BTreeMap;
 

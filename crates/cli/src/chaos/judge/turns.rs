@@ -1,4 +1,5 @@
-//! One node at a time holds the replicated lock, or leads, and tokens only grow. They say in which order the nodes had their turns.
+//! One node at a time holds the replicated lock, or leads, and tokens only grow. They say in which order the nodes had
+//! their turns.
 
 use std::collections::BTreeMap;
 
@@ -31,7 +32,8 @@ fn turns_of(story: &Story, of: Turns, calls: &[&Call]) -> Vec<Turn> {
         let node = call.node;
         match (&call.op, call.success()) {
             (Op::Grab { .. }, Some((from_ns, Answer::Value(token)))) => {
-                // A holder has the lock until it begins to release it, or dies. A leader leads as long as it finds that it does.
+                // A holder has the lock until it begins to release it, or dies. A leader leads as long as it finds that
+                // it does.
                 let to_ns = match of {
                     Turns::Mutex => story.death_of(node).unwrap_or(u64::MAX),
                     Turns::Election => from_ns,

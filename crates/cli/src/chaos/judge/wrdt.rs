@@ -1,5 +1,5 @@
-//! Replicas of a data type converge, keep the invariant, and lose no call that has returned. What one node has called, it sees, and after
-//! `stable` all see it.
+//! Replicas of a data type converge, keep the invariant, and lose no call that has returned. What one node has called,
+//! it sees, and after `stable` all see it.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,7 +7,8 @@ use super::{Findings, Story};
 use crate::chaos::load::{Ledger, numbers_of};
 use crate::chaos::log::{Answer, Call, LedgerOp, Op};
 
-/// The calls of a kind: those that have certainly been made, and those that may have been, each with the node and its begin and end.
+/// The calls of a kind: those that have certainly been made, and those that may have been, each with the node and its
+/// begin and end.
 #[derive(Default)]
 struct Made {
     certain: Vec<(u16, u64, u64, u64)>,
@@ -154,7 +155,8 @@ fn judge_strikes(calls: &[(LedgerOp, &Call)], strikes: &Made, findings: &mut Fin
     }
 }
 
-/// Queries see all calls of their own node, and those of others as soon as they are stable; and what they have seen stays.
+/// Queries see all calls of their own node, and those of others as soon as they are stable; and what they have seen
+/// stays.
 fn judge_looks(story: &Story, calls: &[(LedgerOp, &Call)], deposits: &Made, bookings: &Made, findings: &mut Findings) {
     let booked_by = |node: u16, before_ns: u64| {
         bookings.certain.iter().filter(|made| made.0 == node && made.3 <= before_ns).count() as u64

@@ -1,4 +1,5 @@
-//! The replicated log: the node that leads proposes entries, and all read them. The leader dies, or another node asks to lead.
+//! The replicated log: the node that leads proposes entries, and all read them. The leader dies, or another node asks
+//! to lead.
 
 use farfield::mu::{LogReader, NotLeader, OutcomeUnknown, Proposer};
 use farfield::{Endpoint, LogOptions, NodeId, ReplicatedLog};

@@ -1,5 +1,5 @@
-//! An ordered store with partitions on several nodes: calls on keys that all share, scans, and pairs of keys on two nodes that a scan
-//! at one instant must find as they were at one moment. Partitions are moved meanwhile.
+//! An ordered store with partitions on several nodes: calls on keys that all share, scans, and pairs of keys on two
+//! nodes that a scan at one instant must find as they were at one moment. Partitions are moved meanwhile.
 
 use std::ops::Range;
 
@@ -11,8 +11,8 @@ use rand::rngs::SmallRng;
 use super::{Load, Place, violation};
 use crate::chaos::log::{Answer, Failure, KvOp, Op, Recorder};
 
-/// Partitions, where there are more nodes. There are fewer than nodes, so that some node can take one: each has one at most, so that a death takes no more
-/// along, and others go on.
+/// Partitions, where there are more nodes. There are fewer than nodes, so that some node can take one: each has one at
+/// most, so that a death takes no more along, and others go on.
 const PARTITIONS_MAX: usize = 4;
 /// Keys of a partition that all threads use.
 pub(in crate::chaos) const KEYS: u64 = 6;
@@ -83,8 +83,9 @@ impl RomeLoad {
         Some(first..end)
     }
 
-    /// A partition that is lost is not called any more. Of several that a call needed it is the one that the error names: this node may not know yet where the
-    /// others are. An update whose effect is unknown says nothing of the partition, which may have been moved before its owner died.
+    /// A partition that is lost is not called any more. Of several that a call needed it is the one that the error
+    /// names: this node may not know yet where the others are. An update whose effect is unknown says nothing of the
+    /// partition, which may have been moved before its owner died.
     fn heed(&mut self, failure: &Failure) {
         if let Some(partition) = lost_by(failure) {
             self.lives[partition] = false;

@@ -1,4 +1,5 @@
-//! The replicated lock and the election: one node at a time has the turn, and each has a higher token than all before it.
+//! The replicated lock and the election: one node at a time has the turn, and each has a higher token than all before
+//! it.
 
 use std::time::Duration;
 

@@ -1,5 +1,5 @@
-//! Metrics over HTTP, for Prometheus: one thread, one request at a time. It reads a few kilobytes of each request at most,
-//! and gives each connection a few seconds, so a slow or broken client costs a node no more than that.
+//! Metrics over HTTP, for Prometheus: one thread, one request at a time. It reads a few kilobytes of each request at
+//! most, and gives each connection a few seconds, so a slow or broken client costs a node no more than that.
 
 use core::ops::DerefMut;
 use std::io::{self, ErrorKind as IoErrorKind, Read, Write};
@@ -113,9 +113,9 @@ impl Drop for MetricsServer {
 
 impl Node {
     /// Serves [`Node::metrics`] at this address over HTTP: `GET /metrics` answers with
-    /// [`Metrics::to_prometheus`](crate::Metrics::to_prometheus). It uses one thread, which ends when the server is dropped
-    /// or the node leaves. Needs the feature `prometheus`. There is neither encryption nor a password, so choose an address
-    /// that only those reach who may read the metrics.
+    /// [`Metrics::to_prometheus`](crate::Metrics::to_prometheus). It uses one thread, which ends when the server is
+    /// dropped or the node leaves. Needs the feature `prometheus`. There is neither encryption nor a password, so
+    /// choose an address that only those reach who may read the metrics.
     ///
     /// ```
     /// use std::io::{Read, Write};
@@ -131,8 +131,8 @@ impl Node {
     /// ```
     ///
     /// # Errors
-    /// [`ErrorKind::Listen`]: the address is in use, or not one of this host's; or no thread can be started. The fabric's
-    /// [`PeerLeft`](farfield_fabric::ErrorKind::PeerLeft), with this node: it has left.
+    /// [`ErrorKind::Listen`]: the address is in use, or not one of this host's; or no thread can be started. The
+    /// fabric's [`PeerLeft`](farfield_fabric::ErrorKind::PeerLeft), with this node: it has left.
     pub fn serve_metrics(&self, address: impl ToSocketAddrs + std::fmt::Debug) -> Result<MetricsServer> {
         let has_left = || Error::from(fabric::Error::from(fabric::ErrorKind::PeerLeft { node: self.id() }));
         if self.shared().servers.are_over() {

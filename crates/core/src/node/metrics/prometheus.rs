@@ -12,9 +12,9 @@ use prometheus_client::registry::{Registry, Unit};
 use super::Metrics;
 
 impl Metrics {
-    /// The metrics in the text format of OpenMetrics, which Prometheus scrapes. Names begin with `farfield_`, durations are
-    /// in seconds, and every sample has the label `node`. Needs the feature `prometheus`. [`Node::serve_metrics`] serves
-    /// this text over HTTP.
+    /// The metrics in the text format of OpenMetrics, which Prometheus scrapes. Names begin with `farfield_`, durations
+    /// are in seconds, and every sample has the label `node`. Needs the feature `prometheus`. [`Node::serve_metrics`]
+    /// serves this text over HTTP.
     ///
     /// | name | type | labels |
     /// |---|---|---|

@@ -7,8 +7,8 @@ use farfield_fabric::NodeId;
 use super::super::{Node, Shared};
 use super::{Message, ObjectDescriptor};
 
-/// Another node has opened an object of which this node is a participant, and which is not open here ([`Node::on_call`]). It waits
-/// until this node opens the object, or refuses.
+/// Another node has opened an object of which this node is a participant, and which is not open here
+/// ([`Node::on_call`]). It waits until this node opens the object, or refuses.
 ///
 /// ```
 /// # fn main() -> farfield::Result<()> {
@@ -94,10 +94,11 @@ impl Call {
 }
 
 impl Node {
-    /// From now on the service thread runs this when another node opens an object that has this node as a participant and is not open
-    /// here; this call runs it for all that wait already. (For one that comes at the same time it may run twice.) The callback may open the object, or note the
-    /// [`Call`] for another thread that does. It must not wait for another node. There is one, which [`Node::no_calls`]
-    /// removes. A handle that it keeps should be [`Node::for_service`].
+    /// From now on the service thread runs this when another node opens an object that has this node as a participant
+    /// and is not open here; this call runs it for all that wait already. (For one that comes at the same time it may
+    /// run twice.) The callback may open the object, or note the [`Call`] for another thread that does. It must not
+    /// wait for another node. There is one, which [`Node::no_calls`] removes. A handle that it keeps should be
+    /// [`Node::for_service`].
     ///
     /// ```
     /// # use farfield::{fabric::GroupKey, toolkit::ObjectBuilder};

@@ -11,9 +11,9 @@
 //!
 //! A node closes an opening when nothing on it needs the object any more: no handle, no operation of another thread,
 //! and no work of its service thread for a dropped one ([`Hold`]). It then releases all openings to which its own was
-//! connected. A node that receives `Closed` of an opening that it uses releases it when it closes its own; at
-//! once, if the object lies on homes ([`ObjectBuilder::homes`](super::ObjectBuilder::homes)) and the other node is none. A node that
-//! does not use it, since it never opened the object or has closed it before, releases it at once. So a node that
+//! connected. A node that receives `Closed` of an opening that it uses releases it when it closes its own; at once, if
+//! the object lies on homes ([`ObjectBuilder::homes`](super::ObjectBuilder::homes)) and the other node is none. A node
+//! that does not use it, since it never opened the object or has closed it before, releases it at once. So a node that
 //! keeps an object open keeps the memory of all, and continues undisturbed. An opening that was never connected waits
 //! for one answer of each node.
 //!
@@ -122,7 +122,8 @@ impl<R> Openings<R> {
         self.calling.insert((peer, opening), theirs);
     }
 
-    /// The objects that other nodes have opened and this one has not: the node, the number of the opening there, and its description.
+    /// The objects that other nodes have opened and this one has not: the node, the number of the opening there, and
+    /// its description.
     pub(super) fn all_calls(&self) -> Vec<(NodeId, u64, ObjectDescriptor)> {
         self.calling.iter().map(|((peer, opening), theirs)| (*peer, *opening, theirs.clone())).collect()
     }
@@ -187,8 +188,8 @@ impl<R> Openings<R> {
         (said, self.give_back(opening, is_gone))
     }
 
-    /// Ends the use of another node's opening at once, although the own one is still open: the other one has closed it, and may open
-    /// the path again. Returns the answer.
+    /// Ends the use of another node's opening at once, although the own one is still open: the other one has closed it,
+    /// and may open the path again. Returns the answer.
     pub(super) fn lets_go(&mut self, peer: NodeId, theirs: u64) -> Message {
         self.calling.remove(&(peer, theirs));
         if let Some(own) = self.used.remove(&(peer, theirs)).and_then(|opening| self.own.get_mut(&opening)) {
@@ -286,8 +287,8 @@ impl Shared {
         self.free_all(regions);
     }
 
-    /// If an object that lies on other nodes was connected to an opening of another node that is no home, and was closed there: the
-    /// answer.
+    /// If an object that lies on other nodes was connected to an opening of another node that is no home, and was
+    /// closed there: the answer.
     fn lets_go(&self, from: NodeId, theirs: u64) -> Option<Message> {
         let objects = self.service.objects.lock();
         let object = objects.values().find(|object| object.forgets(from, theirs))?;

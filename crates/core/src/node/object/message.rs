@@ -97,8 +97,8 @@ impl Message {
 }
 
 impl Shared {
-    /// The open object that a join is for. If there is none, the join is noted: at the same time as that is seen, since a thread that
-    /// opens the object then has to find it.
+    /// The open object that a join is for. If there is none, the join is noted: at the same time as that is seen, since
+    /// a thread that opens the object then has to find it.
     fn find_or_note(&self, from: NodeId, opening: u64, theirs: &ObjectDescriptor) -> Option<Arc<OpenObject>> {
         let objects = self.service.objects.lock();
         let found = objects.get(&theirs.path).cloned();

@@ -184,8 +184,8 @@ impl ObjectBuilder {
         self
     }
 
-    /// Names the calls of the object, for its [`Meter`](crate::toolkit::Meter): if the node measures calls, it can measure
-    /// these, and [`Node::metrics`] shows them.
+    /// Names the calls of the object, for its [`Meter`](crate::toolkit::Meter): if the node measures calls, it can
+    /// measure these, and [`Node::metrics`] shows them.
     ///
     /// ```
     /// # fn main() -> farfield::Result<()> {
@@ -230,15 +230,15 @@ impl ObjectBuilder {
         self
     }
 
-    /// The object lies on these nodes, its *homes*, and any node of the session may open it at any time, a restarted one
-    /// included. Opening waits for the homes that are neither dead nor departed, and for no other node. A node that is no home
-    /// learns of the homes only, and tells other nodes itself if they need its memory. It may close the object and open it again,
-    /// while others keep it open.
+    /// The object lies on these nodes, its *homes*, and any node of the session may open it at any time, a restarted
+    /// one included. Opening waits for the homes that are neither dead nor departed, and for no other node. A node that
+    /// is no home learns of the homes only, and tells other nodes itself if they need its memory. It may close the
+    /// object and open it again, while others keep it open.
     ///
     /// A home that closes the object opens it again only when the others have closed it, too: they use its memory.
     ///
-    /// In place of [`ObjectBuilder::participants`]. A home that has died keeps its place: then [`Object::remote`] is an error for
-    /// it.
+    /// In place of [`ObjectBuilder::participants`]. A home that has died keeps its place: then [`Object::remote`] is an
+    /// error for it.
     ///
     /// ```
     /// # fn main() -> farfield::Result<()> {
@@ -317,7 +317,8 @@ impl ObjectBuilder {
     /// ```
     ///
     /// # Errors
-    /// The path is already open; other nodes still use the memory of an earlier opening on this home; or the participants are invalid.
+    /// The path is already open; other nodes still use the memory of an earlier opening on this home; or the
+    /// participants are invalid.
     pub fn announce(self) -> Result<Object> {
         Object::announce(self)
     }

@@ -5,7 +5,8 @@ use farfield_fabric::{Bell, GroupKey, Region, RemotePtr, Words};
 use super::super::Node;
 use crate::error::Result;
 
-/// What an object gives back when it is closed: cells of this node, words that only operations access, and permission groups.
+/// What an object gives back when it is closed: cells of this node, words that only operations access, and permission
+/// groups.
 #[derive(Clone)]
 pub(in crate::node) enum Memory {
     Region(Region),
@@ -130,10 +131,11 @@ impl Regions {
         Ok(region)
     }
 
-    /// A permission group for regions of this opening: one that an earlier opening of this node has given back, or a new one. It is given back
-    /// with the regions, when no other node uses the opening any more.
+    /// A permission group for regions of this opening: one that an earlier opening of this node has given back, or a
+    /// new one. It is given back with the regions, when no other node uses the opening any more.
     ///
-    /// The right to a group that was given back may have been taken from some nodes. So revoke it from all nodes before giving it to one.
+    /// The right to a group that was given back may have been taken from some nodes. So revoke it from all nodes before
+    /// giving it to one.
     ///
     /// ```
     /// # fn main() -> farfield::Result<()> {

@@ -6,9 +6,9 @@ use super::{Key, KvStore, Value, WINDOW};
 use crate::error::Result;
 
 impl<K: Key, V: Value> KvStore<K, V> {
-    /// Inserts several keys, or changes their values, up to 64 of them at a time; those that share a lock one after the other.
-    /// Each is an operation of its own ([`KvStore::upsert`]); together they are none. Of several values of one key, the last
-    /// stays.
+    /// Inserts several keys, or changes their values, up to 64 of them at a time; those that share a lock one after the
+    /// other. Each is an operation of its own ([`KvStore::upsert`]); together they are none. Of several values of one
+    /// key, the last stays.
     ///
     /// ```
     /// # fn main() -> farfield::Result<()> {
@@ -37,8 +37,8 @@ impl<K: Key, V: Value> KvStore<K, V> {
         ended
     }
 
-    /// Removes several keys, up to 64 of them at a time; those that share a lock one after the other. Each is an operation of
-    /// its own ([`KvStore::delete`]). Returns how many of them were there.
+    /// Removes several keys, up to 64 of them at a time; those that share a lock one after the other. Each is an
+    /// operation of its own ([`KvStore::delete`]). Returns how many of them were there.
     ///
     /// ```
     /// # fn main() -> farfield::Result<()> {

@@ -117,7 +117,8 @@ impl<K: Key, V: Value> KvStore<K, V> {
         self.tracker.wait(endpoint, position).await?;
         // The linearization point: every index has it by now.
         self.write_meta(endpoint, slot, Meta { counter, valid: true })?;
-        // If the value is elsewhere, the time has begun there with the announcement. It is not up before the lock is free.
+        // If the value is elsewhere, the time has begun there with the announcement. It is not up before the lock is
+        // free.
         if let Some(time) = time.filter(|_| home == self.object.node().id()) {
             self.expiries.set(key, entry, endpoint.now() + time);
         }

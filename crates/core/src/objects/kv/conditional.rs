@@ -8,7 +8,8 @@ use super::{DELETE, GET, Key, KvStore, Value};
 use crate::error::{ErrorContext, ErrorKind, Result};
 use crate::node::measured;
 
-/// A wait for a change looks at least so often: an insert on another node, or the reopening of the store, need not wake it.
+/// A wait for a change looks at least so often: an insert on another node, or the reopening of the store, need not wake
+/// it.
 const LOOK_EVERY: Duration = Duration::from_millis(10);
 
 impl<K: Key, V: Value> KvStore<K, V> {
@@ -70,11 +71,11 @@ impl<K: Key, V: Value> KvStore<K, V> {
         }
     }
 
-    /// Waits until the value of a key is another than `seen` (none: the key is absent). Returns the new value. A value that
-    /// changes and changes back between two looks may go unnoticed.
+    /// Waits until the value of a key is another than `seen` (none: the key is absent). Returns the new value. A value
+    /// that changes and changes back between two looks may go unnoticed.
     ///
-    /// Each look is a get, and a change is noticed within 10 ms. (A look at a value whose writer has stopped in the middle takes
-    /// up to the endpoint's timeout.)
+    /// Each look is a get, and a change is noticed within 10 ms. (A look at a value whose writer has stopped in the
+    /// middle takes up to the endpoint's timeout.)
     ///
     /// ```
     /// # fn main() -> farfield::Result<()> {

@@ -4,8 +4,8 @@
 //! knows of every such key of its own:
 //!
 //! - A call on the home notes the time there itself ([`Expiries::set`]).
-//! - A call on another node announces it through its tracker (`Change::Expire`), under the key's lock, and waits for the
-//!   acknowledgements. So the home notes the times of a key in the order of the calls.
+//! - A call on another node announces it through its tracker (`Change::Expire`), under the key's lock, and waits for
+//!   the acknowledgements. So the home notes the times of a key in the order of the calls.
 //!
 //! When the time is up, the home's service thread ([`Expirer`])
 //!
@@ -13,16 +13,18 @@
 //!    its holder may wait for this thread's acknowledgement;
 //! 2. looks again, under the lock: the key may have been removed meanwhile, or have another time;
 //! 3. clears the valid bit, which is in its own memory: the linearization point, as of a delete;
-//! 4. leaves the rest, and the lock, to the poller that completes a delete that was cut short ([`unfinished`](super::unfinished)).
+//! 4. leaves the rest, and the lock, to the poller that completes a delete that was cut short
+//!    ([`unfinished`](super::unfinished)).
 //!
-//! The lock may be one that a dead node held. The removal needs no repair of the other keys, only that the dead are settled:
-//! then the key's entry is the same in all indexes, and nothing of the dead can land. The mark stays for the next holder.
+//! The lock may be one that a dead node held. The removal needs no repair of the other keys, only that the dead are
+//! settled: then the key's entry is the same in all indexes, and nothing of the dead can land. The mark stays for the
+//! next holder.
 //!
-//! Where the store's handle is dropped, a removal ends with the release of the lock. Nodes close a store at about the same time,
-//! and one that has closed it acknowledges nothing.
+//! Where the store's handle is dropped, a removal ends with the release of the lock. Nodes close a store at about the
+//! same time, and one that has closed it acknowledges nothing.
 //!
-//! A slot has one time, so that there is always room for it: the next use replaces it, or finds it useless. If the home dies, the value is lost, and so
-//! is its time.
+//! A slot has one time, so that there is always room for it: the next use replaces it, or finds it useless. If the home
+//! dies, the value is lost, and so is its time.
 
 use core::time::Duration;
 use std::collections::{BTreeSet, HashMap};
@@ -80,8 +82,8 @@ impl<K: Key> Expiries<K> {
         Expiries { node, table: LocalMutex::new(table) }
     }
 
-    /// Gives it the poller, which it passes to the service thread with the first key. Others may have announced one while
-    /// this node was still opening the store.
+    /// Gives it the poller, which it passes to the service thread with the first key. Others may have announced one
+    /// while this node was still opening the store.
     pub(super) fn has_poller(&self, poller: Expirer<K>) {
         let mut table = self.table.lock();
         if table.timed.is_empty() {
@@ -215,8 +217,8 @@ impl<K: Key> Expirer<K> {
         if is_up {
             let meta = |valid| Meta { counter: entry.counter, valid }.packed();
             let offset = entry.slot.offset() - self.region.remote::<u64>(0).offset();
-            // The linearization point: in one step before any index loses the key. A delete that a dead node has begun may
-            // have cleared it.
+            // The linearization point: in one step before any index loses the key. A delete that a dead node has begun
+            // may have cleared it.
             let _ = self.region.word(offset as usize).compare_exchange(meta(true), meta(false));
         }
         let work =
@@ -245,7 +247,8 @@ impl<K: Key> Expirer<K> {
         }
         let entered = self.deaths.enter(home)?;
         let lock = self.stripes.lock_on(stripe, home);
-        // A few round trips at most. An error names a dead home, and the lock is about to move; or the store is reopened.
+        // A few round trips at most. An error names a dead home, and the lock is about to move; or the store is
+        // reopened.
         let guard = endpoint.block_on(open.locks.try_lock(endpoint, lock)).ok()??;
         let is_whole = !guard.is_poisoned() && (home == first || self.deaths.is_repaired(stripe, lock));
         // Nothing was put under it.

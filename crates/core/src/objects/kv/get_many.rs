@@ -82,8 +82,8 @@ impl<K: Key, V: Value> KvStore<K, V> {
         remotes
     }
 
-    /// Adds the values of a chunk, of which `images` has those on other nodes. Returns a bit for each key that must be read
-    /// alone.
+    /// Adds the values of a chunk, of which `images` has those on other nodes. Returns a bit for each key that must be
+    /// read alone.
     #[inline]
     fn judge_each(
         &self,

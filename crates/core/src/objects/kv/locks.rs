@@ -40,7 +40,8 @@ impl<'a> Locked<'a> {
         let endpoint = guard.endpoint();
         match guard.begin_unlock() {
             Ok(Ok(())) => Ok(Ok(())),
-            // The lock first, also where this is dropped before it begins: until then the operation counts as under way.
+            // The lock first, also where this is dropped before it begins: until then the operation counts as under
+            // way.
             Ok(Err(rest)) => Ok(Err(endpoint.boxed(async move {
                 let released = rest.await;
                 drop(entered);

@@ -38,8 +38,8 @@
 //! miss on one node could be followed by a hit on another. (4) A slot is free only after all nodes have dropped it
 //! from their indexes; the counter shows an earlier reader of the index that the slot has another use now.
 //!
-//! - **expiry**: a key that was inserted for a time ([`KvStore::insert_for`]) is deleted by the service thread of the node that
-//!   has its value, by that node's clock (`expiry.rs`).
+//! - **expiry**: a key that was inserted for a time ([`KvStore::insert_for`]) is deleted by the service thread of the
+//!   node that has its value, by that node's clock (`expiry.rs`).
 //!
 //! Linearizable (LOCO §6.2, appendix I). Values are on the inserter's node, or on one chosen by the key's hash.
 //!

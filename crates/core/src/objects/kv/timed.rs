@@ -9,16 +9,17 @@ use crate::error::Result;
 use crate::node::measured;
 
 impl<K: Key, V: Value> KvStore<K, V> {
-    /// [`KvStore::insert`] of a key with a time to live: it is removed when its time is up. The node that has the value counts
-    /// the time, by its own clock. The key is not removed before `time` has passed since the call began. It is removed soon
-    /// after, as by [`KvStore::delete`], and no node has to call anything: within a millisecond or two if the service thread
-    /// of that node gets a core, and the key's lock is free then. While other calls hold the lock, it tries again every
-    /// millisecond. Keys whose time is up together are removed one after the other, some ten thousand in a second.
+    /// [`KvStore::insert`] of a key with a time to live: it is removed when its time is up. The node that has the value
+    /// counts the time, by its own clock. The key is not removed before `time` has passed since the call began. It is
+    /// removed soon after, as by [`KvStore::delete`], and no node has to call anything: within a millisecond or two if
+    /// the service thread of that node gets a core, and the key's lock is free then. While other calls hold the lock,
+    /// it tries again every millisecond. Keys whose time is up together are removed one after the other, some ten
+    /// thousand in a second.
     ///
-    /// The time is the key's. [`KvStore::update`], [`KvStore::upsert`] and [`KvStore::modify`] change its value and leave the
-    /// time as it is. [`KvStore::upsert_for`] and [`KvStore::expire_after`] set it anew. It ends with a delete: a key that is
-    /// inserted again has no time, or its own. [`KvStore::open_with_pairs_of`] copies what is left of it. If the node with the
-    /// value dies or leaves, the value is lost, and nothing removes its key.
+    /// The time is the key's. [`KvStore::update`], [`KvStore::upsert`] and [`KvStore::modify`] change its value and
+    /// leave the time as it is. [`KvStore::upsert_for`] and [`KvStore::expire_after`] set it anew. It ends with a
+    /// delete: a key that is inserted again has no time, or its own. [`KvStore::open_with_pairs_of`] copies what is
+    /// left of it. If the node with the value dies or leaves, the value is lost, and nothing removes its key.
     ///
     /// ```
     /// # fn main() -> farfield::Result<()> {
@@ -76,7 +77,8 @@ impl<K: Key, V: Value> KvStore<K, V> {
     /// Sets the time to live of a key, from now on, see [`KvStore::insert_for`]. With [`Duration::MAX`] the key
     /// stays. Returns `false` if the key is absent: then its time was up, or another has removed it.
     ///
-    /// This takes 2 round trips if the value is here. If it is elsewhere, all nodes learn of the time: 2 and the acknowledgements.
+    /// This takes 2 round trips if the value is here. If it is elsewhere, all nodes learn of the time: 2 and the
+    /// acknowledgements.
     ///
     /// ```
     /// # fn main() -> farfield::Result<()> {

@@ -72,8 +72,8 @@ impl<K: Key> Drop for Changing<'_, '_, K> {
     }
 }
 
-/// The lock of a key while its new time is announced. If it is dropped before [`Renewing::finish`], the service thread gets
-/// it, and releases it when the announcement is applied: one that is late would replace the time of a later call.
+/// The lock of a key while its new time is announced. If it is dropped before [`Renewing::finish`], the service thread
+/// gets it, and releases it when the announcement is applied: one that is late would replace the time of a later call.
 pub(super) struct Renewing<'a, 'k, K: Key> {
     node: &'a Node,
     work: Option<Work<K>>,
@@ -129,8 +129,8 @@ pub(super) struct Unfinished<K> {
 
 /// A removal of a key whose time is up.
 pub(super) struct Unasked {
-    /// With the store's handle it ends but for the lock: a node that closes the store at the same time acknowledges nothing,
-    /// and no call waits for this one.
+    /// With the store's handle it ends but for the lock: a node that closes the store at the same time acknowledges
+    /// nothing, and no call waits for this one.
     pub(super) store: Weak<MutexArray>,
     /// As long as it lives, it counts here.
     pub(super) _counted: Arc<()>,

@@ -34,8 +34,9 @@ impl<K: Key, V: Value> KvStore<K, V> {
         self.len() == 0
     }
 
-    /// The keys in this node's index, in no order. Every key is there whose insert has returned before the call, on whichever
-    /// node, and whose delete has not begun. What is inserted or deleted meanwhile may be there or not. It takes no round trip.
+    /// The keys in this node's index, in no order. Every key is there whose insert has returned before the call, on
+    /// whichever node, and whose delete has not begun. What is inserted or deleted meanwhile may be there or not. It
+    /// takes no round trip.
     ///
     /// ```
     /// # fn main() -> farfield::Result<()> {
@@ -54,9 +55,9 @@ impl<K: Key, V: Value> KvStore<K, V> {
         self.index.entries(|_| true).into_iter().map(|(key, _)| key).collect()
     }
 
-    /// The pairs of the store: the keys as [`KvStore::keys`] has them, each with the result of reading it, in no order. Each
-    /// key is read at its own moment, and those on other nodes many at a time, as by [`KvStore::get_many`]: together the
-    /// pairs are not a snapshot. A key that has gone meanwhile is left out.
+    /// The pairs of the store: the keys as [`KvStore::keys`] has them, each with the result of reading it, in no order.
+    /// Each key is read at its own moment, and those on other nodes many at a time, as by [`KvStore::get_many`]:
+    /// together the pairs are not a snapshot. A key that has gone meanwhile is left out.
     ///
     /// ```
     /// # fn main() -> farfield::Result<()> {

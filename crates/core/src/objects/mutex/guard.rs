@@ -62,8 +62,8 @@ impl<'a> Guard<'a> {
         Attempt::new(move || self.begin_unlock())
     }
 
-    /// Begins [`Guard::unlock`]: does it where that needs no wait. Otherwise it returns the rest of the call. If that is
-    /// dropped, the lock is released all the same, as when a guard is dropped.
+    /// Begins [`Guard::unlock`]: does it where that needs no wait. Otherwise it returns the rest of the call. If that
+    /// is dropped, the lock is released all the same, as when a guard is dropped.
     ///
     /// ```
     /// # fn main() -> farfield::Result<()> {

@@ -16,7 +16,8 @@ use crate::objects::release;
 use crate::objects::settle::CancelGuard;
 use crate::objects::wait_limit::{Rest, WaitLimit, Waits};
 
-/// The attempts of `try_lock`. Other operations may take and release the lock in between; after a few it counts as taken.
+/// The attempts of `try_lock`. Other operations may take and release the lock in between; after a few it counts as
+/// taken.
 const TRIES: u32 = 4;
 
 /// How often a waiter checks whether the holder's node is alive.
@@ -78,9 +79,9 @@ impl MutexArray {
         Attempt::new(move || Ok(self.begin(endpoint, index, WaitLimit::Deadline(deadline))?.map_err(Waits)))
     }
 
-    /// Begins to take lock `index`: takes it if it is free and the fabric completes operations at once. Otherwise it returns
-    /// the rest of the call, which waits until the limit; with nothing, if it must not wait. If the rest is dropped, the lock
-    /// is not taken.
+    /// Begins to take lock `index`: takes it if it is free and the fabric completes operations at once. Otherwise it
+    /// returns the rest of the call, which waits until the limit; with nothing, if it must not wait. If the rest is
+    /// dropped, the lock is not taken.
     ///
     /// ```
     /// # fn main() -> farfield::Result<()> {
@@ -157,8 +158,8 @@ impl MutexArray {
         Ok(Err(endpoint.boxed(self.go_on(endpoint, index, asked, guess, limit))))
     }
 
-    /// The rest of [`MutexArray::begin`] after its attempt, if the guess was worth one: a compare-and-swap. It corrects a
-    /// wrong guess, so that another one may succeed.
+    /// The rest of [`MutexArray::begin`] after its attempt, if the guess was worth one: a compare-and-swap. It corrects
+    /// a wrong guess, so that another one may succeed.
     async fn go_on<'a>(
         &'a self,
         endpoint: &'a Endpoint,

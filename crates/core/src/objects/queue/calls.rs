@@ -57,8 +57,8 @@ impl Looking<'_> {
 impl<V: Value> Queue<V> {
     /// Fills the first position that is not filled. Returns whether there was room, if the call does not wait for it.
     ///
-    /// The first attempt needs no future. It succeeds if the fabric completes operations at once, no other call is faster, and
-    /// this node knows where the queue ends.
+    /// The first attempt needs no future. It succeeds if the fabric completes operations at once, no other call is
+    /// faster, and this node knows where the queue ends.
     #[inline(always)]
     pub(super) fn fill<'a>(
         &'a self,
@@ -230,8 +230,8 @@ impl<V: Value> Queue<V> {
         state: State,
         spare: &mut Spare<'_>,
     ) -> fabric::Result<Op<'a, u64>> {
-        // (1) The put of the values is posted before the operation that publishes them. Once is enough: the cell belongs to
-        // this call until it is published.
+        // (1) The put of the values is posted before the operation that publishes them. Once is enough: the cell
+        // belongs to this call until it is published.
         let cell = spare.cell;
         if !spare.is_written {
             self.write(endpoint, cell, values)?;
@@ -242,8 +242,8 @@ impl<V: Value> Queue<V> {
         Ok(op)
     }
 
-    /// Takes the first value that is not taken; `None` only if it is not waited for. The first attempt needs no future: see
-    /// [`Queue::fill`].
+    /// Takes the first value that is not taken; `None` only if it is not waited for. The first attempt needs no future:
+    /// see [`Queue::fill`].
     #[inline(always)]
     pub(super) fn take<'a>(
         &'a self,
@@ -371,8 +371,8 @@ impl<V: Value> Queue<V> {
         }
     }
 
-    /// Begins the get of a slot's next value and the compare-and-swap that takes it: what both have found, or both, if they
-    /// are not complete.
+    /// Begins the get of a slot's next value and the compare-and-swap that takes it: what both have found, or both, if
+    /// they are not complete.
     #[inline(always)]
     fn begin_to_take<'a>(
         &'a self,

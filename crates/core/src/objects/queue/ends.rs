@@ -169,8 +169,8 @@ impl<V: Value> Queue<V> {
         Ok(Some(endpoint.get_into(self.slot(positions.start), into)))
     }
 
-    /// The first position that is not filled, at a moment during the call, and the state of its slot then: vacant, early
-    /// or closed.
+    /// The first position that is not filled, at a moment during the call, and the state of its slot then: vacant,
+    /// early or closed.
     async fn end(&self, endpoint: &Endpoint) -> Result<(u64, State)> {
         let mut position = self.tail.seen.load();
         loop {

@@ -251,8 +251,8 @@ impl<V: Value> Taking<'_, V> {
     }
 }
 
-/// The end of a call whose compare-and-swap, in place of `from`, has found a state: that state, and the value if it is the
-/// expected one.
+/// The end of a call whose compare-and-swap, in place of `from`, has found a state: that state, and the value if it is
+/// the expected one.
 #[inline]
 pub(super) fn decide<'a, V: Value>(
     from: State,

@@ -121,8 +121,8 @@ impl RingReceiver {
     pub fn try_recv_unacknowledged(&mut self, endpoint: &Endpoint, into: &mut Vec<u8>) -> Result<bool> {
         let shared = &*self.shared;
         let capacity = shared.options.capacity_bytes;
-        // The head is read again only when all messages up to the last one seen are received: it changes with each message,
-        // and its cache line moves from core to core.
+        // The head is read again only when all messages up to the last one seen are received: it changes with each
+        // message, and its cache line moves from core to core.
         if self.seen <= self.position {
             self.seen = shared.head.word(0).load();
             if self.seen <= self.position {
