@@ -93,6 +93,7 @@
 //! algorithm in TLA+.
 
 mod guard;
+pub(crate) mod layout;
 mod options;
 mod single;
 
@@ -104,6 +105,7 @@ use farfield_fabric::{self as fabric, Begun, Endpoint, GroupKey, NodeId, Op, Rem
 
 pub use self::guard::ALockGuard;
 use self::guard::Held;
+use self::layout::{BURIED, CLAIMS, REMOTE, REPAIRED, TAIL_LOCAL, TAIL_REMOTE, VICTIM, WORDS};
 pub use self::options::ALockOptions;
 pub use self::single::ALock;
 use super::descriptor::{self, Descriptors, Id};
@@ -114,19 +116,6 @@ use super::queue::{Head, Queue, Words, deaths_told};
 use super::{Layout, LockArray, Spread, WaitLimit, in_order};
 use farfield_core::toolkit::{Either, ErrorContext, Holding, Regions, Rest};
 use farfield_core::{Node, Result};
-
-pub(super) const TAIL_REMOTE: usize = 0;
-pub(super) const TAIL_LOCAL: usize = 1;
-pub(super) const VICTIM: usize = 2;
-pub(super) const CLAIMS: usize = 3;
-pub(super) const BURIALS: usize = 4;
-pub(super) const REPAIRED: usize = 5;
-pub(super) const BURIED: usize = 6;
-pub(super) const WORDS: usize = 8;
-
-/// The victims. A new lock has none, which is as good as either name while both queues are empty.
-const REMOTE: u64 = 1;
-pub(super) const LOCAL: u64 = 2;
 
 /// An array of ALocks, spread over the nodes that open it, in order: lock `i` is on the node at position `i mod nodes`.
 ///

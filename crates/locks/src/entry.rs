@@ -8,9 +8,9 @@ use farfield_core::toolkit::{CancelGuard, ErrorContext, Poller, Progress};
 use farfield_fabric::{self as fabric, Endpoint, NodeId, Op, RemotePtr};
 
 use super::descriptor::Id;
-use super::grant::{Grant, LOCK, Wait};
+use super::grant::{CHECK_EVERY, Grant, LOCK, Wait};
 use super::left::Left;
-use super::queue::{CHECK_EVERY, Head, Operation, Queue, Spared, Stage};
+use super::queue::{Head, Operation, Queue, Spared, Stage};
 
 /// The attempts of `try_lock`. Other operations may take and release the lock in between; after a few it counts as
 /// taken.

@@ -1,11 +1,14 @@
 //! How long an operation waits for a lock, and the grant by the one before.
 
+use core::time::Duration;
+
 use farfield_core::{Error, ErrorKind};
 use farfield_fabric::{Endpoint, Instant, NodeId};
 
 use super::WaitLimit;
-use super::queue::CHECK_EVERY;
 
+/// How often a waiting operation checks whether the nodes that it depends on are still alive.
+pub(super) const CHECK_EVERY: Duration = Duration::from_millis(20);
 /// The name of the lock in timeout errors.
 pub(super) const LOCK: &str = "the lock";
 

@@ -7,8 +7,8 @@ use farfield_core::toolkit::{Poller, Progress};
 use farfield_fabric::{Endpoint, Instant};
 
 use super::descriptor::State;
-use super::grant::Grant;
-use super::queue::{CHECK_EVERY, Operation, Queue, Stage};
+use super::grant::{CHECK_EVERY, Grant};
+use super::queue::{Operation, Queue, Stage};
 use super::survey::Seen;
 
 /// An abandoned operation, in the care of the service thread.

@@ -17,10 +17,10 @@ use std::sync::Arc;
 
 use farfield_fabric::{self as fabric, Endpoint, Region, RemotePtr, Word, memory_fence};
 
-use super::alock::{BURIALS, BURIED, CLAIMS, LOCAL, REPAIRED, TAIL_LOCAL, TAIL_REMOTE, VICTIM, WORDS};
+use super::alock::layout::{BURIALS, BURIED, CLAIMS, LOCAL, REPAIRED, TAIL_LOCAL, TAIL_REMOTE, VICTIM, WORDS};
 use super::descriptor::Id;
-use super::grant::{Grant, LOCK, Wait};
-use super::queue::{CHECK_EVERY, Queue, deaths_told};
+use super::grant::{CHECK_EVERY, Grant, LOCK, Wait};
+use super::queue::{Queue, deaths_told};
 use super::supply::Supply;
 use farfield_core::Result;
 use farfield_core::toolkit::{Poller, Progress};

@@ -41,7 +41,6 @@
 //! death in either case. A node that has left gracefully leaves nothing in a queue but a guard that was forgotten. An
 //! operation behind that guard gets an error that names the node. `specs/claims` has the claims in TLA+.
 
-use core::time::Duration;
 use std::sync::Arc;
 
 use farfield_core::toolkit::{CancelGuard, Hold, Object, Poller};
@@ -51,8 +50,6 @@ use farfield_fabric::{self as fabric, Endpoint, NodeId, RemotePtr};
 use super::descriptor::{Descriptors, Id, State};
 use super::grant::Grant;
 
-/// How often a waiting operation checks whether the nodes that it depends on are still alive.
-pub(super) const CHECK_EVERY: Duration = Duration::from_millis(20);
 /// The number of descriptors read by one get.
 pub(super) const AT_ONCE: usize = 64;
 

@@ -7,6 +7,7 @@
 //! gaps in the schedule take no room. The script only stretches columns, and hides labels that do not fit.
 
 mod layout;
+mod number;
 mod page;
 #[cfg(test)]
 mod samples;
@@ -16,7 +17,7 @@ mod svg;
 mod tests;
 mod text;
 
-pub(crate) use page::number;
+pub(crate) use number::number;
 
 /// An execution to show.
 ///

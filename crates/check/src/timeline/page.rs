@@ -1,6 +1,7 @@
 //! The page around the picture: the failure in words, the legend, and a table of all events.
 
 use super::layout::{Kind, Layout};
+use super::number::number;
 use super::story::{Hint, Story, op_of};
 use super::{Timeline, What, svg};
 use html_escape::encode_quoted_attribute as escape;
@@ -233,9 +234,4 @@ pub(super) fn words(timeline: &Timeline, story: &Story, rank: usize) -> String {
         What::Clock { ns } => format!("reads the clock: {ns} ns"),
         What::Note { text } => text.clone(),
     }
-}
-
-/// A value as a person reads it: small numbers in decimal, others in hexadecimal.
-pub(crate) fn number(value: u64) -> String {
-    if value < 10_000_000 { value.to_string() } else { format!("0x{value:x}") }
 }

@@ -4,7 +4,7 @@
 use super::layout::{COLUMN_PX, END_PX, Kind, LABEL_CHARS_MAX, Label, Layout, Strip, fit};
 use html_escape::encode_quoted_attribute as escape;
 
-use super::page::number;
+use super::number::number;
 use super::story::{Hint, Op, SpanKind, Story, is_background, op_of};
 use super::{Timeline, What};
 use std::fmt::Write;

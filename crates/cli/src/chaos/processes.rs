@@ -74,6 +74,17 @@ pub(super) enum Said {
     Violation(String),
 }
 
+impl Said {
+    /// One line, whole, to the parent.
+    pub(super) fn say(&self) {
+        let mut line = serde_json::to_string(self).expect("plain data");
+        line.push('\n');
+        let mut out = std::io::stdout().lock();
+        // A parent that does not listen any more has ended this process, or will.
+        let _ = out.write_all(line.as_bytes()).and_then(|()| out.flush());
+    }
+}
+
 /// A step that a node reports as done.
 #[derive(Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Step {

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fs::File;
-use std::io::{BufRead, Write};
+use std::io::BufRead;
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -108,39 +108,30 @@ struct Crew {
     threads: Vec<JoinHandle<()>>,
 }
 
-/// One line, whole, to the parent.
-pub(super) fn say(said: &Said) {
-    let mut line = serde_json::to_string(said).expect("plain data");
-    line.push('\n');
-    let mut out = std::io::stdout().lock();
-    // A parent that does not listen any more has ended this process, or will.
-    let _ = out.write_all(line.as_bytes()).and_then(|()| out.flush());
-}
-
 /// To be called first in a process of a run.
 pub(crate) fn main(args: &WorkerArgs) -> Result<()> {
     set_parent_process_death_signal(Some(Signal::KILL)).context("tying this process's life to its parent's")?;
     let node = Node::builder().environment()?.timeout(OPEN_MAX).start()?;
-    say(&Said::Here(node.id().0));
+    Said::Here(node.id().0).say();
     let mut crew: Option<Crew> = None;
     for line in std::io::stdin().lock().lines() {
         let order: Order = serde_json::from_str(&line?).context("an order")?;
         match (order, &mut crew) {
             (Order::Open(opening), crew @ None) => {
                 crew.insert(Crew::new(&node)).open(&node, &opening, args)?;
-                say(&Said::Did(Step::Opened));
+                Said::Did(Step::Opened).say();
             }
             (Order::Join(opening), crew) => {
                 // A newcomer has done nothing yet in this generation.
                 crew.get_or_insert_with(|| Crew::new(&node)).join(&node, &opening, args)?;
-                say(&Said::Did(Step::Joined));
+                Said::Did(Step::Joined).say();
             }
             (Order::Run, Some(crew)) => crew.go_on(Phase::Running, Step::Running),
             (Order::Settle, Some(crew)) => crew.go_on(Phase::Settling, Step::Settled),
             (Order::Look, Some(crew)) => crew.go_on(Phase::Looking, Step::Looked),
             (Order::Close, crew @ Some(_)) => {
                 crew.take().context("a crew")?.close()?;
-                say(&Said::Did(Step::Closed));
+                Said::Did(Step::Closed).say();
             }
             (order, _) => bail!("it makes no sense now to {order:?}"),
         }
@@ -159,9 +150,9 @@ impl Crew {
                 let members = beating.stage().members.clone();
                 let evict = members.iter().filter(|member| node.status_of(**member) == Some(MemberStatus::Evicted));
                 let evict = evict.map(|member| member.0).collect();
-                say(&Said::Beat { begun, evict });
+                Said::Beat { begun, evict }.say();
                 if node.fabric().is_fenced() && !std::mem::replace(&mut is_fenced, true) {
-                    say(&Said::Fenced);
+                    Said::Fenced.say();
                 }
                 if beating.wait_for_up_to(Phase::Closing, BEAT) {
                     return;
@@ -220,7 +211,7 @@ impl Crew {
             Phase::Looking => stage.looked == all,
             _ => true,
         });
-        say(&Said::Did(step));
+        Said::Did(step).say();
     }
 
     fn close(self) -> Result<()> {

@@ -441,7 +441,7 @@ impl Transport for SimFabric {
             }
             loop {
                 world.inner.borrow_mut().nodes[self.me.index()].wake = false;
-                let looks = has_news(world) || world.inner.borrow().looks_in_vain();
+                let looks = has_news(world) || world.inner.borrow().empty_inbox_poll_is_scheduling_point();
                 if !looks || world.point(Pending::Write(inbox_key(self.me.0))) == Turn::Unwinding {
                     return;
                 }

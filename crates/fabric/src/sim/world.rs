@@ -328,7 +328,7 @@ impl Inner {
     /// Whether polling an empty inbox is a scheduling point. If it is not, the poll belongs to the thread's step
     /// before it. A search that takes steps eagerly takes that one early, so it would never find a message that
     /// arrives in between.
-    pub(super) fn looks_in_vain(&self) -> bool {
+    pub(super) fn empty_inbox_poll_is_scheduling_point(&self) -> bool {
         self.membership_may_change() && self.chooser.as_ref().is_some_and(|chooser| chooser.eager())
     }
 

@@ -28,7 +28,6 @@ pub(super) use self::wrdt::{Ledger, numbers_of};
 use super::custom;
 use super::log::{Answer, Failure, Op, Recorder};
 use super::processes::{Opening, Said};
-use super::worker;
 
 /// The timeout of operations. Shorter than the longest stop, so that some end in it.
 const OPERATION_MAX: Duration = Duration::from_millis(1500);
@@ -185,5 +184,5 @@ pub(super) fn open_with_newcomer(place: &mut Place<'_>) -> Result<Loads, Failure
 
 /// Reports a violation.
 fn violation(what: String) {
-    worker::say(&Said::Violation(what));
+    Said::Violation(what).say();
 }
