@@ -284,7 +284,7 @@ impl Builder {
     /// ```no_run
     /// # fn main() -> farfield::Result<()> {
     /// let addresses = ["10.0.0.1:7471", "10.0.0.2:7471"].map(|address| address.parse().unwrap());
-    /// let secret = farfield::fabric::verbs::control::Secret::new(b"sixteen bytes or more").unwrap();
+    /// let secret = farfield::fabric::verbs::Secret::new(b"sixteen bytes or more").unwrap();
     /// let node = farfield::Node::builder().session("orders").hosts(addresses).node(0).secret(secret).start()?;
     /// # Ok(()) }
     /// ```

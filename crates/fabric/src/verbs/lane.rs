@@ -63,7 +63,7 @@ const REAPED_MAX: usize = 16;
 const POLLS_PER_LOOK: u32 = 256;
 
 /// A lane over RDMA.
-pub struct VerbsLane {
+pub(crate) struct VerbsLane {
     port: Arc<LanePort>,
     completions: Arc<CompletionQueue>,
     /// Arrivals that were taken.
@@ -94,7 +94,7 @@ pub struct VerbsLane {
 }
 
 /// The side of a lane that other threads use: the control plane passes connections to it.
-pub struct LanePort {
+pub(crate) struct LanePort {
     device: Arc<Device>,
     completions: Arc<CompletionQueue>,
     arrivals: Mutex<Vec<Arrival>>,
@@ -141,7 +141,7 @@ impl LanePort {
     ///
     /// # Errors
     /// The device has no more.
-    pub fn new_pair(&self) -> Result<QueuePair, VerbsError> {
+    pub(crate) fn new_pair(&self) -> Result<QueuePair, VerbsError> {
         QueuePair::new(&self.device, &self.completions)
     }
 
@@ -152,7 +152,7 @@ impl LanePort {
 
     /// Passes a connected queue pair to the lane, by which it reaches `memory` of the peer: the group `key`, or if it
     /// is one of the first three, all three of them. While one for the same groups works, another is dropped.
-    pub fn add(&self, peer: NodeId, key: GroupKey, queue: QueuePair, memory: Arc<PeerMemory>) {
+    pub(crate) fn add(&self, peer: NodeId, key: GroupKey, queue: QueuePair, memory: Arc<PeerMemory>) {
         let mut arrivals = self.arrivals.lock().unwrap_or_else(PoisonError::into_inner);
         arrivals.push(Arrival { peer, class: key.class(), queue, memory });
         self.count.fetch_add(1, Ordering::Release);
@@ -164,7 +164,7 @@ impl VerbsLane {
     ///
     /// # Errors
     /// The device has no more completion queues, or no more memory can be registered.
-    pub fn open(store: &Arc<BufferStore>) -> Result<VerbsLane> {
+    pub(crate) fn open(store: &Arc<BufferStore>) -> Result<VerbsLane> {
         let device = store.device();
         let own = Slab::of_piece(Arc::clone(store).take(Words::BYTES + SMALLEST_BYTES)?);
         let port = LanePort {
@@ -199,7 +199,7 @@ impl VerbsLane {
 
     /// The side of the lane for other threads.
     #[must_use]
-    pub fn port(&self) -> Arc<LanePort> {
+    pub(crate) fn port(&self) -> Arc<LanePort> {
         Arc::clone(&self.port)
     }
 

@@ -59,7 +59,7 @@ const fn slot_bytes(slot: usize) -> u64 {
 
 /// A usable part of a group's memory, as its owner announces it to its peers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct ChunkInfo {
+pub(crate) struct ChunkInfo {
     /// Its offset in the group.
     pub first: u64,
     /// Its length.
@@ -72,7 +72,7 @@ pub struct ChunkInfo {
 
 /// Memory of a group with a generation other than 0, as its owner announces it to its peers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct GenerationInfo {
+pub(crate) struct GenerationInfo {
     /// The number of address bits in the group's offsets.
     pub address_bits: u8,
     /// The address of its first byte.
@@ -231,7 +231,7 @@ impl Table {
 }
 
 /// The location of a peer's memory.
-pub struct PeerMemory {
+pub(crate) struct PeerMemory {
     groups: [OnceLock<Box<Table>>; GroupKey::COUNT_MAX],
     /// A bit for each group to which this node has no right.
     revoked: [AtomicU64; GroupKey::COUNT_MAX / 64],
@@ -243,7 +243,7 @@ pub struct PeerMemory {
 impl PeerMemory {
     /// The location of a peer that has announced no memory yet.
     #[must_use]
-    pub fn new() -> Arc<PeerMemory> {
+    pub(crate) fn new() -> Arc<PeerMemory> {
         Arc::new(PeerMemory {
             groups: [const { OnceLock::new() }; GroupKey::COUNT_MAX],
             revoked: [const { AtomicU64::new(0) }; GroupKey::COUNT_MAX / 64],
@@ -282,12 +282,12 @@ impl PeerMemory {
     }
 
     /// Adds a chunk that the peer has announced. False, without a change, if there can be no such chunk.
-    pub fn add(&self, key: GroupKey, chunk: ChunkInfo) -> bool {
+    pub(crate) fn add(&self, key: GroupKey, chunk: ChunkInfo) -> bool {
         self.groups[usize::from(key.0)].get_or_init(Box::default).add(chunk)
     }
 
     /// Sets the generation of memory that the peer has announced. False, without a change, if there is no such memory.
-    pub fn set_generation(&self, key: GroupKey, info: GenerationInfo) -> bool {
+    pub(crate) fn set_generation(&self, key: GroupKey, info: GenerationInfo) -> bool {
         let is_set = self.groups[usize::from(key.0)].get().is_some_and(|table| table.set_generation(info));
         // Release: a thread that sees the change sees the generation.
         self.changes.fetch_add(1, Ordering::Release);
@@ -326,7 +326,7 @@ impl PeerMemory {
 }
 
 /// The registered memory of one permission group of this node.
-pub struct GroupMemory {
+pub(super) struct GroupMemory {
     key: GroupKey,
     device: Arc<Device>,
     limit_bytes: usize,
@@ -354,7 +354,7 @@ impl GroupMemory {
     ///
     /// # Errors
     /// No address space, or not even the first chunk.
-    pub fn create(device: &Arc<Device>, key: GroupKey, limit_bytes: usize) -> Result<Arc<GroupMemory>> {
+    pub(super) fn create(device: &Arc<Device>, key: GroupKey, limit_bytes: usize) -> Result<Arc<GroupMemory>> {
         let out_of_memory = |why: String| ErrorKind::OutOfMemory { key, asked_bytes: limit_bytes, why };
         // So a region of any size up to the limit finds a slot.
         let last = (0..SLOTS).find(|slot| slot_bytes(*slot) >= limit_bytes as u64).unwrap_or(SLOTS - 1);
@@ -392,7 +392,7 @@ impl GroupMemory {
     ///
     /// # Errors
     /// [`ErrorKind::OutOfMemory`].
-    pub fn alloc(self: &Arc<Self>, me: NodeId, bytes: usize) -> Result<Region> {
+    pub(super) fn alloc(self: &Arc<Self>, me: NodeId, bytes: usize) -> Result<Region> {
         let Some(asked) = (bytes as u64).checked_next_multiple_of(GRANULE_BYTES) else {
             return Err(self.exhausted(bytes as u64, "no machine has that much".into()));
         };
@@ -426,7 +426,7 @@ impl GroupMemory {
 
     /// Allocates a region of freed memory, if there is some. The second result must be announced to the peers before
     /// they get a pointer to the region.
-    pub fn alloc_again(self: &Arc<Self>, me: NodeId, bytes: usize) -> Option<(Region, Option<GenerationInfo>)> {
+    pub(super) fn alloc_again(self: &Arc<Self>, me: NodeId, bytes: usize) -> Option<(Region, Option<GenerationInfo>)> {
         let asked = (bytes as u64).checked_next_multiple_of(GRANULE_BYTES)?;
         let mut grown = self.grown.lock().unwrap_or_else(PoisonError::into_inner);
         let here = self.on_device.map_or(SLOTS, |(slot, _)| slot);
@@ -512,7 +512,7 @@ impl GroupMemory {
 
     /// The memory with a generation other than 0, for peers.
     #[must_use]
-    pub fn generations(&self) -> Vec<GenerationInfo> {
+    pub(super) fn generations(&self) -> Vec<GenerationInfo> {
         self.remote.generations()
     }
 
@@ -538,7 +538,7 @@ impl GroupMemory {
 
     /// All chunks, for peers.
     #[must_use]
-    pub fn chunks(&self) -> Vec<ChunkInfo> {
+    pub(super) fn chunks(&self) -> Vec<ChunkInfo> {
         self.remote.chunks().collect()
     }
 

@@ -1,7 +1,7 @@
 //! Real RDMA: nodes are processes of any hosts, and their memories are worked on by network cards, through libibverbs.
 //!
 //! - `fabric`: [`VerbsFabric`], one node. `connections`: which lanes reach which memory, and `message`: the nodes'
-//!   messages about it. [`control`]: the connections between nodes over TCP that carry them.
+//!   messages about it. `control`: the connections between nodes over TCP that carry them.
 //! - `info`: the devices, ports and addresses of this host; `choose`: the ones to use; `device`: opening one.
 //!   `memory`: registered memory of a permission group, and the layout of that of peers; `store`: memory of buffers,
 //!   which all lanes share; `pages`: the pages of both; `device_memory`: memory of the device itself. `queue`: queue
@@ -51,7 +51,7 @@
 mod bare;
 mod choose;
 mod connections;
-pub mod control;
+mod control;
 mod device;
 mod device_memory;
 mod error;
@@ -81,13 +81,11 @@ mod tests;
 
 #[cfg(any(test, feature = "bare"))]
 pub use bare::Bare;
+pub use control::{Limits, Secret, SecretTooShort};
 pub use device::{Device, locked_memory_limit};
 pub use error::VerbsError;
 pub use fabric::{JoinOptions, VerbsFabric};
 pub use info::{Address, AddressKind, Atomics, DeviceInfo, Link, PortInfo};
-pub use lane::{LanePort, VerbsLane};
-pub use memory::{ChunkInfo, GenerationInfo, GroupMemory, PeerMemory};
+pub(crate) use lane::VerbsLane;
 pub use options::VerbsOptions;
-pub use queue::{QueueInfo, QueuePair, QueuePairSwitch};
-pub use route::QueuePairAddress;
-pub use store::BufferStore;
+pub use queue::QueueInfo;

@@ -90,7 +90,7 @@ pub struct QueueInfo {
 }
 
 /// A queue pair of a reliable connection, and the only owner of it: dropping it ends every access by it.
-pub struct QueuePair {
+pub(crate) struct QueuePair {
     device: Arc<Device>,
     /// Kept for as long as the queue pair uses it.
     _completions: Arc<CompletionQueue>,
@@ -109,7 +109,7 @@ unsafe impl Send for QueuePair {}
 
 /// Ends a queue pair that another thread owns, with a reason.
 #[derive(Clone)]
-pub struct QueuePairSwitch(Arc<Switch>);
+pub(crate) struct QueuePairSwitch(Arc<Switch>);
 
 struct Switch {
     device: Arc<Device>,
@@ -130,7 +130,7 @@ unsafe impl Send for RawPair {}
 impl QueuePairSwitch {
     /// Ends the queue pair for good: pending and later requests end in `why`, which is one of unreachable, revoked and
     /// fenced. The first reason stays.
-    pub fn end(&self, why: Code) {
+    pub(crate) fn end(&self, why: Code) {
         let set = |old: u8| (old & !LOOK == 0).then_some(old | why as u8);
         let _ = self.0.verdict.fetch_update(Ordering::AcqRel, Ordering::Relaxed, set);
         let raw = self.0.lock();
@@ -142,7 +142,7 @@ impl QueuePairSwitch {
     }
 
     /// Memory was given back: the lane is to look for changes before its next post.
-    pub fn warn(&self) {
+    pub(crate) fn warn(&self) {
         self.0.verdict.fetch_or(LOOK, Ordering::AcqRel);
     }
 
@@ -182,7 +182,8 @@ impl QueuePair {
     ///
     /// # Errors
     /// The device has no more.
-    pub fn target(device: &Arc<Device>) -> Result<QueuePair, VerbsError> {
+    #[cfg(test)]
+    pub(crate) fn target(device: &Arc<Device>) -> Result<QueuePair, VerbsError> {
         QueuePair::target_with(device, &Arc::new(CompletionQueue::new(device, 1)?))
     }
 
@@ -294,13 +295,13 @@ impl QueuePair {
 
     /// Its capabilities.
     #[must_use]
-    pub fn info(&self) -> QueueInfo {
+    pub(crate) fn info(&self) -> QueueInfo {
         self.info
     }
 
     /// The switch that ends it from elsewhere.
     #[must_use]
-    pub fn switch(&self) -> QueuePairSwitch {
+    pub(crate) fn switch(&self) -> QueuePairSwitch {
         self.switch.clone()
     }
 
@@ -322,7 +323,7 @@ impl QueuePair {
 
     /// The address that the other side needs.
     #[must_use]
-    pub fn address(&self) -> QueuePairAddress {
+    pub(crate) fn address(&self) -> QueuePairAddress {
         QueuePairAddress {
             // SAFETY: the queue pair is alive.
             queue_pair: unsafe { (*self.raw).qp_num },
@@ -355,7 +356,7 @@ impl QueuePair {
     ///
     /// # Errors
     /// The device's error, for example that there is no route to the peer.
-    pub fn connect(&mut self, peer: &QueuePairAddress) -> Result<(), VerbsError> {
+    pub(crate) fn connect(&mut self, peer: &QueuePairAddress) -> Result<(), VerbsError> {
         let port = &self.device.port;
         let receive = ibv_qp_attr {
             qp_state: IBV_QPS_RTR,
@@ -394,7 +395,7 @@ impl QueuePair {
     ///
     /// # Errors
     /// The device's error.
-    pub fn permit(&self, may: bool) -> Result<(), VerbsError> {
+    pub(crate) fn permit(&self, may: bool) -> Result<(), VerbsError> {
         let qp_access_flags = if may { self.full_access() } else { 0 };
         self.modify(
             "changing the rights of a queue pair",

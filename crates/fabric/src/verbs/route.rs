@@ -84,7 +84,7 @@ fn flid(gid: [u8; 16]) -> Option<u16> {
 
 /// The data by which the other side connects a queue pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct QueuePairAddress {
+pub(crate) struct QueuePairAddress {
     /// Its number.
     pub queue_pair: u32,
     /// The number of the first packet that it sends.

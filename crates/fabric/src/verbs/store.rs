@@ -28,7 +28,7 @@ const CHUNK_BYTES_MIN: usize = 2 << 20;
 const CHUNK_BYTES_MAX: usize = GIB;
 
 /// Registered memory of a node's buffers, which its lanes and endpoints share.
-pub struct BufferStore {
+pub(crate) struct BufferStore {
     device: Arc<Device>,
     chunks: Mutex<Vec<Chunk>>,
 }
@@ -76,13 +76,13 @@ impl Chunk {
 impl BufferStore {
     /// A store that has registered nothing yet.
     #[must_use]
-    pub fn new(device: &Arc<Device>) -> Arc<BufferStore> {
+    pub(crate) fn new(device: &Arc<Device>) -> Arc<BufferStore> {
         Arc::new(BufferStore { device: Arc::clone(device), chunks: Mutex::default() })
     }
 
     /// The device that knows the memory.
     #[must_use]
-    pub fn device(&self) -> &Arc<Device> {
+    pub(crate) fn device(&self) -> &Arc<Device> {
         &self.device
     }
 

@@ -7,8 +7,8 @@ use std::path::Path;
 use std::sync::Arc;
 
 use farfield_fabric::Transport;
-use farfield_fabric::verbs::control::{Limits, Secret};
 use farfield_fabric::verbs::{JoinOptions, VerbsFabric, VerbsOptions};
+use farfield_fabric::verbs::{Limits, Secret};
 
 use super::config_error;
 use super::environment::parse;
@@ -79,7 +79,7 @@ impl Builder {
     /// can connect is admitted. Needs the feature `verbs`.
     ///
     /// ```
-    /// use farfield::fabric::verbs::control::Secret;
+    /// use farfield::fabric::verbs::Secret;
     /// let secret = Secret::new(b"sixteen bytes or more").unwrap();
     /// let builder = farfield::Node::builder().hosts(farfield::loopback_hosts(3)).secret(secret);
     /// ```

@@ -13,7 +13,7 @@ pub(super) const NAME_BYTES_MAX: usize = 255;
 
 /// Why bytes are no frame.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
-pub enum Malformed {
+pub(crate) enum Malformed {
     /// It ends too early.
     #[error("a frame ends in the middle of a field")]
     Short,

@@ -8,7 +8,7 @@ use crate::ptr::NodeId;
 
 /// What [`Control::serve`](super::Control::serve) reports.
 #[derive(Clone, PartialEq, Debug)]
-pub enum Event {
+pub(crate) enum Event {
     /// A node is connected, and has proved that it knows the session's secret, if there is one.
     Up(NodeId, Hello),
     /// Nothing was heard of it for longer than it may be silent.
@@ -28,7 +28,7 @@ pub enum Event {
 /// A node was refused, or has refused this one. A refusal is not authenticated: it is for a person to read.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("{} {} at {address}: {refusal}", self.who(), if *.by_us { "was refused" } else { "has refused this node" })]
-pub struct Refused {
+pub(crate) struct Refused {
     /// The place that it claims, or at whose address it is; unknown if it does not speak this version.
     pub place: Option<u16>,
     /// Where it is.

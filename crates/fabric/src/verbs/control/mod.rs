@@ -58,13 +58,13 @@ use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags};
 
-pub use self::codec::Malformed;
-pub use self::event::{Event, Refused};
-pub use self::options::{Limits, Options};
-pub use self::protocol::{Broken, Ending, SendError};
-pub use self::refusal::Refusal;
+pub(crate) use self::event::{Event, Refused};
+pub use self::options::Limits;
+pub(crate) use self::options::Options;
+pub(crate) use self::protocol::{Ending, SendError};
+pub(crate) use self::refusal::Refusal;
 pub use self::secret::{Secret, SecretTooShort};
-pub use self::wire::Hello;
+pub(crate) use self::wire::Hello;
 
 use self::conn::{Conn, READ_BYTES, Watch};
 use self::event::report;
@@ -76,7 +76,7 @@ use crate::ptr::NodeId;
 use crate::sys::socket::{Waker, poll_until_ready};
 
 /// The most connections with unproven callers; one more replaces the oldest.
-pub const STRANGERS_MAX: usize = 256;
+pub(super) const STRANGERS_MAX: usize = 256;
 
 /// The delay before a failed call is repeated, doubled each time up to [`RECALL_MAX`].
 const RECALL_MIN: Duration = Duration::from_millis(20);
@@ -87,7 +87,7 @@ const ACCEPT_PAUSE: Duration = Duration::from_secs(1);
 const GOODBYE_MAX: Duration = Duration::from_millis(500);
 
 /// One node's side of the control plane, for a whole session.
-pub struct Control {
+pub(super) struct Control {
     me: Arc<Identity>,
     address: SocketAddr,
     waker: Waker,
@@ -140,7 +140,7 @@ impl Control {
     ///
     /// # Errors
     /// An invalid name or number, or an address at which this node cannot listen.
-    pub fn open(options: &Options) -> Result<Control> {
+    pub(super) fn open(options: &Options) -> Result<Control> {
         let Options { session, layout, node, places, incarnation, listen, secret, limits } = options;
         let (node, places) = (*node, *places);
         let fail = |why: String| -> Error { ErrorKind::Session { session: session.clone(), why }.into() };
@@ -196,7 +196,7 @@ impl Control {
     }
 
     /// The address at which this node listens.
-    pub fn address(&self) -> SocketAddr {
+    pub(super) fn address(&self) -> SocketAddr {
         self.address
     }
 
@@ -205,7 +205,7 @@ impl Control {
     ///
     /// # Errors
     /// Their number differs from that of the places.
-    pub fn meet(&self, addresses: &[SocketAddr]) -> Result<()> {
+    pub(super) fn meet(&self, addresses: &[SocketAddr]) -> Result<()> {
         if addresses.len() != self.places.len() {
             let why = format!("{} addresses for {} places: give one for each", addresses.len(), self.places.len());
             return Err(ErrorKind::Session { session: self.me.session.clone(), why }.into());
@@ -216,7 +216,7 @@ impl Control {
     }
 
     /// Ends the current wait in `serve`.
-    pub fn wake(&self) {
+    pub(super) fn wake(&self) {
         self.waker.wake();
     }
 
@@ -224,7 +224,7 @@ impl Control {
     ///
     /// # Errors
     /// [`SendError`].
-    pub fn send(&self, to: NodeId, message: &[u8]) -> Result<(), SendError> {
+    pub(super) fn send(&self, to: NodeId, message: &[u8]) -> Result<(), SendError> {
         self.send_by(to, |protocol| protocol.send_message(message))
     }
 
@@ -232,7 +232,7 @@ impl Control {
     ///
     /// # Errors
     /// [`SendError`].
-    pub fn send_payload(&self, to: NodeId, payload: &[u8]) -> Result<(), SendError> {
+    pub(super) fn send_payload(&self, to: NodeId, payload: &[u8]) -> Result<(), SendError> {
         self.send_by(to, |protocol| protocol.send_payload(payload))
     }
 
@@ -251,7 +251,7 @@ impl Control {
 
     /// Ends the connection to a node, without a goodbye and without an event. That incarnation is never admitted
     /// again.
-    pub fn hang_up(&self, node: NodeId) {
+    pub(super) fn hang_up(&self, node: NodeId) {
         let mut place = lock(&self.places[node.index() % self.places.len()]);
         place.next = place.next.max(node.index() + self.places.len());
         place.link.take_if(|(linked, _)| *linked == node);
@@ -259,7 +259,7 @@ impl Control {
 
     /// Leaves gracefully: the others receive all messages and the goodbye, if they listen. The call waits for that,
     /// but not for long. The service thread calls it as its last act.
-    pub fn goodbye(&self) {
+    pub(super) fn goodbye(&self) {
         let mut leaving = self.go();
         for conn in &mut leaving {
             conn.protocol.goodbye();
@@ -285,7 +285,7 @@ impl Control {
     }
 
     /// Exits without a goodbye. The service thread calls it as its last act.
-    pub fn leave_uncleanly(&self) {
+    pub(super) fn leave_uncleanly(&self) {
         drop(self.go());
     }
 
@@ -300,7 +300,7 @@ impl Control {
 
     /// Sends, receives, calls and answers, waits for an event for at most `timeout`, and passes events on. The service
     /// thread calls it in a loop.
-    pub fn serve(&self, timeout: Duration, event: &mut dyn FnMut(Event)) {
+    pub(super) fn serve(&self, timeout: Duration, event: &mut dyn FnMut(Event)) {
         let mut service = lock(&self.service);
         let deadline = Instant::monotonic() + timeout;
         let mut is_woken = false;

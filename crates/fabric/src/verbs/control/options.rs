@@ -32,7 +32,7 @@ impl Default for Limits {
 
 /// The description of a node: its session, number, address, secret and time limits.
 #[derive(Clone, Debug)]
-pub struct Options {
+pub(crate) struct Options {
     /// The session's name, the same for all.
     pub session: String,
     /// The layout of the fabric's memory and payloads, the same for all.

@@ -63,7 +63,7 @@ pub(super) enum Happening {
 
 /// How a connection ended that was up.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Ending {
+pub(crate) enum Ending {
     /// The peer has sent its goodbye.
     Goodbye,
     /// It did not. Whether it is dead is not known by this.
@@ -72,7 +72,7 @@ pub enum Ending {
 
 /// Why a connection ended without a goodbye.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
-pub enum Broken {
+pub(crate) enum Broken {
     /// The other side closed it, or its process has ended.
     #[error("the other side hung up")]
     HungUp,
@@ -104,7 +104,7 @@ pub enum Broken {
 
 /// Why something cannot be sent.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
-pub enum SendError {
+pub(crate) enum SendError {
     /// The node is not connected.
     #[error("it is not connected")]
     NotUp,

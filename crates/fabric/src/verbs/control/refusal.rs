@@ -14,7 +14,7 @@ use crate::ptr::NodeId;
 
 /// Why a node does not let another one in. It reads the same on both sides.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
-pub enum Refusal {
+pub(crate) enum Refusal {
     /// Another version of this protocol.
     #[error(
         "the refusing node speaks version {refuser} of the control protocol, the refused one version {refused}: run \

@@ -57,7 +57,7 @@ pub(super) enum Frame<'a> {
 
 /// The first message of a node.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Hello {
+pub(crate) struct Hello {
     /// The layout of the fabric's memory and payloads.
     pub layout: String,
     /// The session.

@@ -6,7 +6,8 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use super::super::{Broken, Control, Ending, Event, Limits, Options, Refusal, SendError};
+use super::super::protocol::Broken;
+use super::super::{Control, Ending, Event, Limits, Options, Refusal, SendError};
 use super::secret;
 use crate::fabric::CONTROL_BYTES_MAX;
 use crate::ptr::NodeId;
