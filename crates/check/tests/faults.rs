@@ -391,7 +391,7 @@ fn events(rule: DeathRule, faults: &Faults) -> BTreeSet<Vec<String>> {
             let ep = farfield::fabric::Endpoint::open(fabric, Default::default()).unwrap();
             let body = move || {
                 for _ in 0..3 {
-                    let _ = ep.block_on(ep.wait_until(ep.now() + Duration::from_secs(1), || None::<()>));
+                    ep.block_on(ep.sleep_until(ep.now() + Duration::from_secs(1)));
                     receiver.serve(Duration::ZERO, &mut |event| {
                         into.lock().unwrap().push(match event {
                             ControlEvent::Message(_, bytes) => format!("{}", bytes[0]),

@@ -89,14 +89,7 @@ async fn repeat<T>(
         Err(error) if error.is_refused() => {}
         posted => return posted,
     }
-    let (deadline, mut pause) = (call.deadline(endpoint), RefusedPause::default());
-    loop {
-        pause.wait(endpoint, deadline).await;
-        match post() {
-            Err(error) if error.is_refused() && endpoint.now() < deadline => {}
-            posted => return posted,
-        }
-    }
+    RefusedPause::default().attempts(endpoint, call.deadline(endpoint), post).await
 }
 
 /// Copies words to bytes, of which the last word may have fewer than eight.

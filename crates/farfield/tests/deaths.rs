@@ -406,7 +406,7 @@ fn lock_holder(node: &Node, endpoint: &Endpoint, kind: LockKind) -> Result<()> {
             let guard = locks.lock(endpoint, 0).await?;
             let mut part = part.expect("the other is killed before");
             // Long enough for the other operation to queue.
-            let _ = endpoint.wait_until(endpoint.now() + Duration::from_millis(50), || None::<()>).await;
+            endpoint.sleep_until(endpoint.now() + Duration::from_millis(50)).await;
             part.wait(endpoint).await?;
             begun();
             pair.words[0].store(endpoint, 7).await?;

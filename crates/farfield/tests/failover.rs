@@ -135,7 +135,7 @@ fn took(what: &str, known: &AtomicU64, endpoint: &Endpoint) {
 
 /// Leaves the machine to others for a moment.
 fn rest(endpoint: &Endpoint) {
-    let _ = endpoint.block_on(endpoint.wait_until(endpoint.now() + Duration::from_millis(1), || None::<()>));
+    endpoint.block_on(endpoint.sleep_until(endpoint.now() + Duration::from_millis(1)));
 }
 
 /// Waits for all survivors.

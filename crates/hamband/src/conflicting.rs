@@ -14,9 +14,6 @@
 //! be in the log already: the number of the caller's last one says so. Or the next leader finds it in its own log, not
 //! decided. So the refusal of a call that was asked for in two terms is ordered, too: as an entry without a call.
 
-use core::future::{Future, poll_fn};
-use core::pin::pin;
-use core::task::Poll;
 use core::time::Duration;
 
 use farfield_core::toolkit::{ErrorContext, RefusedPause};
@@ -166,14 +163,8 @@ impl<T: DataType> Shared<T> {
                 }
             }
             let have_all = |row: &Buf<'_, u64>| entries.iter().all(|entry| has(row, entry));
-            let mut quorum = pin!(endpoint.quorum_where(gets, needed, have_all));
             // One that does not answer holds up no majority, nor the end at the deadline.
-            let mut ends = pin!(endpoint.wait_until::<()>(deadline, || None));
-            let found = poll_fn(|cx| match quorum.as_mut().poll(cx) {
-                Poll::Ready(found) => Poll::Ready(Some(found)),
-                Poll::Pending => ends.as_mut().poll(cx).map(|_| None),
-            });
-            if let Some(found) = found.await {
+            if let Some(found) = endpoint.within(deadline, endpoint.quorum_where(gets, needed, have_all)).await {
                 if found.succeeded() >= needed {
                     let mut at_majority = order.at_majority.lock();
                     entries

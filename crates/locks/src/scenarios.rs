@@ -569,7 +569,7 @@ fn late_victim() -> Scenario {
                     assert!(!inside.replace(true), "node {node} is inside beside another");
                     x.add(ep).await?;
                     // Long enough for a late put.
-                    let _ = ep.wait_until(ep.now() + Duration::from_millis(1), || None::<()>).await;
+                    ep.sleep_until(ep.now() + Duration::from_millis(1)).await;
                     inside.set(false);
                     guard.unlock().await
                 })

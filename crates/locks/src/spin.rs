@@ -224,7 +224,7 @@ impl SpinLockArray {
             // Threads that fail together do not retry together: their counts differ, or their nodes.
             let draw = (endpoint.counts().atomics << 12 | self.me()).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
             let wait = backoff / 2 + (backoff / 2).mul_f64(draw as f64 / f64::from(u32::MAX));
-            let _ = endpoint.wait_until(deadline.min(now + wait), || None::<()>).await;
+            endpoint.sleep_until(deadline.min(now + wait)).await;
             backoff = BACKOFF_MAX.min(backoff * 2);
             state &= DIED; // the lock's state when it is free
         }

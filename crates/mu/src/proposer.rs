@@ -285,13 +285,7 @@ impl Proposer {
                 ops.push((rank, endpoint.get(at)));
             }
             for (rank, op) in ops {
-                let mut op = op;
-                let mut waiter = pin!(endpoint.wait_until::<()>(deadline, || None));
-                let applied = poll_fn(|cx| match Pin::new(&mut op).poll(cx) {
-                    Poll::Ready(result) => Poll::Ready(Some(result)),
-                    Poll::Pending => waiter.as_mut().poll(cx).map(|_| None),
-                });
-                match applied.await {
+                match endpoint.within(deadline, op).await {
                     // One that has come back holds nothing up before a leader brings it its first entry. From then on
                     // it does: see below.
                     Some(Ok(0)) if !core.has_vote(rank) && !is_kept(rank) => {}

@@ -264,7 +264,7 @@ impl Arena {
                 pause * 2
             };
             pause = pause.min(PAUSE_MAX.max(self.own.lease() / 2));
-            let _ = ep.block_on(ep.wait_until(until, || None::<()>));
+            ep.block_on(ep.sleep_until(until));
         }
     }
 

@@ -35,14 +35,8 @@ pub struct Transaction<'a> {
 /// Repeats a refused put until it is accepted, or until the endpoint's timeout: the transaction holds the cell's lock
 /// meanwhile, and would be half done without this put.
 async fn repeat_put(endpoint: &Endpoint, cell: RemotePtr<u64>, value: u64) -> fabric::Result<Op<'_, ()>> {
-    let (deadline, mut pause) = (endpoint.deadline(), RefusedPause::default());
-    loop {
-        pause.wait(endpoint, deadline).await;
-        match endpoint.put_value(cell, value).accepted() {
-            Err(error) if error.is_refused() && endpoint.now() < deadline => {}
-            put => return put,
-        }
-    }
+    let put = || endpoint.put_value(cell, value).accepted();
+    RefusedPause::default().attempts(endpoint, endpoint.deadline(), put).await
 }
 
 /// The writes of a commit.

@@ -61,7 +61,7 @@ fn cut_short<T>(ep: &Endpoint, call: impl Future<Output = Result<T>>) -> Result<
 
 /// Time passes only when no thread can make progress.
 async fn a_moment(ep: &Endpoint) {
-    let _ = ep.wait_until(ep.now() + Duration::from_millis(1), || None::<()>).await;
+    ep.sleep_until(ep.now() + Duration::from_millis(1)).await;
 }
 
 /// A node waits until a key is inserted, and updated, and then removes it, for which the other waits. It may miss the

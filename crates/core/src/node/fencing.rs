@@ -187,6 +187,36 @@ impl RefusedPause {
         endpoint.wait_for_change(deadline.min(endpoint.now() + self.0)).await;
         self.0 = RefusedPause::MAX.min(2 * self.0);
     }
+
+    /// Makes an attempt after each pause, until one is not refused, or the deadline has passed.
+    ///
+    /// ```
+    /// # use farfield::{Endpoint, fabric::{Op, RemotePtr}, toolkit::RefusedPause};
+    /// async fn posted(ep: &Endpoint, word: RemotePtr<u64>) -> farfield::fabric::Result<Op<'_, ()>> {
+    ///     match ep.put_value(word, 7).accepted() {
+    ///         Err(error) if error.is_refused() => {}
+    ///         posted => return posted, // as a rule
+    ///     }
+    ///     RefusedPause::default().attempts(ep, ep.deadline(), || ep.put_value(word, 7).accepted()).await
+    /// }
+    /// ```
+    ///
+    /// # Errors
+    /// That of the last attempt.
+    pub async fn attempts<T>(
+        mut self,
+        endpoint: &Endpoint,
+        deadline: Instant,
+        mut post: impl FnMut() -> fabric::Result<T>,
+    ) -> fabric::Result<T> {
+        loop {
+            self.wait(endpoint, deadline).await;
+            match post() {
+                Err(error) if error.is_refused() && endpoint.now() < deadline => {}
+                done => return done,
+            }
+        }
+    }
 }
 
 /// A global fence, repeated until `deadline` while it is refused: a release depends on it.

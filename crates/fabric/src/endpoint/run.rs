@@ -88,6 +88,38 @@ impl Endpoint {
         self.wait_until_or(deadline, condition, || None).await
     }
 
+    /// Waits until a moment, whatever happens meanwhile: the pause between two attempts.
+    ///
+    /// ```
+    /// # use farfield_fabric::*;
+    /// # async fn f(ep: &Endpoint) -> () {
+    /// ep.sleep_until(ep.now() + std::time::Duration::from_millis(1)).await;
+    /// # }
+    /// ```
+    pub async fn sleep_until(&self, moment: Instant) {
+        let _ = self.wait_until(moment, || None::<()>).await;
+    }
+
+    /// Waits for a future, but not beyond the deadline. None if it has not ended by then; it is dropped.
+    ///
+    /// ```
+    /// # use farfield_fabric::*;
+    /// # async fn f(ep: &Endpoint, copy: RemotePtr<u64>) -> Result<()> {
+    /// match ep.within(ep.deadline(), ep.get(copy)).await {
+    ///     Some(word) => println!("{}", word?),
+    ///     None => println!("{} does not answer", copy.node()), // the get goes on without this call
+    /// }
+    /// # Ok(()) }
+    /// ```
+    pub async fn within<F: Future>(&self, deadline: Instant, future: F) -> Option<F::Output> {
+        let (mut future, mut late) = (pin!(future), pin!(self.sleep_until(deadline)));
+        poll_fn(|cx| match future.as_mut().poll(cx) {
+            Poll::Ready(output) => Poll::Ready(Some(output)),
+            Poll::Pending => late.as_mut().poll(cx).map(|()| None),
+        })
+        .await
+    }
+
     /// Looks for a moment, about as long as it takes another core to answer, before a wait begins. None if the
     /// condition gave no value by then, or at once where a look is not worth its while: where threads share cores, and
     /// over RDMA.

@@ -228,7 +228,7 @@ fn sleepers_are_woken() {
         for number in 0..20 {
             // Long enough for the server's thread to sleep for 8 ms at a time.
             let until = ep.now() + Duration::from_millis(30);
-            let _ = ep.block_on(ep.wait_until(until, || None::<()>));
+            ep.block_on(ep.sleep_until(until));
             let before = ep.now();
             assert_eq!(ep.block_on(client.call(&ep, &number)).expect("a reply"), number);
             least = least.min(ep.now() - before);

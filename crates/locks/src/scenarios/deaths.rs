@@ -34,7 +34,7 @@ fn users<L: Entries>(cluster: &Cluster, locks: Vec<Rc<L>>, threads: &'static [us
                 assert!(!guard.is_poisoned() || (1..3).any(crashed), "nobody has died");
                 told.set(told.get() + u32::from(guard.is_poisoned()));
                 // Long enough for others to notice a death.
-                let _ = ep.block_on(ep.wait_until(ep.now() + stays, || None::<()>));
+                ep.block_on(ep.sleep_until(ep.now() + stays));
                 ep.block_on(x.add(ep))?;
                 guard.clear_poison();
                 inside.set(None);
@@ -95,7 +95,7 @@ pub(super) fn used_again() -> Scenario {
         let enter = move |ep: &Endpoint, guard: &mut McsGuard<'_>| {
             let left = inside.replace(Some(ep.me().index()));
             assert!(left.is_none_or(|left| left == 1 && crashed(1)), "{left:?} is inside, too");
-            let _ = ep.block_on(ep.wait_until(ep.now() + Duration::from_millis(1), || None::<()>));
+            ep.block_on(ep.sleep_until(ep.now() + Duration::from_millis(1)));
             guard.clear_poison();
             inside.set(None);
         };
@@ -228,7 +228,7 @@ fn tried_after_death<L: Entries>(name: &str, open: Open<L>) -> Scenario {
                 }
                 // The holder's death may not have been decided yet.
                 assert!(crashed(1), "nobody has the lock");
-                let _ = ep.block_on(ep.wait_until(ep.now() + Duration::from_millis(100), || None::<()>));
+                ep.block_on(ep.sleep_until(ep.now() + Duration::from_millis(100)));
             }
             panic!("its holder is dead");
         });
@@ -287,7 +287,7 @@ fn seen_whole() -> Scenario {
                 for look in 0..4 {
                     if look == 3 {
                         // Until the other waits.
-                        let _ = ep.block_on(ep.wait_until(ep.now() + Duration::from_millis(1), || None::<()>));
+                        ep.block_on(ep.sleep_until(ep.now() + Duration::from_millis(1)));
                     }
                     let seen = ep.block_on(holds.seen_in_queue(ep, 0))?;
                     let other = seen.into_iter().find(|(id, _)| id.node() == Some(NodeId(1)));
@@ -339,7 +339,7 @@ fn slow_behind() -> Scenario {
                 if ep.counts().atomics >= atomics + 2 { Poll::Ready(()) } else { Poll::Pending }
             }));
             step.store(2);
-            let _ = ep.block_on(ep.wait_until(ep.now() + Duration::from_secs(1), || None::<()>));
+            ep.block_on(ep.sleep_until(ep.now() + Duration::from_secs(1)));
             ep.block_on(async { lock.await?.unlock().await })
         });
         Ok(())

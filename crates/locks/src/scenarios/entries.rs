@@ -167,7 +167,7 @@ fn left_behind<L: Entries>(name: &str, open: Open<L>) -> Scenario {
                     let guard = patiently(|| ep.block_on(locks.lock(ep, 0)))?;
                     step.store(step.load().max(1));
                     // Long enough for the others to come, and to notice a death.
-                    let _ = ep.block_on(ep.wait_until(ep.now() + Duration::from_millis(50), || None::<()>));
+                    ep.block_on(ep.sleep_until(ep.now() + Duration::from_millis(50)));
                     ep.block_on(guard.unlock())?;
                 }
                 Ok(())

@@ -40,7 +40,7 @@ fn told_once<L: Entries>(name: &str, open: fn(&Cluster) -> Result<Vec<Rc<L>>>, o
         let dies = Rc::clone(&locks[1]);
         cluster.thread(1, "dies", move |ep| {
             let guard = ep.block_on(dies.lock(ep, 0))?;
-            let _ = ep.block_on(ep.wait_until(ep.now() + Duration::from_millis(100), || None::<()>));
+            ep.block_on(ep.sleep_until(ep.now() + Duration::from_millis(100)));
             ep.block_on(guard.unlock())
         });
         // Whether the last holder has left a warning to the next; none before the first warning.

@@ -72,7 +72,7 @@ fn refused_once<L: Entries>(
                     again(|| ep.block_on(x.add(&ep)))?;
                     // Perhaps long enough for the others to come, and to look again whether they can go on.
                     let stays = [0, 1, 50][choose(3)];
-                    let _ = ep.block_on(ep.wait_until(ep.now() + Duration::from_millis(stays), || None::<()>));
+                    ep.block_on(ep.sleep_until(ep.now() + Duration::from_millis(stays)));
                     ep.block_on(guard.unlock())?;
                 }
                 Ok(())
@@ -94,7 +94,7 @@ fn refused_link<L: Entries>(name: &str, open: fn(&Cluster) -> Result<Vec<Rc<L>>>
             let guard = ep.block_on(held.lock(ep, 0))?;
             steps.store(1);
             // The waiter looks several times whether the holder lives.
-            let _ = ep.block_on(ep.wait_until(ep.now() + Duration::from_millis(200), || None::<()>));
+            ep.block_on(ep.sleep_until(ep.now() + Duration::from_millis(200)));
             ep.block_on(guard.unlock())
         });
         let locks = Rc::clone(&locks[2]);
@@ -149,7 +149,7 @@ fn refused_behind_dies<L: Entries>(name: &str, open: fn(&Cluster) -> Result<Vec<
                 let added = again(|| ep.block_on(x.add(&ep)));
                 assert!(added.is_ok() || crashed(2), "{added:?}");
                 // Long enough for the others to come.
-                let _ = ep.block_on(ep.wait_until(ep.now() + Duration::from_millis(1), || None::<()>));
+                ep.block_on(ep.sleep_until(ep.now() + Duration::from_millis(1)));
                 ep.block_on(guard.unlock())
             });
         }
@@ -186,7 +186,7 @@ fn unfenced<L: Entries>(name: &str, open: fn(&Cluster) -> Result<Vec<Rc<L>>>, [h
             ep.block_on(ep.wait_until(Instant::NEVER, || (step.load() == 1).then_some(())))?;
             for _ in 0..2 {
                 assert!(ep.block_on(locks.try_lock(ep, 0))?.is_none(), "it was released");
-                let _ = ep.block_on(ep.wait_until(ep.now() + Duration::from_secs(1), || None::<()>));
+                ep.block_on(ep.sleep_until(ep.now() + Duration::from_secs(1)));
             }
             Ok(())
         });

@@ -1,7 +1,7 @@
 //! Round trips of the service thread, which has other work, too.
 
 use core::future::{Future, poll_fn};
-use core::pin::{Pin, pin};
+use core::pin::Pin;
 use core::task::Poll;
 use std::time::Duration;
 
@@ -24,19 +24,16 @@ where
     let until = endpoint.now() + PATIENCE;
     let mut ops: Vec<Option<F>> = ops.into_iter().map(Some).collect();
     let mut results: Vec<Option<T>> = ops.iter().map(|_| None).collect();
-    endpoint.block_on(async {
-        let mut timer = pin!(endpoint.wait_until::<()>(until, || None));
-        poll_fn(|cx| {
-            for (op, result) in ops.iter_mut().zip(&mut results) {
-                if let Some(running) = op
-                    && let Poll::Ready(ended) = Pin::new(running).poll(cx)
-                {
-                    (*result, *op) = (ended.ok(), None);
-                }
+    let all = poll_fn(|cx| {
+        for (op, result) in ops.iter_mut().zip(&mut results) {
+            if let Some(running) = op
+                && let Poll::Ready(ended) = Pin::new(running).poll(cx)
+            {
+                (*result, *op) = (ended.ok(), None);
             }
-            if ops.iter().all(Option::is_none) { Poll::Ready(()) } else { timer.as_mut().poll(cx).map(|_| ()) }
-        })
-        .await;
+        }
+        if ops.iter().all(Option::is_none) { Poll::Ready(()) } else { Poll::Pending }
     });
+    let _ = endpoint.block_on(endpoint.within(until, all));
     results
 }

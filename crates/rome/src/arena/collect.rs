@@ -1,7 +1,7 @@
 //! Which blocks and slots no reader can need any more.
 
 use core::future::{Future, poll_fn};
-use core::pin::{Pin, pin};
+use core::pin::Pin;
 use core::task::Poll;
 use core::time::Duration;
 
@@ -21,8 +21,7 @@ type Asked<'w, 'e> = (&'w mut WatchedNode, RemotePtr<u64>, fabric::Result<BufOp<
 /// What has come of these by then.
 fn answers_of(ep: &Endpoint, gets: &mut [Asked<'_, '_>], until: Instant) -> Vec<Option<fabric::Result<Vec<u64>>>> {
     let mut answers: Vec<_> = gets.iter().map(|_| None).collect();
-    let mut late = pin!(ep.wait_until(until, || None::<()>));
-    ep.block_on(poll_fn(|cx| {
+    let all = poll_fn(|cx| {
         let mut is_done = true;
         for ((.., get), answer) in gets.iter_mut().zip(&mut answers).filter(|asked| asked.1.is_none()) {
             *answer = match get {
@@ -34,8 +33,9 @@ fn answers_of(ep: &Endpoint, gets: &mut [Asked<'_, '_>], until: Instant) -> Vec<
             };
             is_done &= answer.is_some();
         }
-        if is_done || late.as_mut().poll(cx).is_ready() { Poll::Ready(()) } else { Poll::Pending }
-    }));
+        if is_done { Poll::Ready(()) } else { Poll::Pending }
+    });
+    let _ = ep.block_on(ep.within(until, all));
     answers
 }
 

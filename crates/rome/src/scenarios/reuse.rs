@@ -181,7 +181,7 @@ fn full() -> Scenario {
         let mut reader = opened.trees[1].reader()?;
         cluster.thread(1, "scans", move |ep| {
             let scan = ep.block_on(reader.scan(ep, ..))?;
-            let _ = ep.block_on(ep.wait_until(ep.now() + 40 * timeout, || None::<()>));
+            ep.block_on(ep.sleep_until(ep.now() + 40 * timeout));
             drop(scan);
             Ok(())
         });

@@ -80,7 +80,7 @@ async fn ask_after<K: TreeKey, V: Field>(
     loop {
         let now = ep.now();
         if answered.is_none() && now > start && now >= closes {
-            let _ = ep.wait_until(deadline, || None::<()>).await;
+            ep.sleep_until(deadline).await;
             let late = || {
                 let what = format!("partition {}, which is being moved", request.partition);
                 ErrorKind::Timeout { what, waited: ep.now() - start, missing: vec![client.server()] }.into()
@@ -109,12 +109,12 @@ async fn ask_after<K: TreeKey, V: Field>(
             }
         };
         if now + pause >= last {
-            let _ = ep.wait_until(deadline, || None::<()>).await;
+            ep.sleep_until(deadline).await;
             return Err(error).of(store.path());
         }
         // It did not happen: asking again is another call.
         before = Some(error);
-        let _ = ep.wait_until(now + pause, || None::<()>).await;
+        ep.sleep_until(now + pause).await;
         pause = (2 * pause).min(PAUSE[1]);
     }
 }

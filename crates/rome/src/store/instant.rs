@@ -209,7 +209,7 @@ async fn instant<K: TreeKey, V: Field>(
             put_gates(gated.trees, ep, true);
         }
         if look > 2 * OPEN_LOOKS {
-            let _ = ep.wait_until(ep.now() + pause, || None::<()>).await;
+            ep.sleep_until(ep.now() + pause).await;
             pause = (2 * pause).min(longest);
         }
         let now = look_at_all(first, gated.trees, ep).await?;

@@ -390,7 +390,7 @@ impl<K: TreeKey, V: Field> RomeKvThread<K, V> {
             return Err(store.lost(partition, last, late.into()));
         }
         let pause = (waited / 8).clamp(PAUSE[0], PAUSE[1]);
-        let _ = ep.wait_until((now + pause).min(start + ep.timeout()), || None::<()>).await;
+        ep.sleep_until((now + pause).min(start + ep.timeout())).await;
         Ok(())
     }
 }

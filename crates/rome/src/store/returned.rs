@@ -120,7 +120,7 @@ pub(super) fn returned<K: TreeKey, V: Field>(
             };
             return Err(Error::from(ErrorKind::Timeout { what, waited, missing }).of(object.path()));
         }
-        let _ = ep.block_on(ep.wait_until(ep.now() + pause, || None::<()>));
+        ep.block_on(ep.sleep_until(ep.now() + pause));
         pause = (2 * pause).min(PAUSE[1]);
     }
 }

@@ -119,7 +119,7 @@ fn lock() -> Scenario {
         cluster.at_end(move || {
             let ep = node.endpoint()?;
             // What was refused to a service thread is done a moment later.
-            let _ = ep.block_on(ep.wait_until(ep.now() + Duration::from_secs(1), || None::<()>));
+            ep.block_on(ep.sleep_until(ep.now() + Duration::from_secs(1)));
             for round in 0..BYPASS_MAX + 2 {
                 let guard = ep.block_on(mutexes[1].try_lock(&ep))?;
                 let guard =

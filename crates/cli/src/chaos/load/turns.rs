@@ -90,7 +90,7 @@ impl Load for ElectionLoad {
             let lingers = self.rng.random_bool(LINGER_SHARE);
             let leads = async {
                 if lingers {
-                    let _ = endpoint.wait_until(endpoint.now() + LINGER, || None::<()>).await;
+                    endpoint.sleep_until(endpoint.now() + LINGER).await;
                 }
                 Ok(leadership.is_leader())
             };
