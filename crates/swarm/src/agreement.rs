@@ -25,7 +25,7 @@ use core::future::Future;
 use core::pin::Pin;
 use core::task::{Context, Poll, ready};
 
-use farfield_core::{Error, ErrorKind, Result};
+use farfield_core::{Error, Result};
 use farfield_fabric::{self as fabric, Buf, BufOp, Op, Posted, RemotePtr};
 
 use crate::cell::{BALLOT_MAX, CELL_WORDS, CellWord, Change, Entries, RECORD_WORDS, Record, ballot_after, is_fast};
@@ -299,9 +299,7 @@ impl<'e> Core<'e> {
             }
             if self.endpoint.now() >= start + self.endpoint.timeout() {
                 let what = format!("an agreement on cell {cell} of the index");
-                let waited = self.endpoint.now() - start;
-                let timeout = ErrorKind::Timeout { what, waited, missing: Vec::new() };
-                return Err(Error::from(timeout).of(self.shared.object.path()));
+                return Err(self.timed_out(what, start, Vec::new()));
             }
             if attempt > 1 {
                 // Clients that are in each other's way wait for different times, longer than their attempts take.

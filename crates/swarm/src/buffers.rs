@@ -4,8 +4,8 @@ use core::future::{Future, poll_fn};
 use core::pin::pin;
 use std::time::Duration;
 
+use farfield_core::Result;
 use farfield_core::toolkit::RefusedPause;
-use farfield_core::{Error, ErrorKind, Result};
 use farfield_fabric::Instant;
 
 use crate::census::AllAsked;
@@ -112,9 +112,7 @@ impl<'e> Core<'e> {
                     true => ("reads that may use the old ones", self.unanswered()),
                     false => ("this client's other calls", Vec::new()),
                 };
-                let what = format!("{what}: {why}");
-                let timeout = ErrorKind::Timeout { what, waited: self.endpoint.now() - start, missing };
-                return Err(Error::from(timeout).of(self.shared.object.path()));
+                return Err(self.timed_out(format!("{what}: {why}"), start, missing));
             }
         }
     }

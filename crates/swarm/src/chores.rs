@@ -2,7 +2,7 @@
 //! its result.
 
 use farfield_core::toolkit::RefusedPause;
-use farfield_core::{Error, ErrorKind, Result};
+use farfield_core::{Error, Result};
 
 use crate::cell::Entry;
 use crate::client::{Core, StorePlace};
@@ -91,10 +91,8 @@ impl<'e> Core<'e> {
             self.wait_for_answers(deadline, &mut pause).await?;
             self.recycle(true);
             if self.endpoint.now() >= deadline {
-                let what = "registers that can be used again: reads that may use them".into();
-                let waited = self.endpoint.now() - start;
-                let timeout = Error::from(ErrorKind::Timeout { what, waited, missing: Vec::new() });
-                return Err(failed.unwrap_or_else(|| timeout.of(self.shared.object.path())));
+                let what = "registers that can be used again: reads that may use them";
+                return Err(failed.unwrap_or_else(|| self.timed_out(what, start, Vec::new())));
             }
             // Other calls of this client may be doing it, or a memory node does not answer.
             let until = self.endpoint.now() + self.shared.options.patience;

@@ -21,7 +21,7 @@ use crate::version::hash_of;
 use crate::version::{Format, Location, Version};
 use crate::view::{Replica, View};
 use farfield_core::toolkit::Object;
-use farfield_core::{Error, ErrorKind, Result};
+use farfield_core::{Error, Result};
 use farfield_fabric::{self as fabric, Batch, Buf, Endpoint, Instant, Op, Posted, RemotePtr};
 use smallvec::SmallVec;
 
@@ -501,8 +501,7 @@ impl<'e> Core<'e> {
             self.endpoint.wait_until(start + self.endpoint.timeout(), begin).await.map_err(|_| {
                 let number = self.shared.number_of(register);
                 let what = format!("this client's write of register {number} before this one");
-                let waited = self.endpoint.now() - start;
-                Error::from(ErrorKind::Timeout { what, waited, missing: Vec::new() }).of(self.shared.object.path())
+                self.timed_out(what, start, Vec::new())
             })?;
         }
         Ok(Writing { core: self, register })

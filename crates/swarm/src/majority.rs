@@ -78,6 +78,14 @@ impl Core<'_> {
         self.common.answer_times.patience().min(self.endpoint.timeout() / 8).max(at_least)
     }
 
+    /// The error of a wait that has begun then.
+    #[cold]
+    pub(crate) fn timed_out(&self, what: impl Into<String>, since: Instant, missing: Vec<NodeId>) -> Error {
+        let timeout =
+            farfield_core::ErrorKind::Timeout { what: what.into(), waited: self.endpoint.now() - since, missing };
+        Error::from(timeout).of(self.shared.object.path())
+    }
+
     /// Waits until a moment.
     pub(crate) async fn pause(&self, until: Instant) {
         while self.endpoint.now() < until {

@@ -45,8 +45,7 @@
 //! └───────────────┴───┴─────────────────────┘
 //! ```
 
-use farfield_core::{Error, ErrorKind, Result};
-use farfield_fabric::Instant;
+use farfield_core::Result;
 
 use crate::agreement::Deciding;
 use crate::buffers::Used;
@@ -273,6 +272,7 @@ impl<'e> Core<'e> {
                 return Err(self.timed_out(
                     format!("the move of a key from register {}", self.shared.number_of(entry.at().register)),
                     start,
+                    Vec::new(),
                 ));
             }
             let mut found = vec![0; self.shared.layout.value_words];
@@ -303,6 +303,7 @@ impl<'e> Core<'e> {
             self.timed_out(
                 format!("the end of a call on register {register}, which was used again several times"),
                 start,
+                Vec::new(),
             )
         })
     }
@@ -318,12 +319,6 @@ impl<'e> Core<'e> {
         let post = |replica: usize| Ok(self.endpoint.get(self.replica(replica).locks.at(word)));
         let answers = self.gather(self.order(at.register), self.majority(), post).await?.answers;
         Ok(answers.iter().map(|(_, word)| Limit(*word)).find(|limit| limit.is_of(at)))
-    }
-
-    #[cold]
-    fn timed_out(&self, what: String, since: Instant) -> Error {
-        let timeout = ErrorKind::Timeout { what, waited: self.endpoint.now() - since, missing: Vec::new() };
-        Error::from(timeout).of(self.shared.object.path())
     }
 
     /// Whether this call's seal has ended a register that has lost its key since.

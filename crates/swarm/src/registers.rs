@@ -24,7 +24,7 @@ use core::pin::Pin;
 use core::task::{Context, Poll};
 use std::time::Duration;
 
-use farfield_core::{Error, ErrorKind, Result};
+use farfield_core::{Error, Result};
 use farfield_fabric as fabric;
 
 use crate::agreement::Deciding;
@@ -241,11 +241,8 @@ impl<'e> Core<'e> {
                     return Ok(true);
                 }
             }
-            let waited = self.endpoint.now() - start;
-            if waited >= self.endpoint.timeout() {
-                let what = "a free register: a look at all of the index".into();
-                let timeout = ErrorKind::Timeout { what, waited, missing: Vec::new() };
-                return Err(Error::from(timeout).of(self.shared.object.path()));
+            if self.endpoint.now() >= start + self.endpoint.timeout() {
+                return Err(self.timed_out("a free register: a look at all of the index", start, Vec::new()));
             }
         }
         // Not again at once: the next calls say sooner that the store is full.

@@ -426,8 +426,7 @@ impl<'e> Core<'e> {
                 return Ok(());
             }
             if self.endpoint.now() >= start + self.endpoint.timeout() {
-                let (what, waited) = (format!("an agreement on cell {cell} of the index"), self.endpoint.now() - start);
-                return Err(ErrorKind::Timeout { what, waited, missing: Vec::new() }.into());
+                return Err(self.timed_out(format!("an agreement on cell {cell} of the index"), start, Vec::new()));
             }
         }
     }

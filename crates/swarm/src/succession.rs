@@ -19,8 +19,8 @@
 
 use core::future::Future;
 
+use farfield_core::Result;
 use farfield_core::toolkit::RefusedPause;
-use farfield_core::{ErrorKind, Result};
 use farfield_fabric as fabric;
 
 use crate::agreement::Deciding;
@@ -74,8 +74,7 @@ impl Core<'_> {
             if self.endpoint.now() >= start + self.endpoint.timeout() {
                 let joining = self.replica(joining).node;
                 let what = format!("{joining}, which replaces a memory node, to get its copy");
-                let waited = self.endpoint.now() - start;
-                return Err(ErrorKind::Timeout { what, waited, missing: vec![joining] }.into());
+                return Err(self.timed_out(what, start, vec![joining]));
             }
             self.pause(self.endpoint.now() + self.shared.options.patience).await;
         }
@@ -185,9 +184,8 @@ impl Core<'_> {
         while !self.is_answered() {
             self.wait_for_answers(deadline, &mut pause).await?;
             if self.endpoint.now() >= deadline {
-                let what = "reads that may use what an earlier client had".into();
-                let (waited, missing) = (self.endpoint.now() - start, self.unanswered());
-                return Err(ErrorKind::Timeout { what, waited, missing }.into());
+                let what = "reads that may use what an earlier client had";
+                return Err(self.timed_out(what, start, self.unanswered()));
             }
         }
         Ok(())
@@ -214,9 +212,8 @@ impl Core<'_> {
             if self.endpoint.now() >= start + self.endpoint.timeout() {
                 let is_missing = |replica: &usize| answers.iter().all(|(answered, _)| answered != replica);
                 let missing = live.iter().filter(is_missing).map(|replica| self.replica(replica).node);
-                let what = "all memory nodes that are not evicted, to take over what an earlier client had".into();
-                let waited = self.endpoint.now() - start;
-                return Err(ErrorKind::Timeout { what, waited, missing: missing.collect() }.into());
+                let what = "all memory nodes that are not evicted, to take over what an earlier client had";
+                return Err(self.timed_out(what, start, missing.collect()));
             }
             self.pause(self.endpoint.now() + self.shared.options.patience).await;
         }

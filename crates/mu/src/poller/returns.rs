@@ -40,7 +40,7 @@ use std::time::Duration;
 
 use farfield_core::toolkit::{ObjectDescriptor, Participants};
 use farfield_core::{Error, ErrorKind, Node, Result};
-use farfield_fabric::{Buf, Endpoint, LocalMutex, NodeId, RemotePtr, Word};
+use farfield_fabric::{Buf, Endpoint, LocalMutex, NodeId, Quorum, RemotePtr, Word};
 use smallvec::SmallVec;
 
 use super::LogPoller;
@@ -118,16 +118,24 @@ pub(crate) fn founders(
     // A node that has just opened it may not have written them yet, or die.
     let mut pause = Duration::from_millis(1);
     loop {
-        let mut failed = None;
+        let (mut failed, mut gets) = (None, Vec::new());
         for peer in &there {
-            let into = endpoint.buf::<u64>(ranks + 1)?;
-            match endpoint.block_on(endpoint.get_into(peer.control.byte_add(founders_at(ranks) as u64), into)) {
-                Ok(found) if found[0] != 0 => {
+            match endpoint.buf::<u64>(ranks + 1) {
+                Ok(into) => gets.push(endpoint.get_into(peer.control.byte_add(founders_at(ranks) as u64), into)),
+                Err(error) => failed = Some(error),
+            }
+        }
+        // One answer is enough, and no silent node holds it up.
+        let has_them = |found: &Buf<'_, u64>| found[0] != 0;
+        let asked = endpoint.within(deadline, endpoint.quorum_where(gets, 1, has_them));
+        for (_, found) in endpoint.block_on(asked).iter().flat_map(Quorum::ended) {
+            match found {
+                Ok(found) if has_them(found) => {
                     let nodes = found[1..].iter().map(|node| node.checked_sub(1).map(|node| NodeId(node as u16)));
                     return Ok(Some(nodes.collect()));
                 }
                 Ok(_) => {}
-                Err(error) => failed = Some(error),
+                Err(error) => failed = Some(error.clone()),
             }
         }
         let now = endpoint.now();

@@ -1,6 +1,6 @@
 //! Inserting (§5.3.1): the value and its mapping at the same time.
 
-use farfield_core::{Error, ErrorKind, Key, Result, Value};
+use farfield_core::{Error, Key, Result, Value};
 use farfield_fabric::Instant;
 
 use super::{INSERT, Name, SwarmStoreClient};
@@ -67,7 +67,7 @@ impl<'e, K: Key, V: Value> SwarmStoreClient<'e, K, V> {
         let core = name.core;
         let (doubt, payload) = mapping.parts();
         let mapping = doubt.mapping;
-        let deadline = core.endpoint.deadline();
+        let start = core.endpoint.now();
         let Doubt { deciding, moved, .. } = doubt;
         // Those that look alike, and are of other keys; and one that was deleted, whose place is taken.
         let (mut others, mut deleted): (Vec<Entry>, Option<(Entry, Version)>) = (Vec::new(), None);
@@ -117,10 +117,7 @@ impl<'e, K: Key, V: Value> SwarmStoreClient<'e, K, V> {
                     }
                     Read::Moved => drop(core.left(name.cell, entry).await?),
                 }
-            } else if is_full
-                && !core.take_free_of(name.cell).await?
-                && !self.make_room(name, &entries, deadline).await?
-            {
+            } else if is_full && !core.take_free_of(name.cell).await? && !self.make_room(name, &entries, start).await? {
                 return Ok(Mapped::Full);
             }
         }
@@ -128,7 +125,7 @@ impl<'e, K: Key, V: Value> SwarmStoreClient<'e, K, V> {
 
     /// Unmaps the deleted keys of a cell, and waits until others have taken theirs out. False if there is none of
     /// either.
-    async fn make_room(&self, name: &Name<'_, 'e>, entries: &[Entry], deadline: Instant) -> Result<bool> {
+    async fn make_room(&self, name: &Name<'_, 'e>, entries: &[Entry], start: Instant) -> Result<bool> {
         let (core, cell, mut words, mut keys) = (name.core, name.cell, self.empty_words(), 0);
         for entry in entries.iter().copied().filter(|entry| entry.is_mapped()) {
             match core.read(entry.at(), &mut words).await? {
@@ -140,13 +137,10 @@ impl<'e, K: Key, V: Value> SwarmStoreClient<'e, K, V> {
         if keys == entries.len() {
             return Ok(false);
         }
-        let now = core.endpoint.now();
-        if now >= deadline {
+        if core.endpoint.now() >= start + core.endpoint.timeout() {
             let what = "room for the key in the index: other clients give back the registers of deleted keys there with their next \
                         inserts and deletes";
-            let waited = core.endpoint.timeout();
-            let timeout = ErrorKind::Timeout { what: what.into(), waited, missing: Vec::new() };
-            return Err(Error::from(timeout).of(core.shared.object.path()));
+            return Err(core.timed_out(what, start, Vec::new()));
         }
         // One of them may leave this cell, or another client's.
         let before = core.in_hand();
