@@ -141,6 +141,14 @@ pub struct ALockArray {
 impl ALockArray {
     /// Opens `count` locks and waits for all nodes to do so.
     ///
+    /// ```
+    /// # use farfield::{ALockArray, ALockOptions, LockArray};
+    /// # let node = farfield::Node::builder().start()?;
+    /// let locks = ALockArray::open(&node, "locks", 100, ALockOptions::default())?;
+    /// assert_eq!(locks.len(), 100);
+    /// # Ok::<(), farfield::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// A node is missing, unreachable, or opens them differently; memory is exhausted; or the options are invalid.
     pub fn open(node: &Node, path: &str, count: usize, options: ALockOptions) -> Result<ALockArray> {

@@ -155,6 +155,15 @@ pub struct Transactions {
 impl Transactions {
     /// Opens the cells, zero at first, with their locks, and waits for all nodes to do so.
     ///
+    /// ```
+    /// # use farfield::{LockKind::ALock, LockOptions, TransactionOptions, Transactions};
+    /// # let node = farfield::Node::builder().start()?;
+    /// let options = TransactionOptions { cells: 10, locks: 4, lock: LockOptions::new(ALock) };
+    /// let cells = Transactions::open(&node, "cells", options)?;
+    /// assert!(cells.own_cells().all(|(_, word)| word.load() == 0));
+    /// # Ok::<(), farfield::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// A node is missing, unreachable, or opens them differently; memory is exhausted; or there are no cells, or no
     /// locks.
@@ -204,16 +213,40 @@ impl Transactions {
     }
 
     /// The number of cells.
+    ///
+    /// ```
+    /// # use farfield::{LockKind::ALock, LockOptions, TransactionOptions, Transactions};
+    /// # let (node, lock) = (farfield::Node::builder().start()?, LockOptions::new(ALock));
+    /// # let cells = Transactions::open(&node, "cells", TransactionOptions { cells: 10, locks: 4, lock })?;
+    /// assert_eq!(cells.len(), 10);
+    /// # Ok::<(), farfield::Error>(())
+    /// ```
     pub fn len(&self) -> usize {
         self.cells
     }
 
     /// Whether there are no cells. Always false.
+    ///
+    /// ```
+    /// # use farfield::{LockKind::ALock, LockOptions, TransactionOptions, Transactions};
+    /// # let (node, lock) = (farfield::Node::builder().start()?, LockOptions::new(ALock));
+    /// # let cells = Transactions::open(&node, "cells", TransactionOptions { cells: 10, locks: 4, lock })?;
+    /// assert!(!cells.is_empty());
+    /// # Ok::<(), farfield::Error>(())
+    /// ```
     pub fn is_empty(&self) -> bool {
         self.cells == 0
     }
 
     /// The locks of the cells.
+    ///
+    /// ```
+    /// # use farfield::{LockKind::ALock, LockOptions, TransactionOptions, Transactions};
+    /// # let (node, lock) = (farfield::Node::builder().start()?, LockOptions::new(ALock));
+    /// # let cells = Transactions::open(&node, "cells", TransactionOptions { cells: 10, locks: 4, lock })?;
+    /// assert_eq!(cells.locks().len(), 4); // several cells have one lock
+    /// # Ok::<(), farfield::Error>(())
+    /// ```
     pub fn locks(&self) -> &LockTable {
         &self.locks
     }
@@ -237,6 +270,14 @@ impl Transactions {
     }
 
     /// The lock that protects a cell, among [`Transactions::locks`].
+    ///
+    /// ```
+    /// # use farfield::{LockKind::ALock, LockOptions, TransactionOptions, Transactions};
+    /// # let (node, lock) = (farfield::Node::builder().start()?, LockOptions::new(ALock));
+    /// # let cells = Transactions::open(&node, "cells", TransactionOptions { cells: 10, locks: 4, lock })?;
+    /// assert!(cells.lock_of(3)? < cells.locks().len());
+    /// # Ok::<(), farfield::Error>(())
+    /// ```
     ///
     /// # Errors
     /// There is no such cell.
@@ -285,6 +326,18 @@ impl Transactions {
     }
 
     /// [`Transactions::begin`] with a deadline.
+    ///
+    /// ```
+    /// # use farfield::{LockKind::ALock, LockOptions, TransactionOptions, Transactions};
+    /// # let (node, lock) = (farfield::Node::builder().start()?, LockOptions::new(ALock));
+    /// # let cells = Transactions::open(&node, "cells", TransactionOptions { cells: 10, locks: 4, lock })?;
+    /// # let ep = node.endpoint()?;
+    /// let soon = ep.now() + std::time::Duration::from_millis(5);
+    /// let holds = ep.block_on(cells.begin(&ep, &[3]))?;
+    /// let late = ep.block_on(cells.begin_deadline(&ep, &[3], soon)).err().unwrap();
+    /// assert!(late.is_timeout());
+    /// # drop(holds); Ok::<(), farfield::Error>(())
+    /// ```
     ///
     /// # Errors
     /// As `begin`.

@@ -75,6 +75,17 @@ impl<R: Rest<()>> Releases<R> {
 impl<'a> Transaction<'a> {
     /// The value of a cell, or the value that this transaction has written to it.
     ///
+    /// ```
+    /// # use farfield::{LockKind::ALock, LockOptions, TransactionOptions, Transactions};
+    /// # let (node, lock) = (farfield::Node::builder().start()?, LockOptions::new(ALock));
+    /// # let cells = Transactions::open(&node, "cells", TransactionOptions { cells: 10, locks: 4, lock })?;
+    /// # let ep = node.endpoint()?;
+    /// let transaction = ep.block_on(cells.begin(&ep, &[3]))?;
+    /// assert_eq!(ep.block_on(transaction.read(3))?, 0);
+    /// assert!(ep.block_on(transaction.read(4)).is_err()); // it does not hold the lock of this one
+    /// # drop(transaction); Ok::<(), farfield::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// The transaction has not named the cell; or the cell's home is unreachable.
     pub fn read(&self, cell: usize) -> impl Future<Output = Result<u64>> {
@@ -119,6 +130,18 @@ impl<'a> Transaction<'a> {
     }
 
     /// Writes a value. It is not visible outside the transaction before the commit.
+    ///
+    /// ```
+    /// # use farfield::{LockKind::ALock, LockOptions, TransactionOptions, Transactions};
+    /// # let (node, lock) = (farfield::Node::builder().start()?, LockOptions::new(ALock));
+    /// # let cells = Transactions::open(&node, "cells", TransactionOptions { cells: 10, locks: 4, lock })?;
+    /// # let ep = node.endpoint()?;
+    /// let mut transaction = ep.block_on(cells.begin(&ep, &[3]))?;
+    /// transaction.write(3, 7)?;
+    /// assert_eq!(ep.block_on(transaction.read(3))?, 7); // its own write
+    /// ep.block_on(transaction.commit())?; // now all see it
+    /// # Ok::<(), farfield::Error>(())
+    /// ```
     ///
     /// # Errors
     /// The transaction has not named the cell.
@@ -271,6 +294,16 @@ impl<'a> Transaction<'a> {
 
     /// Whether a holder of one of the locks may have died in the middle of a commit, and
     /// [`Transaction::clear_poison`] was not called since. If so, the cells under that lock may be half-written.
+    ///
+    /// ```
+    /// # use farfield::{LockKind::ALock, LockOptions, TransactionOptions, Transactions};
+    /// # let (node, lock) = (farfield::Node::builder().start()?, LockOptions::new(ALock));
+    /// # let cells = Transactions::open(&node, "cells", TransactionOptions { cells: 10, locks: 4, lock })?;
+    /// # let ep = node.endpoint()?;
+    /// let transaction = ep.block_on(cells.begin(&ep, &[3]))?;
+    /// assert!(!transaction.is_poisoned()); // no node died while it held the lock
+    /// # drop(transaction); Ok::<(), farfield::Error>(())
+    /// ```
     pub fn is_poisoned(&self) -> bool {
         self.guards.iter().any(|(_, guard)| guard.is_poisoned())
     }

@@ -85,6 +85,16 @@ impl Leaving<'_> {
 
 impl<'a> ALockGuard<'a> {
     /// How many operations of its cohort may have the lock after this one, before the other cohort gets it.
+    ///
+    /// ```
+    /// # use farfield::ALock;
+    /// # let node = farfield::Node::builder().start()?;
+    /// # let lock = ALock::open(&node, "lock", node.id())?;
+    /// # let ep = node.endpoint()?;
+    /// let guard = lock.lock_blocking(&ep)?;
+    /// println!("{} more of its cohort may pass", guard.budget());
+    /// # drop(guard); Ok::<(), farfield::Error>(())
+    /// ```
     pub fn budget(&self) -> u32 {
         self.budget
     }

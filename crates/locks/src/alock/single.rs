@@ -26,6 +26,13 @@ pub struct ALock(ALockArray);
 impl ALock {
     /// Opens the lock with the home `home`, and waits for all nodes to do so.
     ///
+    /// ```
+    /// # use farfield::ALock;
+    /// # let node = farfield::Node::builder().start()?;
+    /// let lock = ALock::open(&node, "lock", node.id())?; // its words are on this node
+    /// # Ok::<(), farfield::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// A node is missing, unreachable, or opens it differently; or memory is exhausted.
     pub fn open(node: &Node, path: &str, home: NodeId) -> Result<ALock> {
@@ -33,6 +40,13 @@ impl ALock {
     }
 
     /// [`ALock::open`] with options.
+    ///
+    /// ```
+    /// # use farfield::{ALock, ALockOptions};
+    /// # let node = farfield::Node::builder().start()?;
+    /// let lock = ALock::open_with(&node, "lock", node.id(), ALockOptions::default())?;
+    /// # Ok::<(), farfield::Error>(())
+    /// ```
     ///
     /// # Errors
     /// As `open`; or the options are invalid.
@@ -42,6 +56,18 @@ impl ALock {
 
     /// Takes the lock, waiting as long as the endpoint's timeout.
     ///
+    /// ```
+    /// # use farfield::ALock;
+    /// # let node = farfield::Node::builder().start()?;
+    /// # let lock = ALock::open(&node, "lock", node.id())?;
+    /// # let ep = node.endpoint()?;
+    /// ep.block_on(async {
+    ///     let guard = lock.lock(&ep).await?;
+    ///     guard.unlock().await
+    /// })?;
+    /// # Ok::<(), farfield::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// A timeout, or the home node is unreachable.
     pub async fn lock<'a>(&'a self, endpoint: &'a Endpoint) -> Result<ALockGuard<'a>> {
@@ -50,6 +76,16 @@ impl ALock {
 
     /// [`ALock::lock`], which it waits for on this thread.
     ///
+    /// ```
+    /// # use farfield::ALock;
+    /// # let node = farfield::Node::builder().start()?;
+    /// # let lock = ALock::open(&node, "lock", node.id())?;
+    /// # let ep = node.endpoint()?;
+    /// let guard = lock.lock_blocking(&ep)?;
+    /// drop(guard); // releases it
+    /// # Ok::<(), farfield::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// As `lock`.
     pub fn lock_blocking<'a>(&'a self, endpoint: &'a Endpoint) -> Result<ALockGuard<'a>> {
@@ -57,6 +93,17 @@ impl ALock {
     }
 
     /// [`ALock::lock`] with a deadline.
+    ///
+    /// ```
+    /// # use farfield::ALock;
+    /// # let node = farfield::Node::builder().start()?;
+    /// # let lock = ALock::open(&node, "lock", node.id())?;
+    /// # let ep = node.endpoint()?;
+    /// let soon = ep.now() + std::time::Duration::from_millis(5);
+    /// let holds = lock.lock_blocking(&ep)?;
+    /// assert!(ep.block_on(lock.lock_deadline(&ep, soon)).err().unwrap().is_timeout());
+    /// # drop(holds); Ok::<(), farfield::Error>(())
+    /// ```
     ///
     /// # Errors
     /// As `lock`.
