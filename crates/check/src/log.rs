@@ -39,6 +39,17 @@ impl<T> Clone for Log<T> {
 
 impl<T> Log<T> {
     /// Adds an entry, and returns its position.
+    ///
+    /// ```
+    /// # use farfield_check::{Budget, Scenario, check};
+    /// let scenario = Scenario::new("doc/part", "a list", 1, |cluster| {
+    ///     let log = cluster.log();
+    ///     log.push("a");
+    ///     assert_eq!(log.take(), ["a"]);
+    ///     Ok(())
+    /// });
+    /// assert!(check(&scenario, Budget::executions(20), 1).finding.is_none());
+    /// ```
     pub fn push(&self, entry: T) -> usize {
         let mut entries = self.0.write().borrow_mut();
         entries.push(entry);
@@ -46,6 +57,18 @@ impl<T> Log<T> {
     }
 
     /// The entries, taken out.
+    ///
+    /// ```
+    /// # use farfield_check::{Budget, Scenario, check};
+    /// let scenario = Scenario::new("doc/part", "a list is emptied", 1, |cluster| {
+    ///     let log = cluster.log();
+    ///     log.push("a");
+    ///     assert_eq!(log.take(), ["a"]);
+    ///     assert!(log.take().is_empty());
+    ///     Ok(())
+    /// });
+    /// assert!(check(&scenario, Budget::executions(20), 1).finding.is_none());
+    /// ```
     pub fn take(&self) -> Vec<T> {
         self.0.write().take()
     }

@@ -75,6 +75,16 @@ pub struct Scenario {
 
 impl Scenario {
     /// A scenario over `nodes` nodes. By convention, names are `object/property`.
+    ///
+    /// ```
+    /// # use farfield_check::{Budget, Scenario, check};
+    /// let scenario = Scenario::new("doc/starts", "two nodes are there", 2, |cluster| {
+    ///     let nodes = cluster.nodes();
+    ///     cluster.thread(0, "looks", move |ep| Ok(ep.check_alive(nodes[1].id())?));
+    ///     Ok(())
+    /// });
+    /// assert!(check(&scenario, Budget::executions(10), 1).finding.is_none());
+    /// ```
     pub fn new(
         name: &str,
         about: &str,
@@ -120,6 +130,15 @@ impl Scenario {
 
     /// Only this many of the nodes belong to the session at a time. The others are later incarnations of these, in
     /// order, and join late: with three nodes at two ranks, node 2 is the second incarnation of node 0.
+    ///
+    /// ```
+    /// # use farfield_check::{Budget, Scenario, check};
+    /// let scenario = Scenario::new("doc/again", "node 2 is started in place of node 0", 3, |cluster| {
+    ///     assert_eq!(cluster.nodes().len(), 2);
+    ///     Ok(())
+    /// });
+    /// assert!(check(&scenario.places(2), Budget::executions(10), 1).finding.is_none());
+    /// ```
     #[must_use]
     pub fn places(mut self, places: usize) -> Scenario {
         self.places = places;
@@ -262,6 +281,11 @@ impl Scenario {
     }
 
     /// Marks it as small enough to run all of its executions in minutes: an optional test does so.
+    ///
+    /// ```
+    /// # let scenario = farfield_check::Scenario::new("doc/empty", "nothing happens", 2, |_| Ok(()));
+    /// assert!(scenario.medium().is_medium());
+    /// ```
     #[must_use]
     pub fn medium(mut self) -> Scenario {
         self.is_medium = true;
@@ -281,6 +305,11 @@ impl Scenario {
     }
 
     /// The seeded bugs that it is there to find, by name.
+    ///
+    /// ```
+    /// # let scenario = farfield_check::Scenario::new("doc/empty", "nothing happens", 2, |_| Ok(()));
+    /// assert!(scenario.mutants().is_empty());
+    /// ```
     pub fn mutants(&self) -> &[&'static str] {
         &self.kills
     }
@@ -320,26 +349,51 @@ impl Scenario {
     }
 
     /// Its name.
+    ///
+    /// ```
+    /// # let scenario = farfield_check::Scenario::new("doc/empty", "nothing happens", 2, |_| Ok(()));
+    /// assert_eq!(scenario.name(), "doc/empty");
+    /// ```
     pub fn name(&self) -> &str {
         &self.name
     }
 
     /// Its subject, in a line.
+    ///
+    /// ```
+    /// # let scenario = farfield_check::Scenario::new("doc/empty", "nothing happens", 2, |_| Ok(()));
+    /// assert_eq!(scenario.about(), "nothing happens");
+    /// ```
     pub fn about(&self) -> &str {
         &self.about
     }
 
     /// How many nodes it has.
+    ///
+    /// ```
+    /// # let scenario = farfield_check::Scenario::new("doc/empty", "nothing happens", 2, |_| Ok(()));
+    /// assert_eq!(scenario.nodes(), 2);
+    /// ```
     pub fn nodes(&self) -> usize {
         self.nodes
     }
 
     /// Whether it is small enough to run all of its executions.
+    ///
+    /// ```
+    /// # let scenario = farfield_check::Scenario::new("doc/empty", "nothing happens", 2, |_| Ok(()));
+    /// assert!(!scenario.is_small());
+    /// ```
     pub fn is_small(&self) -> bool {
         self.is_small
     }
 
     /// Whether all of its executions can be run in minutes.
+    ///
+    /// ```
+    /// # let scenario = farfield_check::Scenario::new("doc/empty", "nothing happens", 2, |_| Ok(()));
+    /// assert!(!scenario.is_medium());
+    /// ```
     pub fn is_medium(&self) -> bool {
         self.is_medium
     }

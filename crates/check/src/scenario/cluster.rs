@@ -121,16 +121,47 @@ impl Cluster {
     }
 
     /// A handle that starts nodes in threads of the scenario.
+    ///
+    /// ```
+    /// # use farfield_check::{Budget, Scenario, check};
+    /// let scenario = Scenario::new("doc/part", "a thread starts node 1", 2, |cluster| {
+    ///     let (first, starter) = (cluster.start(0)?, cluster.starter());
+    ///     let kept = cluster.log();
+    ///     cluster.thread_without_endpoint(1, "joins", move || Ok(drop(kept.push(starter.start(1)?))));
+    ///     cluster.thread_without_endpoint(0, "waits", move || first.wait_for_all(first.timeout()));
+    ///     Ok(())
+    /// })
+.late_nodes();
+    /// assert!(check(&scenario, Budget::executions(20), 1).finding.is_none());
+    /// ```
     pub fn starter(&self) -> Starter {
         Starter(Rc::clone(&self.handle), self.measures)
     }
 
     /// The nodes that run.
+    ///
+    /// ```
+    /// # use farfield_check::{Budget, Scenario, check};
+    /// let scenario = Scenario::new("doc/part", "both nodes are there", 2, |cluster| {
+    ///     assert_eq!(cluster.nodes().len(), 2);
+    ///     Ok(())
+    /// });
+    /// assert!(check(&scenario, Budget::executions(20), 1).finding.is_none());
+    /// ```
     pub fn nodes(&self) -> Vec<Node> {
         self.nodes.borrow().iter().flatten().cloned().collect()
     }
 
     /// A node that runs.
+    ///
+    /// ```
+    /// # use farfield_check::{Budget, Scenario, check};
+    /// let scenario = Scenario::new("doc/part", "a node has its number", 2, |cluster| {
+    ///     assert_eq!(cluster.node(1).id(), farfield::NodeId(1));
+    ///     Ok(())
+    /// });
+    /// assert!(check(&scenario, Budget::executions(20), 1).finding.is_none());
+    /// ```
     ///
     /// # Panics
     /// If it does not.
@@ -158,6 +189,17 @@ impl Cluster {
     }
 
     /// Runs `body` on all nodes at once, as opening an object requires. Returns the results, in order.
+    ///
+    /// ```
+    /// # use farfield::SharedVar;
+    /// # use farfield_check::{Budget, Scenario, check};
+    /// let scenario = Scenario::new("doc/part", "an object on each node", 2, |cluster| {
+    ///     let flags = cluster.on_each(|node| SharedVar::<u64>::open(node, "flag"))?;
+    ///     assert_eq!(flags.len(), 2);
+    ///     Ok(())
+    /// });
+    /// assert!(check(&scenario, Budget::executions(20), 1).finding.is_none());
+    /// ```
     ///
     /// # Errors
     /// The first error.
@@ -196,6 +238,17 @@ impl Cluster {
     /// Adds a thread of a node, with its own endpoint. It begins after the body has returned. The objects that it uses
     /// are kept after it has ended: closing them would add steps to the search.
     ///
+    /// ```
+    /// # use farfield_check::{Budget, Scenario, check};
+    /// let scenario = Scenario::new("doc/part", "a thread puts a word", 2, |cluster| {
+    ///     let word = farfield_check::parts::word(cluster, 1, "word")?;
+    ///     let there = word.remote::<u64>(0);
+    ///     cluster.thread(0, "puts", move |ep| Ok(ep.put_value(there, 7).wait()?));
+    ///     Ok(())
+    /// });
+    /// assert!(check(&scenario, Budget::executions(20), 1).finding.is_none());
+    /// ```
+    ///
     /// # Panics
     /// If there is no such node, or no memory.
     pub fn thread(&self, node: usize, name: &str, body: impl FnMut(&Endpoint) -> Result<()> + 'static) {
@@ -205,6 +258,17 @@ impl Cluster {
     }
 
     /// Adds a thread of a node like [`thread`](Cluster::thread). It drops the objects that it uses when it ends.
+    ///
+    /// ```
+    /// # use farfield::{AtomicVar, NodeId};
+    /// # use farfield_check::{Budget, Scenario, check};
+    /// let scenario = Scenario::new("doc/part", "a variable is closed", 1, |cluster| {
+    ///     let hits = AtomicVar::open(&cluster.node(0), "hits", NodeId(0))?;
+    ///     cluster.thread_that_drops(0, "adds", move |ep| ep.block_on(hits.fetch_add(ep, 1)).map(drop));
+    ///     Ok(())
+    /// });
+    /// assert!(check(&scenario, Budget::executions(20), 1).finding.is_none());
+    /// ```
     ///
     /// # Panics
     /// If there is no such node, or no memory.
@@ -220,6 +284,16 @@ impl Cluster {
     }
 
     /// Adds a thread of a node that may not run yet.
+    ///
+    /// ```
+    /// # use farfield_check::{Budget, Scenario, check};
+    /// let scenario = Scenario::new("doc/part", "a thread waits for a node", 2, |cluster| {
+    ///     let node = cluster.node(0);
+    ///     cluster.thread_without_endpoint(0, "waits", move || node.wait_for_all(node.timeout()));
+    ///     Ok(())
+    /// });
+    /// assert!(check(&scenario, Budget::executions(20), 1).finding.is_none());
+    /// ```
     ///
     /// # Panics
     /// If there is no memory.
@@ -260,16 +334,51 @@ impl Cluster {
     }
 
     /// Adds a check that runs when all threads have ended, and all their puts are visible.
+    ///
+    /// ```
+    /// # use farfield_check::{Budget, Scenario, check};
+    /// let scenario = Scenario::new("doc/part", "a word is there in the end", 2, |cluster| {
+    ///     let word = farfield_check::parts::word(cluster, 1, "word")?;
+    ///     let there = word.remote::<u64>(0);
+    ///     cluster.thread(0, "puts", move |ep| Ok(ep.put_value(there, 7).wait()?));
+    ///     cluster.at_end(move || Ok(assert_eq!(word.word(0).load(), 7)));
+    ///     Ok(())
+    /// });
+    /// assert!(check(&scenario, Budget::executions(20), 1).finding.is_none());
+    /// ```
     pub fn at_end(&self, check: impl FnOnce() -> Result<()> + 'static) {
         self.finally.borrow_mut().push_back(Box::new(check));
     }
 
     /// Whether a node has crashed in this execution. [`crashed`] is the same without a cluster, for threads and checks.
+    ///
+    /// ```
+    /// # use farfield_check::{Budget, Scenario, check};
+    /// let scenario = Scenario::new("doc/part", "no node may crash", 2, |cluster| {
+    ///     assert!(!cluster.crashed(1));
+    ///     Ok(())
+    /// });
+    /// assert!(check(&scenario, Budget::executions(20), 1).finding.is_none());
+    /// ```
     pub fn crashed(&self, node: usize) -> bool {
         crashed(node)
     }
 
     /// Returns a list to which all threads add; its order is that of the additions.
+    ///
+    /// ```
+    /// # use farfield_check::{Budget, Scenario, check};
+    /// let scenario = Scenario::new("doc/part", "two threads add to a list", 2, |cluster| {
+    ///     let log = cluster.log();
+    ///     for node in 0..2 {
+    ///         let log = log.clone();
+    ///         cluster.thread(node, "adds", move |_| Ok(drop(log.push(node))));
+    ///     }
+    ///     cluster.at_end(move || Ok(assert_eq!(log.take().len(), 2)));
+    ///     Ok(())
+    /// });
+    /// assert!(check(&scenario, Budget::executions(20), 1).finding.is_none());
+    /// ```
     pub fn log<T: 'static>(&self) -> Log<T> {
         Log::default()
     }
