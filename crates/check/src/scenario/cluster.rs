@@ -131,7 +131,7 @@ impl Cluster {
     ///     cluster.thread_without_endpoint(0, "waits", move || first.wait_for_all(first.timeout()));
     ///     Ok(())
     /// })
-.late_nodes();
+    /// .late_nodes();
     /// assert!(check(&scenario, Budget::executions(20), 1).finding.is_none());
     /// ```
     pub fn starter(&self) -> Starter {
