@@ -241,7 +241,7 @@ impl Transactions {
     /// The locks of the cells.
     ///
     /// ```
-    /// # use farfield::{LockKind::ALock, LockOptions, TransactionOptions, Transactions};
+    /// # use farfield::{LockArray, LockKind::ALock, LockOptions, TransactionOptions, Transactions};
     /// # let (node, lock) = (farfield::Node::builder().start()?, LockOptions::new(ALock));
     /// # let cells = Transactions::open(&node, "cells", TransactionOptions { cells: 10, locks: 4, lock })?;
     /// assert_eq!(cells.locks().len(), 4); // several cells have one lock
@@ -272,7 +272,7 @@ impl Transactions {
     /// The lock that protects a cell, among [`Transactions::locks`].
     ///
     /// ```
-    /// # use farfield::{LockKind::ALock, LockOptions, TransactionOptions, Transactions};
+    /// # use farfield::{LockArray, LockKind::ALock, LockOptions, TransactionOptions, Transactions};
     /// # let (node, lock) = (farfield::Node::builder().start()?, LockOptions::new(ALock));
     /// # let cells = Transactions::open(&node, "cells", TransactionOptions { cells: 10, locks: 4, lock })?;
     /// assert!(cells.lock_of(3)? < cells.locks().len());

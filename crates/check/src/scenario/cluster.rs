@@ -125,10 +125,11 @@ impl Cluster {
     /// ```
     /// # use farfield_check::{Budget, Scenario, check};
     /// let scenario = Scenario::new("doc/part", "a thread starts node 1", 2, |cluster| {
-    ///     let (first, starter) = (cluster.start(0)?, cluster.starter());
-    ///     let kept = cluster.log();
-    ///     cluster.thread_without_endpoint(1, "joins", move || Ok(drop(kept.push(starter.start(1)?))));
+    ///     let (first, starter, joined) = (cluster.start(0)?, cluster.starter(), cluster.log());
+    ///     let kept = joined.clone();
     ///     cluster.thread_without_endpoint(0, "waits", move || first.wait_for_all(first.timeout()));
+    ///     cluster.thread_without_endpoint(1, "joins", move || Ok(drop(joined.push(starter.start(1)?))));
+    ///     cluster.at_end(move || Ok(drop(kept.take())));
     ///     Ok(())
     /// })
     /// .late_nodes();
