@@ -150,6 +150,7 @@ impl<T: DataType> Shared<T> {
     ) -> Result<()> {
         let processes = self.counts.len();
         let (start, needed, mut pause) = (endpoint.now(), processes / 2, RefusedPause::default());
+        let mut round = ROUND_MIN;
         let has =
             |row: &[u64], (process, count): &(usize, u64)| row[*process] != READS_NO_MORE && row[*process] >= *count;
         loop {
@@ -163,8 +164,11 @@ impl<T: DataType> Shared<T> {
                 }
             }
             let have_all = |row: &Buf<'_, u64>| entries.iter().all(|entry| has(row, entry));
-            // One that does not answer holds up no majority, nor the end at the deadline.
-            if let Some(found) = endpoint.within(deadline, endpoint.quorum_where(gets, needed, have_all)).await {
+            // One that does not answer holds up neither those that have not applied all yet, and are asked again, nor the
+            // end at the deadline.
+            let until = deadline.min(endpoint.now() + round);
+            round = ROUND_MAX.min(2 * round);
+            if let Some(found) = endpoint.within(until, endpoint.quorum_where(gets, needed, have_all)).await {
                 if found.succeeded() >= needed {
                     let mut at_majority = order.at_majority.lock();
                     entries
@@ -226,6 +230,10 @@ impl<T: DataType> Shared<T> {
         })
     }
 }
+
+/// How long a leader waits for answers before it asks again, at first and at most.
+const ROUND_MIN: Duration = Duration::from_millis(20);
+const ROUND_MAX: Duration = Duration::from_secs(1);
 
 /// How long the service thread orders one call.
 const SERVE_AT_MOST: Duration = Duration::from_millis(1);

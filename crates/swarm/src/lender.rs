@@ -204,14 +204,16 @@ impl MemoryNode {
         let theirs = call.theirs();
         let place = |node: &NodeId| self.node.rank_of(*node);
         let of = plan.memory.iter().copied().find(|home| place(home) == place(&self.node.id()));
-        let is_known = self.wanted.lock().iter().any(|wanted| wanted.path == theirs.path)
+        // Under one lock with the addition: two threads may have heard of it.
+        let mut wanted = self.wanted.lock();
+        let is_known = wanted.iter().any(|wanted| wanted.path == theirs.path)
             || self.replaced.lock().iter().any(|replaced| replaced.object().path() == theirs.path);
         let (true, false, Some(of)) = (self.replaces, is_known, of) else { return };
         let Some(kind) = KINDS.iter().find(|kind| **kind == theirs.kind) else { return };
         let bytes = plan.parts.all().map_or(u64::MAX, |all| all.iter().map(|(_, bytes)| *bytes as u64).sum());
         let (path, layout) = (theirs.path.clone(), theirs.layout.clone());
         let (next, replacement, has_memory) = (Some(self.node.now()), None, false);
-        self.wanted.lock().push(Wanted { kind, path, layout, of, bytes, next, replacement, has_memory });
+        wanted.push(Wanted { kind, path, layout, of, bytes, next, replacement, has_memory });
     }
 
     /// Takes the place of another memory node, if one is wanted. An attempt that fails is made again later.
@@ -219,7 +221,9 @@ impl MemoryNode {
         let now = endpoint.now();
         let path = {
             let mut all = self.wanted.lock();
-            let wanted = all.iter_mut().find(|wanted| wanted.next.is_some_and(|next| next <= now))?;
+            // The one that has waited longest: those that fail do not hold up others.
+            let due = all.iter_mut().filter(|wanted| wanted.next.is_some_and(|next| next <= now));
+            let wanted = due.min_by_key(|wanted| wanted.next)?;
             wanted.next = None;
             wanted.path.clone()
         };

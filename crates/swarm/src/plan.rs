@@ -86,8 +86,10 @@ impl Plan {
         let [.., buckets, group, groups, records, nodes] = *numbers else { return None };
         // Another node has written them: sizes of these cannot overflow.
         let are_small = numbers.iter().all(|number| *number <= WORDS_MAX) && group.saturating_mul(groups) <= WORDS_MAX;
-        let are_some =
-            metadata_words > 0 && (1..=WRITERS_MAX).contains(&writers) && (1..=BUFFERS_MAX).contains(&buffers);
+        let are_some = shards > 0
+            && metadata_words > 0
+            && (1..=WRITERS_MAX).contains(&writers)
+            && (1..=BUFFERS_MAX).contains(&buffers);
         if !are_small || !are_some || memory.len() > REPLICAS_MAX {
             return None;
         }

@@ -218,7 +218,9 @@ impl Control {
             .collect();
         drop(links);
         let mut fds: Vec<BorrowedFd<'_>> = owned.iter().map(AsFd::as_fd).collect();
-        fds.push(self.listener.as_fd());
+        if service.strangers.len() < STRANGERS_MAX {
+            fds.push(self.listener.as_fd());
+        }
         fds.push(self.waker.as_fd());
         if poll_readable(&fds, timeout).is_err() {
             std::thread::sleep(timeout);

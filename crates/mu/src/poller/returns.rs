@@ -125,9 +125,10 @@ pub(crate) fn founders(
                 Err(error) => failed = Some(error),
             }
         }
-        // One answer is enough, and no silent node holds it up.
+        // One answer is enough, and a silent node does not hold up those that are asked again.
         let has_them = |found: &Buf<'_, u64>| found[0] != 0;
-        let asked = endpoint.within(deadline, endpoint.quorum_where(gets, 1, has_them));
+        let until = deadline.min(endpoint.now() + 10 * pause);
+        let asked = endpoint.within(until, endpoint.quorum_where(gets, 1, has_them));
         for (_, found) in endpoint.block_on(asked).iter().flat_map(Quorum::ended) {
             match found {
                 Ok(found) if has_them(found) => {

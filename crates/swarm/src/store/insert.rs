@@ -56,10 +56,17 @@ impl<'e, K: Key, V: Value> SwarmStoreClient<'e, K, V> {
         if !has_had {
             core.tend_if_many().await;
         }
-        if !has_had && mapped == Mapped::Full {
-            return Err(Error::custom(StoreFull { keys: core.shared.size }).of(core.shared.object.path()));
+        match mapped {
+            Mapped::Full if !has_had => {
+                Err(Error::custom(StoreFull { keys: core.shared.size }).of(core.shared.object.path()))
+            }
+            Mapped::NoRoom { since } if !has_had => {
+                let what = "room for the key in the index: other clients give back the registers of deleted keys there \
+                            with their next inserts and deletes";
+                Err(core.timed_out(what, since, Vec::new()))
+            }
+            _ => Ok(has_had),
         }
-        Ok(has_had)
     }
 
     /// Maps the key to the register, unless another one has it already.
@@ -117,15 +124,18 @@ impl<'e, K: Key, V: Value> SwarmStoreClient<'e, K, V> {
                     }
                     Read::Moved => drop(core.left(name.cell, entry).await?),
                 }
-            } else if is_full && !core.take_free_of(name.cell).await? && !self.make_room(name, &entries, start).await? {
-                return Ok(Mapped::Full);
+            } else if is_full
+                && !core.take_free_of(name.cell).await?
+                && let Some(none) = self.make_room(name, &entries, start).await?
+            {
+                return Ok(none);
             }
         }
     }
 
     /// Unmaps the deleted keys of a cell, and waits until others have taken theirs out. False if there is none of
     /// either.
-    async fn make_room(&self, name: &Name<'_, 'e>, entries: &[Entry], start: Instant) -> Result<bool> {
+    async fn make_room(&self, name: &Name<'_, 'e>, entries: &[Entry], since: Instant) -> Result<Option<Mapped>> {
         let (core, cell, mut words, mut keys) = (name.core, name.cell, self.empty_words(), 0);
         for entry in entries.iter().copied().filter(|entry| entry.is_mapped()) {
             match core.read(entry.at(), &mut words).await? {
@@ -135,18 +145,16 @@ impl<'e, K: Key, V: Value> SwarmStoreClient<'e, K, V> {
             }
         }
         if keys == entries.len() {
-            return Ok(false);
+            return Ok(Some(Mapped::Full));
         }
-        if core.endpoint.now() >= start + core.endpoint.timeout() {
-            let what = "room for the key in the index: other clients give back the registers of deleted keys there with their next \
-                        inserts and deletes";
-            return Err(core.timed_out(what, start, Vec::new()));
+        if core.endpoint.now() >= since + core.endpoint.timeout() {
+            return Ok(Some(Mapped::NoRoom { since }));
         }
         // One of them may leave this cell, or another client's.
         let before = core.in_hand();
         core.tend_until(|| core.in_hand() < before.max(1)).await?;
         core.pause(core.endpoint.now() + core.shared.options.patience).await;
-        Ok(true)
+        Ok(None)
     }
 }
 
@@ -158,5 +166,10 @@ enum Mapped {
     Before,
     /// Another register has the key.
     Exists,
+    /// All places of the cell have keys.
     Full,
+    /// Some have registers of deleted keys that other clients have not taken out, in all of the time.
+    NoRoom {
+        since: Instant,
+    },
 }

@@ -337,7 +337,7 @@ impl ObjectBuilder {
         let none = || users().is_empty().then_some(());
         let waited = endpoint.block_on(self.node.wait_for_members(&endpoint, endpoint.now() + timeout, none));
         let what = "those that have it open with the memory of an earlier opening here to close it";
-        waited.waiting_for_nodes(what, &users()).of(&self.path)
+        waited.or_else(|error| Err(error).waiting_for_nodes(what, &users()).of(&self.path))
     }
 
     /// Opens the object and waits for all other participants, as long as the node's timeout.
