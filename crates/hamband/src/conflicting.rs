@@ -164,8 +164,8 @@ impl<T: DataType> Shared<T> {
                 }
             }
             let have_all = |row: &Buf<'_, u64>| entries.iter().all(|entry| has(row, entry));
-            // One that does not answer holds up neither those that have not applied all yet, and are asked again, nor the
-            // end at the deadline.
+            // One that does not answer does not hold up the end at the deadline, nor those that have not applied all
+            // yet: they are asked again.
             let until = deadline.min(endpoint.now() + round);
             round = ROUND_MAX.min(2 * round);
             if let Some(found) = endpoint.within(until, endpoint.quorum_where(gets, needed, have_all)).await {
