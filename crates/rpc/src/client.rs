@@ -106,9 +106,8 @@ impl<Req: Value, Rep: Value> Client<Req, Rep> {
         wait_for_member(node, &endpoint, server, deadline).of(path)?;
         let mut regions = Regions::new(node);
         let replies = regions.alloc("replies", GroupKey::SIGNAL, layout.replies_bytes).of(path)?;
-        let of_server = move |peer| match peer == server {
-            true => vec![("requests".into(), layout.requests_bytes as u64)],
-            false => Vec::new(),
+        let of_server = move |peer| {
+            if peer == server { vec![("requests".into(), layout.requests_bytes as u64)] } else { Vec::new() }
         };
         let builder = ObjectBuilder::new(node, path, "Rpc").layout(&described::<Req, Rep>(&options)).homes(&[server]);
         let object = builder.calls(&CALLS).regions(regions).require_regions(of_server).announce()?;

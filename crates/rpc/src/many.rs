@@ -74,12 +74,11 @@ impl<Req: Value, Rep: Value> Client<Req, Rep> {
             return Some((1, Err((1, error))));
         }
         let count = rest.iter().take(link.options.batch_max).take_while(|request| length(request).is_ok()).count();
-        let frame = match is_first {
-            true => self.frame(endpoint, &rest[..count], limit).await,
-            false => {
-                let taken = link.try_take(false)?;
-                Frame::new(link, endpoint, taken, &rest[..count]).of(link.object.path())
-            }
+        let frame = if is_first {
+            self.frame(endpoint, &rest[..count], limit).await
+        } else {
+            let taken = link.try_take(false)?;
+            Frame::new(link, endpoint, taken, &rest[..count]).of(link.object.path())
         };
         match frame {
             Err(error) if error.is_refused() && !is_first => None,

@@ -434,9 +434,8 @@ fn malformed_requests_and_replies_say_whether_they_were_handled() {
     // The request's type panics.
     for accepts in [false, true] {
         let mut call = begin(Odd::PANICS);
-        let panicked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| match accepts {
-            true => eps[0].block_on(server.accept(&eps[0])).map(drop),
-            false => serve().map(drop),
+        let panicked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+            if accepts { eps[0].block_on(server.accept(&eps[0])).map(drop) } else { serve().map(drop) }
         }));
         assert!(panicked.is_err());
         assert_eq!(server.try_serve(&eps[0], handle), Ok(0));

@@ -409,9 +409,10 @@ impl<'e> Core<'e> {
         let has_ended = !repeats && self.has_mapped(section, deciding, payload, &entries).await?;
         let change = if repeats || has_ended { None } else { next(&entries) };
         let payload = payload.filter(|_| change.is_some());
-        let new = match repeats {
-            true => Record { ballot, ..base },
-            false => Record { ballot, base: base.ballot, change: change.unwrap_or(Change::NONE), entries },
+        let new = if repeats {
+            Record { ballot, ..base }
+        } else {
+            Record { ballot, base: base.ballot, change: change.unwrap_or(Change::NONE), entries }
         };
         deciding.proposed = ballot;
         let (accepted, image) = self.encode(cell, &new, record)?;
@@ -424,10 +425,8 @@ impl<'e> Core<'e> {
         if answers.len() < order.len() || !answers.iter().all(is_accepted) {
             return Ok(Attempt::Lost);
         }
-        let is_kept = match repeats {
-            true => self.keep_limit_of(section, &new).await.is_ok(),
-            false => self.has_kept(section, &new).await,
-        };
+        let is_kept =
+            if repeats { self.keep_limit_of(section, &new).await.is_ok() } else { self.has_kept(section, &new).await };
         deciding.has_kept = is_kept && !repeats;
         if is_kept {
             self.publish(cell, accepted, &image, order.iter());

@@ -108,9 +108,10 @@ impl<'e> Core<'e> {
                 }
             }
             if self.endpoint.now() >= deadline {
-                let (why, missing) = match is_asked {
-                    true => ("reads that may use the old ones", self.unanswered()),
-                    false => ("this client's other calls", Vec::new()),
+                let (why, missing) = if is_asked {
+                    ("reads that may use the old ones", self.unanswered())
+                } else {
+                    ("this client's other calls", Vec::new())
                 };
                 return Err(self.timed_out(format!("{what}: {why}"), start, missing));
             }

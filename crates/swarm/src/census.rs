@@ -229,9 +229,10 @@ pub(crate) fn agreed_seats(node: &Node, endpoint: &Endpoint, view: &View, table:
                 let at = replica.clients.at(table.seat(number));
                 let own_word = own.words()[0];
                 // One that has replaced another writes its own seat.
-                let found = match own.standing == Standing::First && !own.has_gone_before() {
-                    true => endpoint.cas(at, 0, own_word).await?,
-                    false => endpoint.get(at).await?,
+                let found = if own.standing == Standing::First && !own.has_gone_before() {
+                    endpoint.cas(at, 0, own_word).await?
+                } else {
+                    endpoint.get(at).await?
                 };
                 if found == 0 || found == own_word {
                     seats.push(*own);

@@ -269,9 +269,12 @@ impl<'e> Core<'e> {
     /// What this writer's metadata word of a register holds, as far as it knows.
     pub(crate) fn known(&self, at: Location, replica: usize) -> Version {
         let word = at.register * self.shared.memory_nodes + replica;
-        self.with_place(|place| match place.instances[at.register] == at.instance {
-            true => self.version(place.known[word]),
-            false => Version::empty(at.instance),
+        self.with_place(|place| {
+            if place.instances[at.register] == at.instance {
+                self.version(place.known[word])
+            } else {
+                Version::empty(at.instance)
+            }
         })
     }
 

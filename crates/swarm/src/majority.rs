@@ -6,7 +6,7 @@ use core::task::{Context, Poll};
 use std::time::Duration;
 
 use farfield_core::{Error, Result};
-use farfield_fabric::{self as fabric, ErrorKind, Instant, NodeId};
+use farfield_fabric::{self as fabric, Endpoint, ErrorKind, Instant, NodeId};
 
 use crate::client::Core;
 use crate::errors::NoMajority;
@@ -173,61 +173,19 @@ impl Core<'_> {
         gives_up: bool,
         order: Order,
         needed: usize,
-        mut post: impl FnMut(usize) -> fabric::Result<F>,
+        post: impl FnMut(usize) -> fabric::Result<F>,
     ) -> (Ended, Gathered<T, F>, Vec<(usize, fabric::Error)>)
     where
         F: Future<Output = fabric::Result<T>> + Unpin,
     {
-        let mut next = order.iter();
-        let mut gathered: Gathered<T, F> = Gathered { answers: PerReplica::new(), pending: PerReplica::new() };
-        let mut failed: Vec<(usize, fabric::Error)> = Vec::new();
-        let Gathered { answers, pending } = &mut gathered;
-        let mut look = |cx: &mut Context<'_>,
-                        answers: &mut PerReplica<T>,
-                        pending: &mut PerReplica<F>,
-                        failed: &mut Vec<(usize, fabric::Error)>,
-                        next: &mut dyn Iterator<Item = usize>,
-                        is_patient: bool| loop {
-            let mut at = 0;
-            // One may post something further. That of the others does not depend on its answer.
-            let together = self.endpoint.together();
-            while at < pending.len() {
-                together.next();
-                match Pin::new(&mut pending[at].1).poll(cx) {
-                    Poll::Pending => at += 1,
-                    Poll::Ready(result) => {
-                        let (replica, _) = pending.swap_remove(at);
-                        match result {
-                            Ok(answer) => answers.push((replica, answer)),
-                            Err(error) => failed.push((replica, error)),
-                        }
-                    }
-                }
-            }
-            drop(together);
-            if answers.len() >= needed {
-                return Some(Ended::Enough);
-            }
-            let asked = pending.len();
-            while !is_patient || answers.len() + pending.len() < needed {
-                let Some(replica) = next.next() else { break };
-                match post(replica) {
-                    Ok(op) => pending.push((replica, op)),
-                    Err(error) => failed.push((replica, error)),
-                }
-            }
-            if answers.len() + pending.len() < needed {
-                return Some(Ended::Impossible);
-            }
-            if pending.len() == asked {
-                return None;
-            }
-        };
+        let gathered = Gathered { answers: PerReplica::new(), pending: PerReplica::new() };
+        let mut asking =
+            Asking { endpoint: self.endpoint, next: order.iter(), needed, post, gathered, failed: Vec::new() };
         let wait = |until| self.endpoint.wait_for_change(until);
         let mut timer = pin!(not_yet(&wait));
         let mut waits: Option<Wait> = None;
         let mut ended = poll_fn(|cx| {
-            if let Some(ended) = look(cx, answers, pending, &mut failed, &mut next, true) {
+            if let Some(ended) = asking.poll(cx, true) {
                 return Poll::Ready(ended);
             }
             let until = match &waits {
@@ -256,13 +214,11 @@ impl Core<'_> {
         let was_patient = !matches!(ended, Ended::Impatient);
         if !was_patient {
             // They come last from now on. The clock is not looked at again: every operation ends.
-            let mut slow = self.common.slow.get();
-            pending.iter().for_each(|(replica, _)| slow.add(*replica));
-            self.common.slow.set(slow);
+            self.come_last(&asking.gathered.pending);
             let mut is_first = true;
             ended = poll_fn(|cx| {
                 let asks_all = core::mem::take(&mut is_first);
-                match look(cx, answers, pending, &mut failed, &mut next, !asks_all) {
+                match asking.poll(cx, !asks_all) {
                     Some(ended) => Poll::Ready(ended),
                     None if gives_up => Poll::Ready(Ended::Impatient),
                     None => Poll::Pending,
@@ -270,9 +226,10 @@ impl Core<'_> {
             })
             .await;
             let mut slow = self.common.slow.get();
-            gathered.answers.iter().for_each(|(replica, _)| slow.remove(*replica));
+            asking.gathered.answers.iter().for_each(|(replica, _)| slow.remove(*replica));
             self.common.slow.set(slow);
         }
+        let Asking { gathered, failed, .. } = asking;
         if let Some(Wait { since, until, is_measured }) = waits
             && matches!(ended, Ended::Enough)
             && (is_measured || !was_patient)
@@ -282,11 +239,16 @@ impl Core<'_> {
             self.common.answer_times.add(self.endpoint.now().since(asked));
         }
         if !failed.is_empty() {
-            let mut slow = self.common.slow.get();
-            failed.iter().for_each(|(replica, _)| slow.add(*replica));
-            self.common.slow.set(slow);
+            self.come_last(&failed);
         }
         (ended, gathered, failed)
+    }
+
+    /// These memory nodes come last from now on.
+    fn come_last<X>(&self, of: &[(usize, X)]) {
+        let mut slow = self.common.slow.get();
+        of.iter().for_each(|(replica, _)| slow.add(*replica));
+        self.common.slow.set(slow);
     }
 
     /// Fails if so many memory nodes have gone that no call can succeed any more.
@@ -315,6 +277,69 @@ impl Core<'_> {
         let failed = failed.into_iter().map(|(replica, error)| (node(replica), error)).collect();
         let error = Error::custom(NoMajority { of: self.shared.memory_nodes, needed: self.majority(), failed });
         about.into_iter().fold(error, Error::about).of(self.shared.object.path())
+    }
+}
+
+/// A call at some of the memory nodes, and the others that may have to be asked.
+struct Asking<'c, T, F, P, N> {
+    endpoint: &'c Endpoint,
+    next: N,
+    needed: usize,
+    post: P,
+    gathered: Gathered<T, F>,
+    failed: Vec<(usize, fabric::Error)>,
+}
+
+impl<T, F, P, N> Asking<'_, T, F, P, N>
+where
+    F: Future<Output = fabric::Result<T>> + Unpin,
+    P: FnMut(usize) -> fabric::Result<F>,
+    N: Iterator<Item = usize>,
+{
+    /// Takes the answers that are there. While too few can come, it asks the next memory nodes; if it is not patient,
+    /// all of them. Returns how the call ends, if it does.
+    fn poll(&mut self, cx: &mut Context<'_>, is_patient: bool) -> Option<Ended> {
+        loop {
+            self.take_answers(cx);
+            let Gathered { answers, pending } = &mut self.gathered;
+            if answers.len() >= self.needed {
+                return Some(Ended::Enough);
+            }
+            let asked = pending.len();
+            while !is_patient || answers.len() + pending.len() < self.needed {
+                let Some(replica) = self.next.next() else { break };
+                match (self.post)(replica) {
+                    Ok(op) => pending.push((replica, op)),
+                    Err(error) => self.failed.push((replica, error)),
+                }
+            }
+            if answers.len() + pending.len() < self.needed {
+                return Some(Ended::Impossible);
+            }
+            if pending.len() == asked {
+                return None;
+            }
+        }
+    }
+
+    /// One that has ended may post something further. That of the others does not depend on its answer.
+    fn take_answers(&mut self, cx: &mut Context<'_>) {
+        let Gathered { answers, pending } = &mut self.gathered;
+        let together = self.endpoint.together();
+        let mut at = 0;
+        while at < pending.len() {
+            together.next();
+            match Pin::new(&mut pending[at].1).poll(cx) {
+                Poll::Pending => at += 1,
+                Poll::Ready(result) => {
+                    let (replica, _) = pending.swap_remove(at);
+                    match result {
+                        Ok(answer) => answers.push((replica, answer)),
+                        Err(error) => self.failed.push((replica, error)),
+                    }
+                }
+            }
+        }
     }
 }
 

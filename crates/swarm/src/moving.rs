@@ -171,11 +171,8 @@ impl<'e> Core<'e> {
             is_open.then_some(change)
         };
         let record = self.change(&mut doubt.deciding, Some(payload), &mut next).await?;
-        Ok(match mapping.end(record.state().contains(&to)).await? {
-            true if new.is_some() => Moved::Replaced(to.at()),
-            true => Moved::Kept(to.at()),
-            false => Moved::Lost,
-        })
+        let moved = if new.is_some() { Moved::Replaced } else { Moved::Kept };
+        Ok(if mapping.end(record.state().contains(&to)).await? { moved(to.at()) } else { Moved::Lost })
     }
 
     /// Steps 1 and 2, if the cell has the entry. (The register is not made free before the section ends.)
@@ -229,10 +226,7 @@ impl<'e> Core<'e> {
         let post = |replica: usize| Ok(self.endpoint.get(self.register_at(replica, at.register)));
         let answers = self.gather(self.order(at.register), self.majority(), post).await?.answers;
         // If the register was used again, its limit was kept before. If not, it is not before this section ends.
-        match answers.iter().all(|(_, word)| at.is_in(*word)) {
-            true => self.keep_limit(section, at, limit).await,
-            false => Ok(()),
-        }
+        if answers.iter().all(|(_, word)| at.is_in(*word)) { self.keep_limit(section, at, limit).await } else { Ok(()) }
     }
 
     async fn keep_limit(&self, section: &Section<'_, 'e>, at: Location, limit: Version) -> Result<()> {

@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use farfield_core::toolkit::{ErrorContext, ObjectBuilder, Participants, Regions};
 use farfield_core::{Error, ErrorKind, Node, Result};
-use farfield_fabric::{Endpoint, GroupKey, LocalMutex, NodeId};
+use farfield_fabric::{Endpoint, GroupKey, LocalMutex, NodeId, RemotePtr};
 
-use crate::census::{Asks, REQUEST_BYTES, Table, agreed_seats, enter_where_one_joins, register};
+use crate::census::{Asks, Entered, REQUEST_BYTES, Table, agreed_seats, enter_where_one_joins, register};
 use crate::client::{Place, Shared};
 use crate::errors::{FirstMemoryGone, NoMajority};
 use crate::layout::IndexLayout;
@@ -40,10 +40,7 @@ pub(crate) struct Shape<'s> {
 
 /// The participants if none are named: all places of the session, so that a node that comes later names the same ones.
 pub(crate) fn default_participants(node: &Node, path: &str) -> Vec<NodeId> {
-    match node.is_reopening(path) {
-        true => node.members_for(path),
-        false => (0..node.nodes() as u16).map(NodeId).collect(),
-    }
+    if node.is_reopening(path) { node.members_for(path) } else { (0..node.nodes() as u16).map(NodeId).collect() }
 }
 
 /// The nodes that have to do with an object.
@@ -137,14 +134,8 @@ impl Opened {
         let index = is_store.then(|| IndexLayout::new(size_of_each, writers));
         let registers = index.map_or(size_of_each, |index| index.registers());
         let layout = options.layout(registers, *value_words, writers, *is_store).of(path)?;
-        let timestamp_bits = layout.format.timestamp_bits();
-        if !is_store && timestamp_bits < LASTING_BITS {
-            let days = (1u64 << timestamp_bits) / (24 * 3600 * 1_000_000);
-            tracing::warn!(
-                node = node.id().0,
-                object = path,
-                "it has so many registers that its timestamps end after {days} days"
-            );
+        if !is_store {
+            warn_of_short_timestamps(node, path, layout.format.timestamp_bits());
         }
         let (clients, nodes) = (options.clients_per_node, client_nodes.count());
         let table = Table { nodes, clients: layout.writers, memory_nodes: memory.len() };
@@ -187,21 +178,18 @@ impl Opened {
         // If this fails in the middle, the service thread goes no further.
         let closes = Arc::new(Closes::of(&sections));
         let opened = node.now();
-        let endpoint = if rank.is_some() { Some(node.endpoint()?) } else { None };
-        let (mut all, mut entered, mut questions) = (Vec::new(), Vec::new(), questions.into_iter());
-        let mut own_requests = Vec::new();
-        if let Some(endpoint) = &endpoint {
-            agreed_seats(node, endpoint, &view, table).of(path)?;
-        }
+        let mut arrival = match *rank {
+            Some(rank) => Some(Arrival::new(node, path, Arc::clone(&view), table, rank)?),
+            None => None,
+        };
+        let (mut all, mut questions) = (Vec::new(), questions.into_iter());
         for shard in 0..shards {
             let mut asks = None;
-            if let (Some(rank), Some(endpoint), Some((requests, answers))) = (*rank, &endpoint, questions.next()) {
-                let (own, at) = (rank * clients..(rank + 1) * clients, requests.remote(0));
-                own_requests.push((table.node(rank), at));
-                let register = || register(node, endpoint, &view.replicas(shard), table, rank, own.clone(), at);
-                entered.push(with_present_seats(node, endpoint, &view, table, register).of(path)?);
+            if let (Some(arrival), Some((requests, answers))) = (&mut arrival, questions.next()) {
+                arrival.enter(shard, clients, requests.remote(0))?;
                 let (sections, view) = (Arc::clone(&sections), Arc::clone(&view));
-                node.add_poller(Box::new(Answers::new(sections, view, requests, rank, table, object.hold())));
+                let hold = object.hold();
+                node.add_poller(Box::new(Answers::new(sections, view, requests, arrival.rank, table, hold)));
                 asks = Some(Asks { table, answers, seat: LocalMutex::default() });
             }
             all.push(Arc::new(Shared {
@@ -219,16 +207,8 @@ impl Opened {
                 sections: Arc::clone(&sections),
             }));
         }
-        if let Some(endpoint) = &endpoint {
-            // One that replaces another from now on asks this node, too.
-            agreed_seats(node, endpoint, &view, table).of(path)?;
-            // The service thread may have heard meanwhile that one counts that joined before.
-            if view.seats().iter().any(|seat| seat.standing != Standing::First) {
-                for (shard, (at, requests)) in own_requests.into_iter().enumerate() {
-                    let enter = || enter_where_one_joins(node, endpoint, view.replicas(shard), at, requests);
-                    with_present_seats(node, endpoint, &view, table, enter).of(path)?;
-                }
-            }
+        if let Some(arrival) = &arrival {
+            arrival.enter_where_others_have_joined()?;
         }
         let of_client = |client: usize| {
             let writer = rank.map_or(0, |rank| rank * clients + client);
@@ -236,20 +216,83 @@ impl Opened {
         };
         let places = if rank.is_some() { (0..clients).rev().map(of_client).collect() } else { Vec::new() };
         let opened = Opened { shards: all, places: Arc::new(LocalMutex::new(places)), closes };
-        if let Some(endpoint) = &endpoint {
-            // All at a time: each has its place.
-            let own = (0..clients).map(|_| opened.client(endpoint)).collect::<Result<Vec<_>>>()?;
-            for (client, cores) in own.iter().enumerate() {
-                for (shard, entered) in entered.iter().enumerate().filter(|(_, entered)| entered.succeeds) {
-                    endpoint.block_on(cores[shard].succeed(entered.reserved[client]))?;
-                }
-            }
-            own.into_iter().rev().for_each(drop);
+        if let Some(arrival) = &arrival {
+            arrival.succeed(&opened, clients)?;
         }
         Ok(opened)
     }
 
     pub(crate) fn client<'e>(&self, endpoint: &'e Endpoint) -> Result<Cores<'e>> {
         Cores::new(&self.shards, &self.places, &self.closes, endpoint)
+    }
+}
+
+/// A node with clients that enters the tables of the memory nodes.
+struct Arrival<'n> {
+    node: &'n Node,
+    path: &'n str,
+    endpoint: Endpoint,
+    view: Arc<View>,
+    table: Table,
+    rank: usize,
+    /// Of each shard, what the tables had of it before, and where its requests lie.
+    entered: Vec<Entered>,
+    requests: Vec<RemotePtr<u64>>,
+}
+
+impl<'n> Arrival<'n> {
+    fn new(node: &'n Node, path: &'n str, view: Arc<View>, table: Table, rank: usize) -> Result<Arrival<'n>> {
+        let endpoint = node.endpoint()?;
+        agreed_seats(node, &endpoint, &view, table).of(path)?;
+        Ok(Arrival { node, path, endpoint, view, table, rank, entered: Vec::new(), requests: Vec::new() })
+    }
+
+    /// Enters the tables of the next shard.
+    fn enter(&mut self, shard: usize, clients: usize, requests: RemotePtr<u64>) -> Result<()> {
+        let Arrival { node, endpoint, view, table, rank, .. } = self;
+        let own = *rank * clients..(*rank + 1) * clients;
+        let register = || register(node, endpoint, &view.replicas(shard), *table, *rank, own.clone(), requests);
+        self.entered.push(with_present_seats(node, endpoint, view, *table, register).of(self.path)?);
+        self.requests.push(requests);
+        Ok(())
+    }
+
+    /// A memory node that replaces another from now on asks this node, too. One that did so meanwhile has not: the
+    /// service thread may have heard that it counts.
+    fn enter_where_others_have_joined(&self) -> Result<()> {
+        let Arrival { node, endpoint, view, table, .. } = self;
+        agreed_seats(node, endpoint, view, *table).of(self.path)?;
+        if view.seats().iter().all(|seat| seat.standing == Standing::First) {
+            return Ok(());
+        }
+        let at = table.node(self.rank);
+        for (shard, requests) in self.requests.iter().enumerate() {
+            let enter = || enter_where_one_joins(node, endpoint, view.replicas(shard), at, *requests);
+            with_present_seats(node, endpoint, view, *table, enter).of(self.path)?;
+        }
+        Ok(())
+    }
+
+    /// Its clients take over from those of the same numbers that were there before, all at a time: each has its place.
+    fn succeed(&self, opened: &Opened, clients: usize) -> Result<()> {
+        let own = (0..clients).map(|_| opened.client(&self.endpoint)).collect::<Result<Vec<_>>>()?;
+        for (client, cores) in own.iter().enumerate() {
+            for (shard, entered) in self.entered.iter().enumerate().filter(|(_, entered)| entered.succeeds) {
+                self.endpoint.block_on(cores[shard].succeed(entered.reserved[client]))?;
+            }
+        }
+        own.into_iter().rev().for_each(drop);
+        Ok(())
+    }
+}
+
+fn warn_of_short_timestamps(node: &Node, path: &str, bits: u32) {
+    if bits < LASTING_BITS {
+        let days = (1u64 << bits) / (24 * 3600 * 1_000_000);
+        tracing::warn!(
+            node = node.id().0,
+            object = path,
+            "it has so many registers that its timestamps end after {days} days"
+        );
     }
 }

@@ -387,10 +387,8 @@ impl<'e> Core<'e> {
             self.give_back_register(next);
             return Ok(());
         };
-        let held = match ended.is_clear {
-            true => Entry::taken(ended.at, self.writer),
-            false => Entry::held(ended.at, self.writer),
-        };
+        let held =
+            if ended.is_clear { Entry::taken(ended.at, self.writer) } else { Entry::held(ended.at, self.writer) };
         let to = if ended.is_kept { Entry::NONE } else { Entry::free(next) };
         let mut leave = |entries: &_| {
             let entries: &[Entry; ENTRIES] = entries;

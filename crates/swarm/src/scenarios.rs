@@ -445,9 +445,8 @@ fn random_calls_of(cluster: &Cluster, opened: &Opened) -> Result<()> {
         register(cluster, node, clients, history, move |client| {
             client.set_ahead(ahead);
             client.set_slow(slow);
-            calls.iter().enumerate().try_for_each(|(call, (at, is_write))| match is_write {
-                true => client.write_at(*at, (10 * node + call + 1) as u64),
-                false => client.read_at(*at),
+            calls.iter().enumerate().try_for_each(|(call, (at, is_write))| {
+                if *is_write { client.write_at(*at, (10 * node + call + 1) as u64) } else { client.read_at(*at) }
             })
         });
     }

@@ -53,23 +53,23 @@ pub(crate) fn shards_of(shape: &Shape<'_>, writers: usize) -> Result<(usize, usi
     };
     let all = (1..=SHARDS_MAX).map(|shards| (shards, size_of_each(shape, shards)));
     let most = (SHARDS_MAX, size_of_each(shape, SHARDS_MAX));
-    let found = match shape.is_store {
-        true => all.into_iter().find(|(_, size)| fits(*size, buffers_max)),
-        false => {
-            let lasting = buffers_max.min(Format::buffers_that_last(writers));
-            let lasts = all.into_iter().find(|(_, size)| fits(*size, lasting));
-            lasts.or_else(|| Some(most).filter(|(_, size)| fits(*size, buffers_max)))
-        }
+    let found = if shape.is_store {
+        all.into_iter().find(|(_, size)| fits(*size, buffers_max))
+    } else {
+        let lasting = buffers_max.min(Format::buffers_that_last(writers));
+        let lasts = all.into_iter().find(|(_, size)| fits(*size, lasting));
+        lasts.or_else(|| Some(most).filter(|(_, size)| fits(*size, buffers_max)))
     };
     found.ok_or_else(|| {
-        let why = match fits(1, buffers_max) {
-            true => format!(
-                "there are {} {}: an object has {SHARDS_MAX} shards at most, each with {buffers_max} buffers of a client (with {writers} \
-                 clients a store needs up to half as many again); open several",
+        let why = if fits(1, buffers_max) {
+            let things = if shape.is_store { "keys" } else { "registers" };
+            format!(
+                "there are {} {things}: an object has {SHARDS_MAX} shards at most, each with {buffers_max} buffers of \
+                 a client (with {writers} clients a store needs up to half as many again); open several",
                 shape.size,
-                if shape.is_store { "keys" } else { "registers" },
-            ),
-            false => format!("`spare_buffers` is {spare}: a client has {buffers_max} buffers at most"),
+            )
+        } else {
+            format!("`spare_buffers` is {spare}: a client has {buffers_max} buffers at most")
         };
         ErrorKind::Config { why }.into()
     })

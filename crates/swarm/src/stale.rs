@@ -77,12 +77,11 @@ impl<'e> Core<'e> {
         let mut has_guess = false;
         for (replica, (stored, head)) in answers {
             let stored = self.version(*stored);
-            match stored.write() == later.write() || self.newest(&head[1..]).write() == later.write() {
-                true => {
-                    found.holders.add(*replica);
-                    has_guess |= stored.write() == guess.write();
-                }
-                false => own.push((*replica, stored)),
+            if stored.write() == later.write() || self.newest(&head[1..]).write() == later.write() {
+                found.holders.add(*replica);
+                has_guess |= stored.write() == guess.write();
+            } else {
+                own.push((*replica, stored))
             }
         }
         if found.holders.count() >= self.majority() {

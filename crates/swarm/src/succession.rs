@@ -105,10 +105,7 @@ impl Core<'_> {
             self.wait_for_reads().await?;
         }
         let buffers = self.with_place(|place| core::mem::take(&mut place.pool.free));
-        let index = match self.shared.index.is_some() {
-            true => Some(self.succeed_in_index().await?),
-            false => None,
-        };
+        let index = if self.shared.index.is_some() { Some(self.succeed_in_index().await?) } else { None };
         let layout = &self.shared.layout;
         let mut earlier = Earlier { last_in: vec![None; layout.buffers], moving: Vec::new() };
         // A version of another client that shares its word, or its own seal, may have replaced a version of the earlier
@@ -388,9 +385,10 @@ impl Core<'_> {
                 }
                 let is_taken = entry == Entry::taken(at, self.writer);
                 if (is_taken || entry == Entry::held(at, self.writer)) && self.comes(entry) {
-                    match is_taken {
-                        true => self.with_store(|store| store.ended.push(Ended::taken(at, cell))),
-                        false => self.retire([Used::Register(Ended::new(at, Some(cell), true))]),
+                    if is_taken {
+                        self.with_store(|store| store.ended.push(Ended::taken(at, cell)))
+                    } else {
+                        self.retire([Used::Register(Ended::new(at, Some(cell), true))])
                     }
                 }
             }

@@ -69,9 +69,10 @@ impl<'e> Core<'e> {
         let post = |replica: usize| {
             let lock = self.lock(replica, at, version, Mode::Read, 0);
             Ok(Box::pin(async move {
-                match is_taken(lock.await?, at, version, Mode::Read) {
-                    true => Ok(None),
-                    false => self.get_words(replica, at, false)?.await.map(Some),
+                if is_taken(lock.await?, at, version, Mode::Read) {
+                    Ok(None)
+                } else {
+                    self.get_words(replica, at, false)?.await.map(Some)
                 }
             }))
         };

@@ -191,10 +191,12 @@ impl Location {
     pub(crate) fn next(self, clock: u64) -> Option<Location> {
         let epoch = (clock >> EPOCH_BITS).min(EPOCH_MAX);
         let count = self.instance % (1 << COUNT_BITS) + 1;
-        let instance = match epoch > self.epoch() {
-            true => epoch << COUNT_BITS | count & COUNT_KEPT,
-            false if count >> COUNT_BITS == 0 => self.instance + 1,
-            false => return None,
+        let instance = if epoch > self.epoch() {
+            epoch << COUNT_BITS | count & COUNT_KEPT
+        } else if count >> COUNT_BITS == 0 {
+            self.instance + 1
+        } else {
+            return None;
         };
         Some(Location { instance, ..self })
     }

@@ -107,6 +107,37 @@ impl OpenObject {
         node != shared.fabric.me() && self.own.participants.iter().any(is_earlier)
     }
 
+    /// Enters this node's map of objects. Returns the nodes that are up: a peer that comes up from now on finds the
+    /// object in the map.
+    fn enter(self: &Arc<Self>, node: &Node, participants: &[NodeId], regions: Regions) -> Result<Vec<NodeId>> {
+        let (shared, path, opening) = (node.shared(), &self.own.path, self.opening);
+        let already_open = || Err(Error::from(ErrorKind::AlreadyOpen).of(path));
+        let mut objects = shared.service.objects.lock();
+        if objects.contains_key(path) {
+            return already_open();
+        }
+        let is_up = |peer: &NodeId| *peer != node.id() && shared.service.is_up(*peer);
+        let mut up: Vec<NodeId> = participants.iter().copied().filter(is_up).collect();
+        if self.has_homes {
+            let started = shared.service.known().filter(|node| is_up(node) && self.may_replace(shared, *node));
+            up.extend(started);
+        }
+        let mut openings = shared.service.openings.lock();
+        if self.is_home && !openings.users_before(path, |user| shared.is_silent(user)).is_empty() {
+            // They would go on with the memory of before.
+            return already_open();
+        }
+        if self.is_home {
+            // Nodes that are no homes have called already, and are waiting.
+            let callers: Vec<NodeId> = openings.callers(path).filter(is_up).collect();
+            up.extend(callers.into_iter().filter(|caller| !participants.contains(caller)));
+        }
+        openings.opens(opening, path, regions.take(), &up);
+        drop(openings);
+        objects.insert(path.clone(), Arc::clone(self));
+        Ok(up)
+    }
+
     fn join(&self, shared: &Shared, to: NodeId) {
         Message::Join { opening: self.opening, theirs: self.announcement(shared, to) }.send(shared, to);
     }
@@ -300,6 +331,28 @@ pub struct Object {
     node: Node,
 }
 
+/// The numbers of an object's participants, in order, if an object may have them.
+fn numbers_of(node: &Node, path: &str, participants: &[NodeId], has_homes: bool) -> Result<Vec<u16>> {
+    let refuse = |why: String| Err(ErrorKind::Config { why }.into());
+    if path.is_empty() || path.len() > 512 {
+        return refuse("a path has to have 1 to 512 bytes".into());
+    }
+    let mut numbers: Vec<u16> = participants.iter().map(|node| node.0).collect();
+    numbers.sort_unstable();
+    numbers.dedup();
+    let was_member = |number: &&u16| {
+        // Before this node came, a home may have gone that it has never heard of.
+        has_homes && **number < node.nodes() as u16 || node.members().any(|member| member.0 == **number)
+    };
+    if let Some(stranger) = numbers.iter().find(|number| !was_member(number)) {
+        return refuse(format!("node {stranger}, a participant, was never a member of this session"));
+    }
+    if !numbers.contains(&node.id().0) {
+        return Err(not_a_participant(node.id()));
+    }
+    Ok(numbers)
+}
+
 impl Object {
     /// Opens an object and announces it. It does not wait for the others.
     fn announce(opening: ObjectBuilder) -> Result<Object> {
@@ -320,23 +373,7 @@ impl Object {
             is_home,
         } = opening;
         let participants = participants.unwrap_or_else(|| node.members_for(&path));
-        let mut numbers: Vec<u16> = participants.iter().map(|node| node.0).collect();
-        numbers.sort_unstable();
-        numbers.dedup();
-        let refuse = |why: String| Err(Error::from(ErrorKind::Config { why }).of(&path));
-        if path.is_empty() || path.len() > 512 {
-            return refuse("a path has to have 1 to 512 bytes".into());
-        }
-        let was_member = |number: &&u16| {
-            // Before this node came, a home may have gone that it has never heard of.
-            has_homes && **number < node.nodes() as u16 || node.members().any(|member| member.0 == **number)
-        };
-        if let Some(stranger) = numbers.iter().find(|number| !was_member(number)) {
-            return refuse(format!("node {stranger}, a participant, was never a member of this session"));
-        }
-        if !numbers.contains(&node.id().0) {
-            return Err(not_a_participant(node.id())).of(&path);
-        }
+        let numbers = numbers_of(&node, &path, &participants, has_homes).of(&path)?;
         let told = |(name, memory): (&str, &Memory)| {
             node.fabric().label(memory.remote(), memory.bytes(), format_args!("{path}.{name}"));
             (name.to_string(), memory.remote().packed(), memory.bytes() as u64)
@@ -370,33 +407,7 @@ impl Object {
             callbacks,
             reopened,
         });
-        // A peer that comes up meanwhile finds the object in the map, or is found by this code.
-        let up = {
-            let mut objects = shared.service.objects.lock();
-            if objects.contains_key(&path) {
-                return Err(Error::from(ErrorKind::AlreadyOpen).of(&path));
-            }
-            let is_up = |peer: &NodeId| *peer != node.id() && shared.service.is_up(*peer);
-            let mut up: Vec<NodeId> = participants.iter().copied().filter(is_up).collect();
-            if has_homes {
-                let started = shared.service.known().filter(|node| is_up(node) && open.may_replace(shared, *node));
-                up.extend(started);
-            }
-            let mut openings = shared.service.openings.lock();
-            if is_home && !openings.users_before(&path, |user| shared.is_silent(user)).is_empty() {
-                // They would go on with the memory of before.
-                return Err(Error::from(ErrorKind::AlreadyOpen).of(&path));
-            }
-            if is_home {
-                // Nodes that are no homes have called already, and are waiting.
-                let callers: Vec<NodeId> = openings.callers(&path).filter(is_up).collect();
-                up.extend(callers.into_iter().filter(|caller| !participants.contains(caller)));
-            }
-            openings.opens(opening, &path, regions.take(), &up);
-            drop(openings);
-            objects.insert(path, Arc::clone(&open));
-            up
-        };
+        let up = open.enter(&node, &participants, regions)?;
         up.into_iter().for_each(|peer| open.join(shared, peer));
         tracing::debug!(bytes = memory_bytes, "announced");
         Ok(Object { hold: Hold::new(shared, opening), open, meter, participants, node })

@@ -83,10 +83,12 @@ impl ShmFabric {
         let left = || Duration::from_nanos(waiting.deadline.ns.saturating_sub(self.now().ns));
         if let Some(ring) = waiting.announced.take() {
             // The waiter has looked since the announcement and found nothing: a write since then rings.
-            let sleep = match has_bell {
-                _ if waiting.service => SERVICE_SLEEP_MAX,
-                true => left().min(SLEEP * (1 << waiting.sleeps.min(DOUBLINGS_MAX))),
-                false => left().min(REMOTE_SLEEP),
+            let sleep = if waiting.service {
+                SERVICE_SLEEP_MAX
+            } else if has_bell {
+                left().min(SLEEP * (1 << waiting.sleeps.min(DOUBLINGS_MAX)))
+            } else {
+                left().min(REMOTE_SLEEP)
             };
             let announced_at = waiting.announced_at.take();
             let bell = match far {

@@ -228,7 +228,7 @@ impl Fabric for SimFabric {
             if inner.records() {
                 let (address, _) = heap::split(remote.offset());
                 let (first, words) = ((address / 8) as u32, bytes.div_ceil(8) as u32);
-                inner.labels.push((remote.node().0, first, words, name.to_string()));
+                inner.record.labels.push((remote.node().0, first, words, name.to_string()));
             }
         });
     }
@@ -277,7 +277,7 @@ impl Fabric for SimFabric {
     }
 
     fn death_rule(&self) -> DeathRule {
-        self.at(|world| world.inner.borrow().death_rule).unwrap_or(DeathRule::System)
+        self.at(|world| world.inner.borrow().rules.death_rule).unwrap_or(DeathRule::System)
     }
 
     fn is_fenced(&self) -> bool {
@@ -330,7 +330,7 @@ impl Fabric for SimFabric {
                 world.point(Pending::Read(CLOCK));
             }
             let mut inner = world.inner.borrow_mut();
-            let now = inner.now_ns;
+            let now = inner.time.now_ns;
             if let Some(current) = inner.current {
                 inner.threads[current].interest.reads_clock = true;
                 inner.looked_at_clock(current);

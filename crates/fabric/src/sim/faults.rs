@@ -138,13 +138,13 @@ impl Inner {
 
     /// Whether all nodes know that a node is dead, since the system reports it.
     pub(super) fn is_known_dead(&self, node: u16) -> bool {
-        self.death_rule == DeathRule::System && self.faults.as_ref().is_some_and(|faults| contains(faults.over, node))
+        !self.rules.by_majority() && self.faults.as_ref().is_some_and(|faults| contains(faults.over, node))
     }
 
     /// Whether operations of a node on a peer fail as they are posted.
     pub(super) fn is_lost_to(&self, node: u16, peer: u16) -> bool {
         let Some(faults) = &self.faults else { return false };
-        let is_over = faults.is_crashed(peer) && self.phase == Phase::Settled;
+        let is_over = faults.is_crashed(peer) && self.run.phase == Phase::Settled;
         is_over || contains(faults.given_up[usize::from(node)], peer)
     }
 
@@ -186,7 +186,7 @@ impl Inner {
         let node = self.machine.node_of(thread);
         let is_stalled = contains(faults.stalled, node) || contains(faults.stalled, peer);
         // If the system decides deaths, the memory exists until it has reported this one.
-        if is_stalled || (faults.is_crashed(peer) && self.death_rule == DeathRule::Majority) {
+        if is_stalled || (faults.is_crashed(peer) && self.rules.by_majority()) {
             return true;
         }
         faults.is_cut(node, peer)
@@ -273,9 +273,9 @@ impl Inner {
         nodes_of(faults.stalled).for_each(|node| add(Fault::Resume(node)));
         faults.paused.iter().for_each(|thread| add(Fault::Continue(*thread)));
         for node in nodes_of(faults.crashed & !faults.over) {
-            add(if self.death_rule == DeathRule::System { Fault::Known(node) } else { Fault::Lost(node) });
+            add(if !self.rules.by_majority() { Fault::Known(node) } else { Fault::Lost(node) });
         }
-        if self.death_rule == DeathRule::Majority {
+        if self.rules.by_majority() {
             for (observer, peer) in self.observers() {
                 let is_cut = faults.is_cut(observer, peer);
                 let is_suspected = contains(faults.suspected[usize::from(observer)], peer);
@@ -290,7 +290,7 @@ impl Inner {
                 }
             }
         }
-        let has_time_outs = self.death_rule == DeathRule::Majority && (faults.cut.is_some() || faults.crashed != 0);
+        let has_time_outs = self.rules.by_majority() && (faults.cut.is_some() || faults.crashed != 0);
         if has_time_outs && (faults.time_outs < TIME_OUTS_MAX || into.is_empty()) {
             self.time_outs(faults, into);
         }
@@ -366,7 +366,7 @@ impl Inner {
                 }
             }
         }
-        if left.false_suspicions > 0 && self.death_rule == DeathRule::Majority {
+        if left.false_suspicions > 0 && self.rules.by_majority() {
             for (observer, peer) in self.observers().filter(|(_, peer)| lives(peer)) {
                 if !contains(faults.suspected[usize::from(observer)], peer) && !faults.is_cut(observer, peer) {
                     add(Fault::FalselySuspect { observer, peer });
@@ -385,7 +385,7 @@ impl Inner {
         {
             self.note(thread, What::Fault { fault });
         }
-        let step = self.steps;
+        let step = self.run.steps;
         let Some(faults) = &mut self.faults else { return };
         if fault.is_new() || fault.is_end() {
             faults.happened.push((step, fault));
@@ -464,7 +464,7 @@ impl Inner {
                 // meanwhile has flushed the earlier puts of its queue pair, so these still land. Otherwise no operation
                 // reaches the node any more, and complete puts need not land. The rest fails when the death is known or
                 // the transport gives up.
-                let is_over = self.death_rule == DeathRule::Majority && self.machine.is_complete(lane, node, sequence);
+                let is_over = self.rules.by_majority() && self.machine.is_complete(lane, node, sequence);
                 if (owner == node || is_over)
                     && let Some(completion) = self.machine.cancel(lane, node, sequence)
                 {
@@ -572,7 +572,7 @@ impl Inner {
         faults.paused.clear();
         let (crashed, over) = (faults.crashed, faults.over);
         for node in nodes_of(crashed & !over) {
-            match self.death_rule {
+            match self.rules.death_rule {
                 DeathRule::System => self.known(node),
                 DeathRule::Majority => self.over(node),
             }

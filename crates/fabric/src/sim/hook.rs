@@ -213,7 +213,7 @@ fn backwards(words: usize) -> bool {
 
 /// Whether this simulation completes operations at once ([`Settings::completes_at_once`](super::Settings)).
 fn completes_at_once() -> bool {
-    with_world(|world| !world.is_torn_down() && world.inner.borrow().completes_at_once) == Some(true)
+    with_world(|world| !world.is_torn_down() && world.inner.borrow().rules.completes_at_once) == Some(true)
 }
 
 /// Takes a local lock, in the simulation's books; `try_lock` takes it really.
@@ -277,7 +277,7 @@ fn structure(address: usize, write: bool) {
 /// of the process uses memory again. (One that is moved after its first use keeps its name at the old address.)
 #[cold]
 fn forget(address: usize) {
-    with_world(|world| world.inner.borrow_mut().own_names.remove(&address));
+    with_world(|world| world.inner.borrow_mut().own.names.remove(&address));
 }
 
 /// Waits for the end of a simulated thread; the message of its panic.

@@ -363,7 +363,7 @@ impl Lane for SimLane {
         if self.outstanding == 0 {
             return;
         }
-        let step = || with_world(|world| world.inner.borrow().steps);
+        let step = || with_world(|world| world.inner.borrow().run.steps);
         // A second look in a row shows nothing new, and a loop of looks lets the other threads run in between.
         if self.polled_at.is_some() && self.polled_at.take() == step() {
             return;

@@ -158,7 +158,7 @@ impl World {
             match decided {
                 Decided::Run(index) => return Some(index),
                 Decided::End => {
-                    if self.inner.borrow().failure.is_some() {
+                    if self.inner.borrow().run.failure.is_some() {
                         self.teardown.set(true);
                     }
                     return None;
@@ -246,7 +246,7 @@ impl World {
             let next = self.decide(None);
             self.next.set(next);
         }
-        if self.inner.borrow().failure.is_none() {
+        if self.inner.borrow().run.failure.is_none() {
             return;
         }
         self.teardown.set(true);
@@ -406,22 +406,22 @@ pub fn run(settings: Settings, chooser: Box<dyn Chooser>, main: impl FnOnce(Hand
     ARENA.set(Some(arena));
     let mut inner = inner.into_inner();
     let faults = inner.tell_faults();
-    if let (Some(failure), Some(faults)) = (&mut inner.failure, &faults) {
+    if let (Some(failure), Some(faults)) = (&mut inner.run.failure, &faults) {
         failure.message = format!("({faults}) {}", failure.message);
     }
     Outcome {
         fault_lasts: inner.faults.as_ref().is_some_and(|faults| faults.progress().1),
-        failure: inner.failure,
+        failure: inner.run.failure,
         faults,
-        choices: inner.log,
-        explored_from: inner.explored_from,
-        steps: inner.steps,
-        end: inner.end,
-        events: inner.events.unwrap_or_default(),
+        choices: inner.search.log,
+        explored_from: inner.run.explored_from,
+        steps: inner.run.steps,
+        end: inner.run.end,
+        events: inner.record.events.unwrap_or_default(),
         threads: inner.threads.into_iter().map(|thread| (NodeId(thread.node), thread.name)).collect(),
-        labels: inner.labels,
+        labels: inner.record.labels,
         changes_rights: inner.changes_rights,
-        chooser: inner.chooser.expect("it is there between choices"),
+        chooser: inner.search.chooser.expect("it is there between choices"),
     }
 }
 
@@ -458,7 +458,7 @@ impl Handle {
     pub fn invariant(&self, name: &str, holds: impl Fn() -> core::result::Result<(), String> + 'static) {
         with_world(|world| {
             world.invariants.borrow_mut().push((name.into(), Box::new(holds)));
-            world.inner.borrow_mut().has_invariants = true;
+            world.inner.borrow_mut().rules.has_invariants = true;
         });
     }
 
@@ -469,9 +469,9 @@ impl Handle {
             world.point(Pending::Calm);
             {
                 let mut inner = world.inner.borrow_mut();
-                inner.phase = Phase::Explored;
-                inner.explored_from = inner.steps;
-                inner.open_membership = inner.nodes.iter().any(|node| !node.joined || node.left);
+                inner.run.phase = Phase::Explored;
+                inner.run.explored_from = inner.run.steps;
+                inner.rules.open_membership = inner.nodes.iter().any(|node| !node.joined || node.left);
                 for thread in &mut inner.threads {
                     if thread.pending == Pending::Held {
                         thread.pending = Pending::Start;
@@ -481,12 +481,12 @@ impl Handle {
             world.point(Pending::JoinHeld);
             {
                 let mut inner = world.inner.borrow_mut();
-                inner.end = inner.digest();
-                inner.phase = Phase::Settled;
+                inner.run.end = inner.digest();
+                inner.run.phase = Phase::Settled;
                 inner.end_faults();
             }
             world.point(Pending::Calm);
-            world.inner.borrow_mut().has_invariants = false;
+            world.inner.borrow_mut().rules.has_invariants = false;
         });
     }
 }

@@ -1,5 +1,6 @@
 //! The changes that threads can notice, the values that each has seen, and the waits that a change ends.
 
+use foldhash::HashMap;
 use mowgli::machine::{Loc, Thread as Cpu, Words};
 use smallvec::SmallVec;
 
@@ -143,15 +144,24 @@ pub(super) struct OwnState {
     digest: u64,
 }
 
+/// The locks and structures in the nodes' own memory that threads have touched.
+#[derive(Default)]
+pub(super) struct OwnCells {
+    pub(super) cells: Vec<OwnState>,
+    /// The index of each, by its address.
+    pub(super) names: HashMap<usize, u32>,
+    pub(super) digest: u64,
+}
+
 impl Inner {
     /// The name of a place in ordinary memory: numbered as it is first seen, since addresses differ between executions.
     pub(super) fn own_name(&mut self, address: usize) -> u32 {
-        if let Some(name) = self.own_names.get(&address) {
+        if let Some(name) = self.own.names.get(&address) {
             return *name;
         }
-        let name = self.own.len() as u32;
-        self.own.push(OwnState::default());
-        self.own_names.insert(address, name);
+        let name = self.own.cells.len() as u32;
+        self.own.cells.push(OwnState::default());
+        self.own.names.insert(address, name);
         name
     }
 
@@ -299,7 +309,7 @@ impl Inner {
     /// A store to a word outside of regions, or another change there that leads to `value`.
     pub(super) fn own_changed(&mut self, thread: usize, key: Key, old: u64, new: u64) {
         if old != new {
-            self.own_digest ^= mix(key, old) ^ mix(key, new);
+            self.own.digest ^= mix(key, old) ^ mix(key, new);
             self.notify(key, 1, None);
         }
         self.acted(thread, mix(key, new));
@@ -307,23 +317,23 @@ impl Inner {
 
     /// A change of a structure whose contents are unknown here: they depend on the order of the changes.
     pub(super) fn own_written(&mut self, thread: usize, key: Key) {
-        let own = &mut self.own[(key & !OWN) as usize];
+        let own = &mut self.own.cells[(key & !OWN) as usize];
         let before = own.digest;
         own.digest = mix(mix(before, thread as u64 + 1), self.threads[thread].seen);
         let after = own.digest;
-        self.own_digest ^= mix(key, before) ^ mix(key, after);
+        self.own.digest ^= mix(key, before) ^ mix(key, after);
         self.saw(thread, key, before);
         self.acted(thread, key);
         self.notify(key, 1, Some(thread));
     }
 
     pub(super) fn own_read(&mut self, thread: usize, key: Key) {
-        let digest = self.own[(key & !OWN) as usize].digest;
+        let digest = self.own.cells[(key & !OWN) as usize].digest;
         self.saw(thread, key, digest);
     }
 
     pub(super) fn lock(&mut self, thread: usize, key: Key) {
-        self.own[(key & !OWN) as usize].holder = Some(thread);
+        self.own.cells[(key & !OWN) as usize].holder = Some(thread);
         self.own_read(thread, key);
     }
 
@@ -332,11 +342,11 @@ impl Inner {
     }
 
     pub(super) fn release(&mut self, key: Key) {
-        self.own[(key & !OWN) as usize].holder = None;
+        self.own.cells[(key & !OWN) as usize].holder = None;
     }
 
     pub(super) fn looked_at_clock(&mut self, thread: usize) {
         let state = &mut self.threads[thread];
-        state.seen = mix(state.seen, self.now_ns);
+        state.seen = mix(state.seen, self.time.now_ns);
     }
 }

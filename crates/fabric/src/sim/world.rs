@@ -2,17 +2,18 @@
 
 use std::collections::VecDeque;
 
-use foldhash::{HashMap, HashMapExt};
+use foldhash::HashMap;
 use mowgli::machine::{Applied, Completion, Loc, Machine, Part, Step, Thread as Cpu};
 use smallvec::SmallVec;
 
-use super::choice::{Candidate, Choice, Chooser, Failure, FailureKind, Footprint, Touch, pair_of};
+use super::choice::{Candidate, Chooser, Failure, FailureKind, Footprint, Touch, pair_of};
 use super::faults::FaultState;
 use super::heap::Heap;
 use super::record::{Cell, Event, What};
+use super::schedule::{Search, Time};
 use super::state::{LaneState, NodeState, Pending, Phase, ThreadState};
 use super::threads::Settings;
-use super::wait_set::{Interest, Key, OWN, OwnState, completions_key, inbox_key, loc_key, mix, peer_key};
+use super::wait_set::{Interest, Key, OWN, OwnCells, completions_key, inbox_key, loc_key, mix, peer_key};
 use crate::error::Code;
 use crate::fabric::{ControlEvent, DeathRule, PeerState};
 use crate::ptr::{GroupKey, NodeId};
@@ -23,42 +24,58 @@ pub(super) struct Inner {
     pub(super) threads: Vec<ThreadState>,
     pub(super) lanes: Vec<LaneState>,
     lane_of: Vec<Option<usize>>,
-    pub(super) own: Vec<OwnState>,
-    pub(super) own_names: HashMap<usize, u32>,
-    pub(super) own_digest: u64,
-    pub(super) now_ns: u64,
-    pub(super) nudges: u32,
-    pub(super) nudges_in_a_row: u32,
-    pub(super) early_jumps: u32,
+    pub(super) own: OwnCells,
+    /// The thread that runs.
     pub(super) current: Option<usize>,
+    pub(super) run: Run,
+    pub(super) time: Time,
+    pub(super) search: Search,
+    pub(super) rules: Rules,
+    /// The faults, if the scenario has some.
+    pub(super) faults: Option<Box<FaultState>>,
+    pub(super) record: Record,
+    /// Memory has changed since the invariants were checked.
+    pub(super) changed: bool,
+    /// See [`Outcome::changes_rights`](super::Outcome::changes_rights).
+    pub(super) changes_rights: bool,
+}
+
+/// How far the execution is.
+pub(super) struct Run {
     pub(super) phase: Phase,
-    pub(super) chooser: Option<Box<dyn Chooser>>,
-    pub(super) log: Vec<Choice>,
-    pub(super) decisions: usize,
+    pub(super) steps: u64,
+    pub(super) steps_max: u64,
+    /// The step at which the exploration began.
     pub(super) explored_from: u64,
     /// The digest at the end of the exploration.
     pub(super) end: u64,
-    pub(super) steps: u64,
-    pub(super) steps_max: u64,
     pub(super) failure: Option<Failure>,
-    pub(super) has_invariants: bool,
-    pub(super) open_membership: bool,
-    /// See [`Outcome::changes_rights`](super::Outcome::changes_rights).
-    pub(super) changes_rights: bool,
-    pub(super) death_rule: DeathRule,
-    pub(super) completes_at_once: bool,
-    /// The faults, if the scenario has some.
-    pub(super) faults: Option<Box<FaultState>>,
-    pub(super) changed: bool,
-    pub(super) events: Option<Vec<Event>>,
-    operations: HashMap<(Cpu, u16, u32), (u32, usize)>,
-    pub(super) labels: Vec<(u16, u32, u32, String)>,
-    pub(super) machine_steps: Vec<Step>,
-    pub(super) candidates: Vec<Candidate>,
 }
 
-/// The clock at the start of every execution: zero would mean never.
-const START_NS: u64 = 1_000_000_000;
+/// What the execution's setup decides.
+pub(super) struct Rules {
+    pub(super) death_rule: DeathRule,
+    pub(super) completes_at_once: bool,
+    pub(super) open_membership: bool,
+    pub(super) has_invariants: bool,
+}
+
+impl Rules {
+    /// Whether a majority decides deaths.
+    pub(super) fn by_majority(&self) -> bool {
+        self.death_rule == DeathRule::Majority
+    }
+}
+
+/// The events of an execution, if they are recorded, and the names that they need.
+#[derive(Default)]
+pub(super) struct Record {
+    pub(super) events: Option<Vec<Event>>,
+    /// The number of each operation, and the thread that issued it.
+    operations: HashMap<(Cpu, u16, u32), (u32, usize)>,
+    /// The names of regions: node, first word, words, name.
+    pub(super) labels: Vec<(u16, u32, u32, String)>,
+}
 
 impl Inner {
     pub(super) fn new(settings: &Settings, chooser: Box<dyn Chooser>) -> Inner {
@@ -90,35 +107,16 @@ impl Inner {
             threads: Vec::new(),
             lanes: Vec::new(),
             lane_of: Vec::new(),
-            own: Vec::new(),
-            own_names: HashMap::new(),
-            own_digest: 0,
-            now_ns: START_NS,
-            nudges: 0,
-            nudges_in_a_row: 0,
-            early_jumps: 0,
+            own: OwnCells::default(),
             current: None,
-            phase: Phase::Settled,
-            chooser: Some(chooser),
-            log: Vec::new(),
-            decisions: 0,
-            explored_from: 0,
-            end: 0,
-            steps: 0,
-            steps_max,
-            failure: None,
-            has_invariants: false,
-            open_membership: false,
-            changes_rights: false,
-            death_rule,
-            completes_at_once,
+            run: Run { phase: Phase::Settled, steps: 0, steps_max, explored_from: 0, end: 0, failure: None },
+            time: Time::default(),
+            search: Search::new(chooser),
+            rules: Rules { death_rule, completes_at_once, open_membership: false, has_invariants: false },
             faults: settings.faults.clone().map(|faults| Box::new(FaultState::new(faults, nodes))),
+            record: Record { events: record.then(Vec::new), ..Record::default() },
             changed: false,
-            events: record.then(Vec::new),
-            operations: HashMap::new(),
-            labels: Vec::new(),
-            machine_steps: Vec::new(),
-            candidates: Vec::new(),
+            changes_rights: false,
         }
     }
 
@@ -190,7 +188,7 @@ impl Inner {
     /// it. Returns the message for any other thread.
     pub(super) fn elsewhere(&self, thread: usize, node: u16) -> Result<bool, String> {
         let mine = self.threads[thread].node;
-        if mine != node && self.phase == Phase::Explored {
+        if mine != node && self.run.phase == Phase::Explored {
             let (mine, node) = (NodeId(mine), NodeId(node));
             return Err(format!("a thread of {mine} touches a word of {node} without an operation"));
         }
@@ -198,25 +196,25 @@ impl Inner {
     }
 
     pub(super) fn note(&mut self, thread: usize, what: What) {
-        let (step, time_ns) = (self.steps, self.now_ns);
-        if let Some(events) = &mut self.events {
+        let (step, time_ns) = (self.run.steps, self.time.now_ns);
+        if let Some(events) = &mut self.record.events {
             events.push(Event { step, time_ns, thread, what });
         }
     }
 
     pub(super) fn records(&self) -> bool {
-        self.events.is_some()
+        self.record.events.is_some()
     }
 
     /// The number of an operation, for the record.
     pub(super) fn operation_issued(&mut self, thread: usize, lane: Cpu, peer: u16, sequence: u32) -> u32 {
-        let number = self.operations.len() as u32;
-        self.operations.insert((lane, peer, sequence), (number, thread));
+        let number = self.record.operations.len() as u32;
+        self.record.operations.insert((lane, peer, sequence), (number, thread));
         number
     }
 
     pub(super) fn operation(&self, lane: Cpu, peer: u16, sequence: u32) -> Option<(u32, usize)> {
-        self.operations.get(&(lane, peer, sequence)).copied()
+        self.record.operations.get(&(lane, peer, sequence)).copied()
     }
 
     pub(super) fn send(&mut self, from: u16, to: u16, event: ControlEvent, content: u64) {
@@ -306,30 +304,31 @@ impl Inner {
     /// See [`super::excuses`].
     pub(super) fn excuses(&self) -> Option<u32> {
         let (count, lasts) = self.faults.as_ref().map_or((0, false), |faults| faults.progress());
-        let passes = lasts || self.early_timeouts() || self.has_stood_still() || self.death_rule == DeathRule::Majority;
+        let passes = lasts || self.early_timeouts() || self.has_stood_still() || self.rules.by_majority();
         (!passes).then_some(count)
     }
 
     /// Whether time may pass at any moment.
     pub(super) fn early_timeouts(&self) -> bool {
-        self.phase == Phase::Explored && self.chooser.as_ref().is_some_and(|chooser| chooser.early_timeouts())
+        self.run.phase == Phase::Explored
+            && self.search.chooser.as_ref().is_some_and(|chooser| chooser.early_timeouts())
     }
 
     /// Whether nodes join or leave during the search. Otherwise reading the membership is no scheduling point.
     pub(super) fn membership_may_change(&self) -> bool {
-        self.phase == Phase::Explored && (self.open_membership || self.faults.is_some())
+        self.run.phase == Phase::Explored && (self.rules.open_membership || self.faults.is_some())
     }
 
     /// Rights or membership change.
     pub(super) fn rights_change(&mut self) {
-        self.changes_rights |= self.phase == Phase::Explored && self.faults.is_none();
+        self.changes_rights |= self.run.phase == Phase::Explored && self.faults.is_none();
     }
 
     /// Whether polling an empty inbox is a scheduling point. If it is not, the poll belongs to the thread's step
     /// before it. A search that takes steps eagerly takes that one early, so it would never find a message that
     /// arrives in between.
     pub(super) fn empty_inbox_poll_is_scheduling_point(&self) -> bool {
-        self.membership_may_change() && self.chooser.as_ref().is_some_and(|chooser| chooser.eager())
+        self.membership_may_change() && self.search.chooser.as_ref().is_some_and(|chooser| chooser.eager())
     }
 
     // ---- the possible steps -----------------------------------------------------------------------------------------
@@ -349,7 +348,9 @@ impl Inner {
             Pending::Fence => self.machine.is_drained(thread.cpu),
             Pending::Write(key) if key < OWN => self.machine.is_drained(thread.cpu),
             Pending::Write(_) | Pending::Empty => self.machine.is_empty(thread.cpu),
-            Pending::Lock(key) => self.machine.is_empty(thread.cpu) && self.own[(key & !OWN) as usize].holder.is_none(),
+            Pending::Lock(key) => {
+                self.machine.is_empty(thread.cpu) && self.own.cells[(key & !OWN) as usize].holder.is_none()
+            }
             Pending::Idle(news_of) => {
                 thread.is_woken()
                     || news_of.is_some_and(|node| self.nodes[usize::from(node)].wake || self.has_news(node))
@@ -409,8 +410,8 @@ impl Inner {
     }
 
     pub(super) fn digest(&self) -> u64 {
-        let mut digest = mix(self.machine.digest(), self.own_digest);
-        digest = mix(digest, self.now_ns);
+        let mut digest = mix(self.machine.digest(), self.own.digest);
+        digest = mix(digest, self.time.now_ns);
         for thread in &self.threads {
             let (kind, key) = match thread.pending {
                 Pending::Nothing => (0, 0),
@@ -437,12 +438,12 @@ impl Inner {
     }
 
     pub(super) fn fail(&mut self, kind: FailureKind, message: String) {
-        let (thread, step) = (self.current, self.steps);
-        self.failure.get_or_insert(Failure { kind, message, thread, step });
+        let (thread, step) = (self.current, self.run.steps);
+        self.run.failure.get_or_insert(Failure { kind, message, thread, step });
     }
 
     pub(super) fn apply(&mut self, step: Step) {
-        if self.events.is_some() {
+        if self.record.events.is_some() {
             self.apply_recorded(step);
             return;
         }

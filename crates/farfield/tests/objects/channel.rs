@@ -110,14 +110,20 @@ fn channels_that_differ_are_refused() {
         assert!(matches!(error.kind(), ErrorKind::Mismatch { .. }), "{path}: {error}");
         assert_eq!(error.object(), Some(path));
     };
-    differ("values", &|node, first| match first {
-        true => Channel::<u64>::open(node, "values", options(8)).map(drop),
-        false => Channel::<[u64; 2]>::open(node, "values", options(8)).map(drop),
+    differ("values", &|node, first| {
+        if first {
+            Channel::<u64>::open(node, "values", options(8)).map(drop)
+        } else {
+            Channel::<[u64; 2]>::open(node, "values", options(8)).map(drop)
+        }
     });
     differ("sizes", &|node, first| Channel::<u64>::open(node, "sizes", options(if first { 8 } else { 9 })).map(drop));
-    differ("kinds", &|node, first| match first {
-        true => Channel::<u64>::open(node, "kinds", options(8)).map(drop),
-        false => RingBuffer::open(node, "kinds", RingOptions::new(a, [(b, 1)], 128)).map(drop),
+    differ("kinds", &|node, first| {
+        if first {
+            Channel::<u64>::open(node, "kinds", options(8)).map(drop)
+        } else {
+            RingBuffer::open(node, "kinds", RingOptions::new(a, [(b, 1)], 128)).map(drop)
+        }
     });
 }
 

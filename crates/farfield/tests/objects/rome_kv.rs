@@ -130,9 +130,10 @@ fn scans_are_of_one_instant(scene: &Scene) {
             }
             let is_back = round % 2 == 1;
             let pairs = ep.block_on(async {
-                let scan = match is_back {
-                    true => thread.scan_back_at_one_instant(ep, ..).await?,
-                    false => thread.scan_at_one_instant(ep, ..).await?,
+                let scan = if is_back {
+                    thread.scan_back_at_one_instant(ep, ..).await?
+                } else {
+                    thread.scan_at_one_instant(ep, ..).await?
                 };
                 scan.collect(ep, usize::MAX).await
             });

@@ -106,10 +106,9 @@ fn calls(
 
 fn clients(scene: &Scene) -> Vec<Option<RpcClient<ByteString, ByteString>>> {
     let server = scene.id(0);
-    scene.open(|node| match node.id() == server {
-        true => Ok(None),
-        false => RpcClient::open(node, "rpc", server, OPTIONS).map(Some),
-    })
+    scene.open(
+        |node| if node.id() == server { Ok(None) } else { RpcClient::open(node, "rpc", server, OPTIONS).map(Some) },
+    )
 }
 
 /// A thread that calls, until its scope ends.

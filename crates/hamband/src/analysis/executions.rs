@@ -95,9 +95,10 @@ impl<'a> World<'a> {
         let is_permissible = self.domain.permissible(&self.states[process], issued);
         self.states[process] = self.domain.apply(&self.states[process], issued);
         self.histories[process].push(call);
-        match is_permissible && self.domain.integrity(&self.states[process]) {
-            true => Ok(()),
-            false => Err(format!("integrity: {}{:?} in {:?}", issued.0.name, issued.1, self.states[process])),
+        if is_permissible && self.domain.integrity(&self.states[process]) {
+            Ok(())
+        } else {
+            Err(format!("integrity: {}{:?} in {:?}", issued.0.name, issued.1, self.states[process]))
         }
     }
 
@@ -141,9 +142,10 @@ fn run(domain: &Domain<'_>, relations: &Relations, seed: u64) -> Result<usize, S
         }
     }
     world.converges()?;
-    match world.histories.iter().all(|history| history.len() == world.issued.len()) {
-        true => Ok(world.issued.len()),
-        false => Err("a call cannot be propagated".to_owned()),
+    if world.histories.iter().all(|history| history.len() == world.issued.len()) {
+        Ok(world.issued.len())
+    } else {
+        Err("a call cannot be propagated".to_owned())
     }
 }
 

@@ -134,10 +134,13 @@ impl Inside<'_> {
             Core::Negate(of) => D::Int(-self.number(of)),
             Core::Equal(_, a, b) => D::Bool(self.value(a) == self.value(b)),
             Core::Subset(_, a, b) => D::Bool(self.set(a).is_subset(&self.set(b))),
-            Core::If(condition, then, otherwise) => match self.holds(condition) {
-                true => self.value(then),
-                false => self.value(otherwise),
-            },
+            Core::If(condition, then, otherwise) => {
+                if self.holds(condition) {
+                    self.value(then)
+                } else {
+                    self.value(otherwise)
+                }
+            }
             Core::ForAll(names, body) => D::Bool(self.quantified(names, body).all(|holds| holds)),
             Core::Exists(names, body) => D::Bool(self.quantified(names, body).any(|holds| holds)),
             Core::At(map, key) => {

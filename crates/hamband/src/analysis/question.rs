@@ -202,9 +202,10 @@ impl<'a> Question<'a> {
             return condition.clone();
         }
         let name = self.fresh.name("cause");
-        let _ = match self.is_quantified || has_quantifier(condition) {
-            true => writeln!(self.script, "(declare-const {name} Bool)\n(assert (=> {name} {condition}))"),
-            false => writeln!(self.script, "(define-fun {name} () Bool {condition})"),
+        let _ = if self.is_quantified || has_quantifier(condition) {
+            writeln!(self.script, "(declare-const {name} Bool)\n(assert (=> {name} {condition}))")
+        } else {
+            writeln!(self.script, "(define-fun {name} () Bool {condition})")
         };
         self.causes.push((term(&name), meaning));
         term(name)

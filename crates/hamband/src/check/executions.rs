@@ -53,9 +53,10 @@ impl<T: DataType> Laws<T> {
                 }
             }
         }
-        match world.histories.iter().all(|history| history.len() == world.made.len()) {
-            true => Ok(world.made.len()),
-            false => Err(world.refuted(Relation::ExecutionStuck)),
+        if world.histories.iter().all(|history| history.len() == world.made.len()) {
+            Ok(world.made.len())
+        } else {
+            Err(world.refuted(Relation::ExecutionStuck))
         }
     }
 }
@@ -122,9 +123,10 @@ impl<T: DataType> World<'_, T> {
             history
         };
         let (own, state) = (sorted(process), &self.states[process]);
-        match (0..self.states.len()).all(|other| self.states[other] == *state || sorted(other) != own) {
-            true => Ok(()),
-            false => Err(self.refuted(Relation::ExecutionConvergence)),
+        if (0..self.states.len()).all(|other| self.states[other] == *state || sorted(other) != own) {
+            Ok(())
+        } else {
+            Err(self.refuted(Relation::ExecutionConvergence))
         }
     }
 

@@ -183,10 +183,12 @@ impl<'a> Tree<'a> {
     }
 
     fn leaves(&self, each: &mut dyn FnMut(&Tree<'a>) -> Result<(), TooLarge>) -> Result<(), TooLarge> {
-        match self.branches.is_empty() {
-            true if self.count == 0 => Ok(()),
-            true => each(self),
-            false => self.branches.iter().try_for_each(|branch| branch.leaves(each)),
+        if !self.branches.is_empty() {
+            self.branches.iter().try_for_each(|branch| branch.leaves(each))
+        } else if self.count > 0 {
+            each(self)
+        } else {
+            Ok(())
         }
     }
 }

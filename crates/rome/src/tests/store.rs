@@ -184,9 +184,10 @@ fn scans_at_one_instant_see_what_was_there_at_once() {
     for round in 0..2000 {
         let is_back = round % 2 == 1;
         let pairs = eps[2].block_on(async {
-            let scan = match is_back {
-                false => thread.scan_at_one_instant(&eps[2], ..).await?,
-                true => thread.scan_back_at_one_instant(&eps[2], ..).await?,
+            let scan = if is_back {
+                thread.scan_back_at_one_instant(&eps[2], ..).await?
+            } else {
+                thread.scan_at_one_instant(&eps[2], ..).await?
             };
             scan.collect(&eps[2], 10).await
         });

@@ -379,10 +379,7 @@ impl Recorded<'_, '_> {
         let mut deciding = Deciding::new(0);
         let mut add = |entries: &Entries| (!entries.contains(&entry)).then(|| Change::new(Entry::NONE, entry));
         let change = core.change(&mut deciding, None, &mut add);
-        let record = match may_drop {
-            true => self.or_drop(change),
-            false => Some(self.ep.block_on(change)),
-        };
+        let record = if may_drop { self.or_drop(change) } else { Some(self.ep.block_on(change)) };
         let Some(entries) = record.transpose()?.map(|record| record.state()) else { return Ok(()) };
         assert!(
             entries.contains(&entry) && before.iter().all(|entry| entries.contains(entry)),

@@ -95,10 +95,7 @@ impl Parser<'_> {
             if !parser.takes_word("implies") {
                 return Ok(left);
             }
-            let right = match parser.begins_wide() {
-                true => parser.expression()?,
-                false => parser.implication()?,
-            };
+            let right = if parser.begins_wide() { parser.expression()? } else { parser.implication()? };
             Ok(Expr { at, kind: Kind::Binary(Operator::Implies, left.into(), right.into()) })
         })
     }
@@ -188,9 +185,10 @@ impl Parser<'_> {
         loop {
             if self.takes("[") {
                 let key = self.expression()?;
-                let kind = match self.takes(":=") {
-                    true => Kind::Put(left.into(), key.into(), self.expression()?.into()),
-                    false => Kind::At(left.into(), key.into()),
+                let kind = if self.takes(":=") {
+                    Kind::Put(left.into(), key.into(), self.expression()?.into())
+                } else {
+                    Kind::At(left.into(), key.into())
                 };
                 self.symbol("]", "a map is read as `map[key]` and changed as `map[key := value]`")?;
                 left = Expr { at, kind };
