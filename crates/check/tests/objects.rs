@@ -124,7 +124,7 @@ const FOUND: &[(&str, &str)] = &[
         "join/anew#e:0=1,4=1,7=2,8=2,12=2,17=1,19=2,21=2,24=2,25=2,29=1,31=1,34=1,36=2,42=1,47=2,52=1,58=2,63=2",
     ),
     (
-        "who was evicted by one node, and not yet by the lock's home, released the lock though its put had been \
+        "a holder evicted by one node, and not yet by the lock's home, released the lock though its put had been \
          refused",
         "mutex/holder-cut#:9=1,18=1,25=1,26=2,27=1,28=1,29=1,33=2,34=1,35=1,38=1,39=1,44=2,45=1,46=1,47=1,50=1,\
      57=1,60=2,61=2,68=2,69=1,70=1,71=1,76=2,104=2,105=5,118=3,119=3,120=4,133=1,140=2,155=2,166=2,183=2,\
@@ -140,7 +140,7 @@ const FOUND: &[(&str, &str)] = &[
 ];
 
 #[test]
-fn what_was_found_stays_mended() {
+fn found_bugs_stay_fixed() {
     for (story, line) in FOUND {
         let line: Replay = line.parse().unwrap();
         let scenario = all().into_iter().find(|scenario| scenario.name() == line.scenario()).expect("its scenario");

@@ -137,7 +137,7 @@ fn deadlines_pass_in_no_time() {
 }
 
 #[test]
-fn who_pauses_goes_on_early_or_late_though_others_never_come_to_rest() {
+fn a_pausing_thread_goes_on_early_or_late_beside_busy_threads() {
     let seen = Seen::default();
     let collected_in = Arc::clone(&seen);
     let scenario =
@@ -236,7 +236,7 @@ fn opposite_locks() -> Scenario {
 }
 
 #[test]
-fn a_deadlock_is_found_and_says_who_waits() {
+fn a_deadlock_is_found_and_names_the_waiting_threads() {
     let finding = exhaust(&opposite_locks(), Budget::unlimited()).finding.expect("it is there");
     assert_eq!(finding.failure.kind, FailureKind::Deadlock);
     assert!(finding.failure.message.contains("locker on node 0 waits for a local lock"), "{}", finding.failure.message);

@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn every_shortfall_says_what_to_do() {
+    fn every_shortfall_comes_with_advice() {
         for (_, checks) in examine() {
             for check in checks {
                 assert_eq!(check.mark == Mark::Ok, check.advice.is_none(), "{check:?}");

@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_given_back_is_found_again_by_itself_or_with_its_neighbours() {
+    fn freed_space_is_found_again_alone_or_with_its_neighbours() {
         let mut space = Space::default();
         assert_eq!((space.take(64), space.take(0)), (None, None));
         space.give(128, 64, 3);

@@ -70,7 +70,7 @@ fn hazards_do_not_compile() {
 
 /// The right way to do it compiles and runs.
 #[test]
-fn what_is_right_compiles() {
+fn correct_code_compiles() {
     let cases = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/compile_fail");
     let made = Path::new(env!("CARGO_TARGET_TMPDIR")).join("right");
     let output = compile(&cases.join("right.rs"), &made);

@@ -81,7 +81,7 @@ fn an_opening_ends_when_one_that_was_there_dies() {
 
 /// A node that left during an insert, which it had not finished, used to keep the lock of the key for ever.
 #[test]
-fn who_cannot_finish_what_it_owes_goes_as_if_it_had_died() {
+fn a_node_that_leaves_unfinished_work_counts_as_dead() {
     if session::is_on_verbs() {
         return; // a node that is stopped for so long is declared dead there
     }
@@ -145,7 +145,7 @@ fn survivors_open_a_store_and_a_queue_and_outlive_another_death_with_them() {
 
 /// One call reopens every object with a dead home or writer. Another survivor dies during that call.
 #[test]
-fn survivors_reopen_what_died_and_outlive_another_death_in_the_middle() {
+fn survivors_reopen_dead_objects_and_outlive_another_death() {
     let mut session = Session::start("reopens", 4);
     session.all_begun();
     session.hear(VICTIM, "ready");

@@ -232,7 +232,7 @@ fn two_nodes_play_as_tasks_of_one_thread() {
 }
 
 #[test]
-fn tasks_share_an_endpoint_and_drop_what_they_wait_for() {
+fn tasks_share_an_endpoint_and_drop_waiting_calls() {
     let _alone = alone();
     let nodes = session(Over::Shm);
     let opened: Vec<_> =

@@ -81,7 +81,7 @@ fn a_log_outlives_a_leader_that_stops() {
 }
 
 #[test]
-fn what_is_not_ordered_goes_on_without_most_nodes() {
+fn unordered_calls_go_on_without_most_nodes() {
     if session::is_on_verbs() {
         return; // no majority is left that could decide about the others
     }

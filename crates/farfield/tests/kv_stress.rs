@@ -174,17 +174,17 @@ fn killed(role: &str, nodes: u16, rounds: u64) {
 }
 
 #[test]
-fn a_death_loses_what_lay_there_and_nothing_else() {
+fn a_death_loses_the_nodes_values_and_no_others() {
     killed("kill-inserter-1", 3, 3);
 }
 
 #[test]
-fn a_death_among_four_loses_what_lay_there_and_nothing_else() {
+fn a_death_among_four_loses_the_nodes_values_and_no_others() {
     killed("kill-hash-1", 4, 3);
 }
 
 #[test]
-fn two_deaths_at_once_lose_what_lay_there_and_nothing_else() {
+fn two_deaths_at_once_lose_the_nodes_values_and_no_others() {
     killed("kill-hash-2", 4, 3);
     killed("kill-inserter-2", 4, 2);
 }
@@ -192,7 +192,7 @@ fn two_deaths_at_once_lose_what_lay_there_and_nothing_else() {
 /// A process dies during operations of each kind, each stopped at another of its awaits. The survivors find each
 /// operation either done or not done, and can use every key.
 #[test]
-fn what_a_death_cuts_short_is_done_or_not() {
+fn an_operation_cut_short_by_a_death_is_done_or_not() {
     for (round, placement) in ["inserter", "hash"].into_iter().cycle().take(6).enumerate() {
         let mut session = Session::start(&format!("cut-{placement}"), 3, round as u64);
         session.end(0..2);

@@ -28,7 +28,7 @@ fn members(round: usize) -> [u16; PLACES as usize] {
 }
 
 #[test]
-fn who_returns_works_with_all_others_until_all_have_been_replaced() {
+fn returning_nodes_work_with_all_others_until_all_are_replaced() {
     let mut session = Session::start("rounds", PLACES);
     for (place, dies) in ROUNDS {
         let node = NodeId(place);
@@ -56,7 +56,7 @@ fn two_return_at_once() {
 /// A restarted node joins the open objects that store nothing on it; an object with memory on every node reports how
 /// to proceed.
 #[test]
-fn who_returns_joins_what_is_open() {
+fn a_returning_node_joins_the_open_objects() {
     let mut session = Session::start("joins", PLACES);
     // A node that dies before all have opened the objects makes their opening fail.
     session.all_begun();

@@ -21,13 +21,13 @@ const OPENING: Duration = Duration::from_secs(2);
 const STOPPED: NodeId = NodeId(1);
 
 #[test]
-fn who_waits_for_a_stopped_process_is_told_so_in_time() {
+fn a_call_that_waits_for_a_stopped_process_fails_in_time() {
     Session::start("stopped", 3).end(0..3);
 }
 
 /// Only one of two reopens: its error names the other, and its open object stays as it was.
 #[test]
-fn who_does_not_reopen_is_named_and_nothing_has_changed() -> Result<()> {
+fn a_node_that_does_not_reopen_is_named_and_nothing_changes() -> Result<()> {
     let nodes = farfield::local_session_with(2, |builder| builder.timeout(TIMEOUT))?;
     let locks = farfield::on_each(&nodes, |node| Mutex::open(node, "lock", NodeId(1)))?;
     let reopen = |node: &Node| node.reopen("lock", |again| Mutex::open(node, again.path(), again.home(NodeId(1))));

@@ -334,7 +334,7 @@ const HARD: &str = "
     }";
 
 #[test]
-fn what_is_not_decided_in_time_counts_as_conflict_and_says_so() {
+fn a_pair_undecided_in_time_counts_as_conflict_and_says_so() {
     let options = Options { timeout: Duration::from_millis(1), ..Options::default() };
     let start = Instant::now();
     let analysis = analysed("cubes", HARD, &options);

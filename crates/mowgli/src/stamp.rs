@@ -140,7 +140,7 @@ mod tests {
     use Stamp::*;
 
     #[test]
-    fn the_table_says_what_the_rows_mean() {
+    fn the_table_matches_the_meaning_of_its_rows() {
         let (one, two) = (Some(1), Some(2));
         assert!(keeps_order((Nrw, one), (Nrr, one)) && !keeps_order((Nrw, one), (Nrr, two)), "a read flushes");
         assert!(!keeps_order((Nrr, one), (Nrw, one)), "a write may overtake a read");

@@ -334,7 +334,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_end_is_an_error() {
+    fn malformed_tokens_are_errors() {
         for text in ["\"a", "(* a", "99999999999999999999", "1a"] {
             assert!(Reader::new("m", text).is_err(), "{text}");
         }

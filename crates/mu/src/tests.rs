@@ -71,7 +71,7 @@ fn a_full_log_is_an_error_that_names_the_slowest() {
 }
 
 #[test]
-fn a_follower_says_who_leads_and_may_lead_itself() {
+fn a_follower_names_the_leader_and_may_lead_itself() {
     let nodes = local_session(3).expect("a session");
     let logs = open(&nodes, 64);
     let eps: Vec<Endpoint> = nodes.iter().map(|node| node.endpoint().expect("an endpoint")).collect();

@@ -331,7 +331,7 @@ fn calls_of_a_server_that_has_left_have_not_happened() {
 }
 
 #[test]
-fn what_cannot_work_is_refused() {
+fn invalid_options_and_batches_are_refused() {
     let nodes = local_session(2).expect("a session");
     let is_config = |result: farfield_core::Result<Server<u64, u64>>| {
         let error = result.expect_err("refused");
@@ -489,7 +489,7 @@ fn a_slot_is_used_again_while_its_request_is_kept() {
 }
 
 #[test]
-fn errors_say_what_is_known_of_the_effect() {
+fn errors_name_the_known_effect_of_a_call() {
     let server = farfield_fabric::NodeId(1);
     let timeout = || Error::from(ErrorKind::Timeout { what: "it".into(), waited: Duration::ZERO, missing: Vec::new() });
     let unknown = |because| Error::custom(EffectUnknown { server, slot: 0, number: 1, because });

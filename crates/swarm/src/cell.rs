@@ -269,7 +269,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_word_keeps_its_record_whatever_it_promises() {
+    fn a_word_keeps_its_record_under_any_promise() {
         let word = CellWord::accepted(BALLOT_MAX, 126, 65_535);
         assert_eq!((word.promise(), word.writer(), word.record(), word.is_decided()), (BALLOT_MAX, 126, 65_535, false));
         let later = CellWord::accepted(256, 3, 9).decided().promising(BALLOT_MAX);

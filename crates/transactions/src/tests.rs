@@ -6,7 +6,7 @@ use farfield_locks::{LockKind, LockOptions};
 use super::*;
 
 #[test]
-fn what_does_not_exist_is_an_error() -> Result<()> {
+fn missing_cells_and_invalid_options_are_errors() -> Result<()> {
     let node = local_session(1)?.remove(0);
     let options = |cells, locks| TransactionOptions { cells, locks, lock: LockOptions::new(LockKind::ALock) };
     for (cells, locks) in [(0, 1), (1, 0), (0, 0), (usize::MAX, 1), (1, usize::MAX)] {

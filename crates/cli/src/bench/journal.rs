@@ -248,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_the_same_stands_above_and_the_rest_in_columns() {
+    fn equal_settings_stand_above_and_the_rest_in_columns() {
         let mut all = vec![one("a", 2, 1234.0), one("a", 3, 99.5)];
         all[0].round_trips_per_op = Some(1.25);
         all[1].figures.insert("bytes_per_s".into(), 2e6);

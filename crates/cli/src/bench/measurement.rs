@@ -308,7 +308,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_line_has_what_readers_expect_and_is_read_back() {
+    fn a_line_has_the_expected_fields_and_is_read_back() {
         let setup = Setup { fabric: Some("shm".into()), nodes: Some(2), ..Setup::default() };
         let mut one = Measurement::new("kv", "a", setup);
         let mut latencies = Latencies::new();
@@ -325,7 +325,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_without_what_may_be_absent_is_read() {
+    fn a_line_without_optional_fields_is_read() {
         let line = r#"{"format":1,"bench":"barrier","case":"fenced","system":"mpi","system_version":"4.1.4",
             "setup":{},"repetition":0,"seconds":1.0,"operations":5,"throughput_ops_per_s":5.0,
             "machine":{"cpu":"x","cores":2,"kernel":"6","memory_bytes":1},"command":"mpirun","at":"now"}"#;

@@ -112,7 +112,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_address_is_found_in_what_ip_says() {
+    fn an_address_is_found_in_the_output_of_ip() {
         let said = r#"[{},{"ifindex":3,"addr_info":[{"family":"inet","local":"10.99.0.1","prefixlen":24}]}]"#;
         let interfaces: Vec<Interface> = serde_json::from_str(said).unwrap();
         let local = interfaces.iter().flat_map(|it| &it.addr_info).map(|it| it.local).next();
@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_a_link_is_refused() {
+    fn interfaces_that_form_no_link_are_refused() {
         assert!(Link::new(&["lo".into()], 0.0).is_err());
         let missing = ["farfield-no-such-0".to_string(), "farfield-no-such-1".to_string()];
         assert!(Link::new(&missing, 0.0).is_err());

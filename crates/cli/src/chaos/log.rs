@@ -489,7 +489,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_logged_is_read_again_and_a_line_cut_short_is_left_out() {
+    fn logged_calls_are_read_back_without_a_line_cut_short() {
         let place = tempfile::tempdir().expect("a folder");
         let log = Recorder::create(place.path(), &log_name(3, 1, "kv-0")).expect("a log");
         let get = Op::Kv { key: 5, op: KvOp::Get };

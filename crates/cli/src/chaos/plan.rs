@@ -356,7 +356,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_is_asked_for_is_done() {
+    fn only_the_requested_faults_are_planned() {
         for seed in 0..100 {
             for generation in drawn(seed, 4, &[Fault::Stop], None) {
                 assert!(generation.events.iter().all(|event| event.action != Action::Kill), "{generation}");

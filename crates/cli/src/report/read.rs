@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_measurement_is_refused_by_file_and_line() {
+    fn an_invalid_measurement_is_refused_by_file_and_line() {
         let good = serde_json::to_string(&samples::measurement("kv", "c", "farfield", 1e6)).expect("JSON");
         for (bad, why) in [
             ("{}".to_owned(), "missing field"),

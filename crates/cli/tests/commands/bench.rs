@@ -115,7 +115,7 @@ fn peers_that_are_missing_are_left_out() {
 }
 
 #[test]
-fn who_is_read_no_more_ends_without_a_word() {
+fn a_command_ends_silently_when_its_output_is_closed() {
     let (_, nobody_reads) = std::io::pipe().expect("a pipe");
     let mut command = Command::new(env!("CARGO_BIN_EXE_farfield"));
     command.args(["bench", "fabric", "--iterations", "100", "--seconds", "0.01", "--json", "-"]);

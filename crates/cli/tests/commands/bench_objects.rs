@@ -89,7 +89,7 @@ fn several_threads_of_a_node_read() {
 }
 
 #[test]
-fn calls_bring_what_was_sent() {
+fn collective_calls_deliver_the_sent_values() {
     let (lines, table) = measured(&["collectives", "--nodes", "2,3", "--size", "8,40000", "--seconds", "0.05"]);
     each_is_whole(&lines, "collectives");
     assert_eq!(lines.len(), 6 * 2 * 2);

@@ -27,7 +27,7 @@ fn number(value: &Value) -> f64 {
 }
 
 #[test]
-fn all_kinds_keep_the_sum_and_say_what_a_transfer_costs() {
+fn all_kinds_keep_the_sum_and_report_the_cost_of_a_transfer() {
     let lines = measured(&["--accounts", "10000", "--nodes", "3", "--threads", "2", "--seconds", "0.2"]);
     let kinds: Vec<_> = lines.iter().map(|line| line["setup"]["kind"].as_str().expect("a name")).collect();
     assert_eq!(kinds, LockKind::ALL.iter().map(|kind| kind.name()).collect::<Vec<_>>());

@@ -89,7 +89,7 @@ fn a_search_without_failure_says_so() {
 }
 
 #[test]
-fn the_same_seed_gives_the_same_counts_whatever_the_number_of_jobs() {
+fn the_same_seed_gives_the_same_counts_for_any_number_of_jobs() {
     let arguments = ["barrier/visible", "barrier/meeting", "--executions", "700", "--seed", "5", "--jobs"];
     let run = |jobs: &str| counts(&report(&[&arguments[..], &[jobs]].concat()));
     let one = run("1");

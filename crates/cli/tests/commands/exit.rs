@@ -139,7 +139,7 @@ fn wrong_usage_is_2() {
 
 /// Commands that end in good order, and commands that the signal ends.
 #[test]
-fn what_is_ended_by_a_signal_is_128_and_its_number() {
+fn a_signal_ends_a_command_with_128_and_its_number() {
     for line in [
         "bench barrier --seconds 60",
         "bench kv --seconds 60 --keys 1000",
@@ -169,7 +169,7 @@ fn what_is_ended_by_a_signal_is_128_and_its_number() {
 
 /// A pipe that nobody reads ends a command without a word. A failure is one, whether it is read or not.
 #[test]
-fn what_nobody_reads_is_141() {
+fn a_pipe_without_a_reader_ends_a_command_with_141() {
     for (line, expected) in [
         ("check --list", 141),
         ("check barrier/meeting --executions 10", 141),

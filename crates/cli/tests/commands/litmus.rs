@@ -117,7 +117,7 @@ fn suite(tests: &[&str]) -> Vec<String> {
 
 /// Runs tests; no outcome is one that the models forbid, and every iteration has finished.
 #[track_caller]
-fn only_what_is_allowed(on: &str, over: &str, iterations: &str, tests: &[&str]) -> Vec<Value> {
+fn only_allowed_outcomes(on: &str, over: &str, iterations: &str, tests: &[&str]) -> Vec<Value> {
     let files = suite(tests);
     let mut arguments = vec!["--run", on, "--over", over, "--iterations", iterations, "--json", "-"];
     arguments.extend(files.iter().map(String::as_str));
@@ -152,9 +152,9 @@ const FROM_EVERY_LIBRARY: [&str; 10] = [
 ];
 
 #[test]
-fn shared_memory_shows_only_what_is_allowed() {
+fn shared_memory_shows_only_allowed_outcomes() {
     // (An allowed outcome need not be seen: that is the machine's affair.)
-    let lines = only_what_is_allowed("shm", "text", "3000", &FROM_EVERY_LIBRARY);
+    let lines = only_allowed_outcomes("shm", "text", "3000", &FROM_EVERY_LIBRARY);
     let over = |at: usize| lines[at]["over"].to_string();
     assert_eq!((over(0), over(7)), ("[]".into(), r#"["rbl_sv","bal_sv","sv_rdma"]"#.into()));
     assert_eq!(lines[0]["condition"], "exists (0:a=0 /\\ 1:b=0)");
@@ -181,9 +181,9 @@ const ON_OBJECTS: [&str; 15] = [
 ];
 
 #[test]
-fn objects_that_ship_show_only_what_their_models_allow() {
+fn objects_that_ship_show_only_outcomes_their_models_allow() {
     for (on, iterations) in [("shm", "800"), ("weak", "320"), ("sim", "300")] {
-        let lines = only_what_is_allowed(on, "shipped", iterations, &ON_OBJECTS);
+        let lines = only_allowed_outcomes(on, "shipped", iterations, &ON_OBJECTS);
         assert!(lines.iter().all(|line| line["shipped"] == true), "{on}");
         let over: Vec<String> = lines.iter().map(|line| line["over"].to_string()).collect();
         assert_eq!(
@@ -213,7 +213,7 @@ fn objects_that_ship_are_found_out_if_they_are_broken() {
 
 /// The others continue.
 #[test]
-fn what_objects_are_not_made_for_says_why() {
+fn a_test_that_fits_no_object_says_why() {
     let text = "msw t { wide x@1 = (0, 0); } P0@1 { Write(x, (1, 1)); } P1@1 { Write(x, (2, 2)); let a = TryRead(x); }
                 exists (1:a=(2,2))";
     let test = written(text);
@@ -226,13 +226,13 @@ fn what_objects_are_not_made_for_says_why() {
 
 #[test]
 fn so_does_the_weak_fabric() {
-    only_what_is_allowed("weak", "text", "500", &FROM_EVERY_LIBRARY);
+    only_allowed_outcomes("weak", "text", "500", &FROM_EVERY_LIBRARY);
 }
 
 #[test]
-fn the_simulator_shows_only_what_is_allowed_and_all_of_it() {
-    only_what_is_allowed("sim", "text", "500", &FROM_EVERY_LIBRARY);
-    let lines = only_what_is_allowed("sim", "text", "4000", &["paper/fig_4_top", "x86/SB", "x86/MP", "paper/fig_3b"]);
+fn the_simulator_shows_all_allowed_outcomes_and_no_others() {
+    only_allowed_outcomes("sim", "text", "500", &FROM_EVERY_LIBRARY);
+    let lines = only_allowed_outcomes("sim", "text", "4000", &["paper/fig_4_top", "x86/SB", "x86/MP", "paper/fig_3b"]);
     for line in lines {
         assert_eq!(line["never_seen"].as_array().map(Vec::len), Some(0), "{line}");
     }
@@ -264,7 +264,7 @@ let so = iso | rf | rb | mo | po
 ";
 
 #[test]
-fn what_a_model_forbids_and_a_run_shows_is_told() {
+fn an_outcome_that_is_forbidden_but_seen_is_reported() {
     let (test, model) = (format!("{SUITE}/x86/SB.litmus"), written(TOO_STRONG));
     let with = |rest: &[&str]| {
         litmus(&[&["--model", name(&model), &test, "--iterations", "500", "--run", "sim"], rest].concat())
@@ -284,7 +284,7 @@ fn what_a_model_forbids_and_a_run_shows_is_told() {
 }
 
 #[test]
-fn what_cannot_be_run_says_why_and_the_rest_goes_on() {
+fn a_test_that_cannot_run_says_why_and_the_others_run() {
     let place = tempdir().expect("a directory");
     let (model, test) = (place.path().join("cells"), place.path().join("peek.litmus"));
     std::fs::write(
@@ -308,7 +308,7 @@ fn what_cannot_be_run_says_why_and_the_rest_goes_on() {
 
 /// The run ends: it does not wait for each iteration.
 #[test]
-fn who_waits_in_vain_has_not_finished() {
+fn a_thread_that_waits_in_vain_has_not_finished() {
     let text =
         "x86tso vain { x@1; } P0@1 { loop 1 { let a = Read(x); if a == 1 { break; } } } P1@1 { let b = Read(x); }
                 exists (0:a=1)";
@@ -359,7 +359,7 @@ fn a_table_has_a_line_for_each_test() {
 }
 
 #[test]
-fn who_is_read_no_more_ends_without_a_word() {
+fn a_command_ends_silently_when_its_output_is_closed() {
     let test = format!("{SUITE}/paper/fig_22.litmus");
     let ways: [&[&str]; 7] = [
         &["--models"],
@@ -381,7 +381,7 @@ fn who_is_read_no_more_ends_without_a_word() {
 
 /// Generated programs: cycles over the stamp order.
 #[test]
-fn random_programs_show_only_what_is_allowed() {
+fn random_programs_show_only_allowed_outcomes() {
     let directory = tempdir().expect("a directory");
     let size = mowgli::random::Size { nodes: 3, threads: 3, calls: 8 };
     for model in ["x86tso", "rdmawait", "rdmatso", "rdmarmw"] {

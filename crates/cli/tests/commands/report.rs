@@ -106,7 +106,7 @@ fn the_page_is_whole_and_needs_nothing_else() {
 }
 
 #[test]
-fn what_cannot_be_reported_is_refused() {
+fn files_without_valid_measurements_are_refused() {
     let directory = tempfile::tempdir().expect("a directory");
     let file = |name: &str, text: &str| {
         let path = directory.path().join(name);

@@ -232,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn a_closed_queue_gives_what_it_has_and_takes_nothing() {
+    fn a_closed_queue_gives_its_values_and_takes_none() {
         let refused = |at| step(at, QueueInput::Enqueue(vec![9]), QueueOutput::Closed);
         let ended = |at| step(at, QueueInput::Dequeue, QueueOutput::Closed);
         let closed = [enqueue(0, &[1, 2], true), close(10, true)];
@@ -264,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn what_never_ended_may_have_taken_effect_or_not() {
+    fn a_call_that_never_ended_has_taken_effect_or_not() {
         let pending = (0, 0, QueueInput::Enqueue(vec![1]), None);
         assert!(verdict(1, &[pending.clone(), dequeue(10, None), dequeue(20, Some(1))]));
         assert!(verdict(1, &[pending.clone(), enqueue(10, &[2], true), dequeue(20, Some(2))]));

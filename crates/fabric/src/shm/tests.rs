@@ -117,7 +117,7 @@ fn mappings_of(session: &str, node: &ShmFabric) -> usize {
 }
 
 #[test]
-fn memory_of_a_node_that_is_gone_is_given_back_when_nobody_writes_to_it() {
+fn memory_of_a_gone_node_is_given_back_after_the_last_write() {
     for (pages, name) in [(HugePages::Never, "ordinary"), (HugePages::Scarce, "scarce")] {
         let session = format!("test-gone-{name}-{}", std::process::id());
         let [stays, goes] = Peer::pair(&session, pages);

@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn who_returns_is_another_node() {
+    fn a_returning_node_is_another_incarnation() {
         let base = Base::new();
         let session = base.open("s");
         let first = enter(&session, 0).unwrap();

@@ -325,7 +325,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_there_yet_and_leftovers_replaced() {
+    fn a_missing_listener_is_no_error_and_leftovers_are_replaced() {
         let place = tempdir().unwrap();
         let path = place.path().join("socket");
         assert!(Conn::connect(&path).unwrap().is_none());
@@ -425,7 +425,7 @@ mod tests {
     }
 
     #[test]
-    fn polling_tells_who_is_ready_and_can_be_interrupted() {
+    fn polling_names_ready_sockets_and_can_be_interrupted() {
         let (left, right) = pair();
         let waker = Waker::new().unwrap();
         let watched = [right.as_fd(), waker.as_fd()];

@@ -128,7 +128,7 @@ mod tests {
         }
 
         #[test]
-        fn whatever_comes_is_a_message_or_none(bytes: Vec<u8>) {
+        fn any_bytes_are_a_message_or_none(bytes: Vec<u8>) {
             if let Some(message) = Message::decode(&bytes) {
                 prop_assert_eq!(Message::decode(&message.encode()), Some(message));
             }

@@ -270,7 +270,7 @@ fn a_flood_lands_in_order_and_words_land_whole() {
 
 /// With the fence flag, Soft-RoCE forgets once in some hundred times to continue after the last request before it.
 #[test]
-fn what_waits_for_gets_starts_when_they_have_ended() {
+fn fenced_operations_start_when_the_gets_have_ended() {
     for device in devices(&VerbsOptions { patience: Duration::from_millis(200), ..VerbsOptions::default() }) {
         std::thread::scope(|scope| {
             for _ in 0..4 {
@@ -292,7 +292,7 @@ fn what_waits_for_gets_starts_when_they_have_ended() {
 /// The result of a get or an atomic is there when it has ended, whatever packets were lost. Soft-RoCE takes the
 /// acknowledgement of a put that it had to send again for that of the next operation.
 #[test]
-fn what_follows_a_put_brings_its_answer() {
+fn an_operation_behind_a_put_brings_its_answer() {
     const NO_ANSWER: u64 = 0xdead_dead_dead_dead;
     on_connections(|connection| {
         for round in 0..500u64 {

@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn ethernet_and_what_has_no_address_is_told_apart() {
+    fn ethernet_and_ports_without_an_address_are_told_apart() {
         let roce = || Stub::new(true, |info, _| info.ports[0].mtu_bytes = 1024);
         let told = connect(&roce(), &roce()).unwrap();
         let way = told.ah_attr;

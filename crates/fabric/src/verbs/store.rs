@@ -185,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn chunks_double_up_to_what_the_device_takes() {
+    fn chunks_double_up_to_the_limit_of_the_device() {
         let stub = Stub::new(true, |info, _| info.region_bytes_max = 12 << 20);
         let store = BufferStore::new(&stub.device);
         let pieces: Vec<_> = (0..12).map(|_| Arc::clone(&store).take(2 << 20).unwrap()).collect();

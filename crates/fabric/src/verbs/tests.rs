@@ -128,7 +128,7 @@ impl Rig {
 }
 
 #[test]
-fn operations_do_what_they_say() {
+fn operations_have_their_documented_effects() {
     for mut rig in Rig::both() {
         let put = rig.put(0, 5);
         assert_eq!(rig.status(put), Status::Pending);
@@ -182,7 +182,7 @@ fn words_go_the_short_way_and_end_in_order() {
 }
 
 #[test]
-fn what_is_out_of_the_ordinary_does_not_go_the_short_way() {
+fn unusual_operations_do_not_take_the_short_path() {
     for mut rig in Rig::both() {
         let can = |rig: &mut Rig| {
             let Some(ticket) = rig.word(Verb::Get, 0, [0; 2]) else { return false };
@@ -322,7 +322,7 @@ fn every_status_has_a_code() {
 }
 
 #[test]
-fn who_ends_a_queue_pair_says_why() {
+fn an_ended_queue_pair_reports_the_first_reason() {
     for code in [Code::Unreachable, Code::Revoked, Code::Fenced] {
         for mut rig in Rig::both() {
             let put = rig.put(0, 1);
@@ -338,7 +338,7 @@ fn who_ends_a_queue_pair_says_why() {
 }
 
 #[test]
-fn what_is_refused_while_posting_fails_alone() {
+fn a_request_refused_while_posting_fails_alone() {
     let cases = [
         (libc::EINVAL, Verb::Put, Code::Device),
         (libc::EFAULT, Verb::Get, Code::Device),
@@ -436,7 +436,7 @@ fn a_failure_in_the_middle_of_a_batch() {
 
 /// Waiting requests were accepted, and the one behind them may report them as done: it does not fail alone.
 #[test]
-fn what_waited_and_is_refused_ends_the_queue_pair() {
+fn a_refused_request_that_waited_ends_the_queue_pair() {
     // The device refuses the fourth of a batch, with the first three under way.
     for mut rig in Rig::both() {
         rig.stub.state().refusals.extend([(3, libc::EINVAL), (0, libc::EINVAL), (0, libc::EINVAL)]);
@@ -480,7 +480,7 @@ fn what_waited_and_is_refused_ends_the_queue_pair() {
 
 /// A request that is refused while it is posted affects no other: fenced ones still are.
 #[test]
-fn what_is_refused_leaves_its_fence() {
+fn a_refused_request_leaves_its_fence() {
     for mut rig in Rig::both() {
         let get = rig.lane.post(request(Verb::Get, rig.at(0), &[0; 8], [0; 2]).0);
         rig.lane.post(request(Verb::RemoteFence, rig.at(0), &[], [0; 2]).0);
@@ -496,7 +496,7 @@ fn what_is_refused_leaves_its_fence() {
 }
 
 #[test]
-fn what_is_wrong_here_is_refused_before_posting() {
+fn invalid_requests_are_refused_before_posting() {
     let mut rig = Rig::on(Stub::new(true, |info, _| info.atomics = super::info::Atomics::None));
     let place = |offset| RemotePtr::<u64>::new(PEER, GroupKey::DATA, offset);
     let code = |rig: &mut Rig, verb, remote| {
@@ -614,7 +614,7 @@ fn fences_and_devices_that_promise_no_order() {
 
 /// An addition that is not awaited is executed nevertheless, though it is not even posted when the lane is dropped.
 #[test]
-fn a_lane_that_is_dropped_ends_what_is_under_way() {
+fn a_dropped_lane_completes_its_pending_operations() {
     let mut rig = Rig::on(Stub::new(true, |_, options| options.holds_back = Some(true)));
     rig.put(0, 1);
     rig.lane.post(request(Verb::Faa, rig.at(0), &[0; 8], [1, 0]).0);
@@ -663,7 +663,7 @@ fn a_device_that_says_nothing_for_far_too_long_loses_its_queue_pair() {
 
 /// Much takes its time: only a device that moves nothing at all has given up.
 #[test]
-fn what_is_long_may_take_long() {
+fn a_long_put_may_take_long() {
     let mut rig = Rig::on(Stub::new(true, |_, options| options.patience = Duration::from_millis(10)));
     let (put, _) = request(Verb::Put, rig.at(0), &vec![1; 3 << 18], [0; 2]);
     let put = rig.lane.post(put);

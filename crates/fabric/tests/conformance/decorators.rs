@@ -60,7 +60,7 @@ pub(crate) fn one_operation_fails_on_command(harness: &Harness) {
 }
 
 /// A record lists the posted operations, in order.
-pub(crate) fn a_record_has_what_was_posted(harness: &Harness) {
+pub(crate) fn a_record_lists_the_posted_operations(harness: &Harness) {
     let nodes = harness.session(2);
     let log = Record::default();
     let endpoint = Endpoint::open(record(nodes[0].fabric.clone(), log.clone()), EndpointOptions::default()).unwrap();

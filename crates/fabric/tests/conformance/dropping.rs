@@ -138,7 +138,7 @@ pub(crate) fn a_buffer_does_not_change_in_hand(harness: &Harness) {
 }
 
 /// The other way round: a put that was given up still sends what its buffer held, though the buffer is used again.
-pub(crate) fn a_dropped_put_sends_what_was_there(harness: &Harness) {
+pub(crate) fn a_dropped_put_sends_the_old_contents_of_its_buffer(harness: &Harness) {
     let nodes = harness.session(2);
     let rounds = harness.rounds(1_000);
     let target = Lines::at(&nodes[1], rounds);

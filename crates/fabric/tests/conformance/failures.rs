@@ -30,7 +30,7 @@ fn detached(endpoint: &Endpoint, place: RemotePtr<u64>, kind: usize) -> Result<(
 }
 
 /// Refusals by the fabric itself: the caller learns of them, while other operations are pending, which complete.
-pub(crate) fn what_is_refused_is_known_at_once(harness: &Harness) {
+pub(crate) fn refusals_are_known_at_once(harness: &Harness) {
     let nodes = harness.session(2);
     let (endpoint, region) = (nodes[0].endpoint(), nodes[1].region(512));
     let (count, place) = (region.remote::<u64>(0), region.remote::<u64>(64));
@@ -47,7 +47,7 @@ pub(crate) fn what_is_refused_is_known_at_once(harness: &Harness) {
 
 /// An operation that is made to fail is refused alike: each kind of operation, behind others, and between the parts of
 /// a batch.
-pub(crate) fn what_is_made_to_fail_is_known_at_once(harness: &Harness) {
+pub(crate) fn injected_failures_are_known_at_once(harness: &Harness) {
     let nodes = harness.session(2);
     let faults = Faults::default();
     let endpoint = Endpoint::open(inject(nodes[0].fabric.clone(), faults.clone()), EndpointOptions::default()).unwrap();
@@ -78,7 +78,7 @@ pub(crate) fn what_is_made_to_fail_is_known_at_once(harness: &Harness) {
 }
 
 /// The right is taken in the middle, and given back: of the accepted puts, none is done behind one that was not.
-pub(crate) fn what_fails_fails_with_all_behind_it(harness: &Harness) {
+pub(crate) fn a_failed_put_fails_all_puts_behind_it(harness: &Harness) {
     let nodes = harness.session(2);
     let puts = if harness.is_simulated() { 4 } else { 100 };
     for round in 0..harness.rounds(10).min(20) {

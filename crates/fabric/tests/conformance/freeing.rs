@@ -236,7 +236,7 @@ pub(crate) fn late_puts_change_nothing_that_is_given_out_later(harness: &Harness
 }
 
 /// A get brings the contents of the time when its pointer was valid, or an error.
-pub(crate) fn late_gets_bring_nothing_of_what_is_given_out_later(harness: &Harness) {
+pub(crate) fn late_gets_bring_nothing_of_reallocated_memory(harness: &Harness) {
     let (nodes, bytes) = (harness.session(2), long(harness));
     let (place, count, done) = (Word::new(0), Word::new(0), Word::new(0));
     let read = || {

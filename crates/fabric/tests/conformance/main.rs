@@ -45,7 +45,7 @@ suite! {
         store_buffering_with_a_local_store_and_every_get
         store_buffering_through_a_copy_and_a_global_fence
         store_buffering_with_atomics
-        store_buffering_with_what_gets_bring
+        store_buffering_with_results_of_gets
         store_buffering_with_sources_of_puts
         a_get_is_complete_when_waited_for
         many_puts_land_in_order;
@@ -87,7 +87,7 @@ suite! {
         memory_given_back_comes_back
         words_given_back_come_back
         late_puts_change_nothing_that_is_given_out_later
-        late_gets_bring_nothing_of_what_is_given_out_later;
+        late_gets_bring_nothing_of_reallocated_memory;
     rights:
         revoked_and_permitted_again
         rights_are_per_peer_and_per_group
@@ -101,20 +101,20 @@ suite! {
         operations_dropped_at_every_poll
         operations_forgotten_at_every_poll
         a_buffer_does_not_change_in_hand
-        a_dropped_put_sends_what_was_there
+        a_dropped_put_sends_the_old_contents_of_its_buffer
         forgotten_gets_exhaust_the_pool
         forgotten_words_leave_the_buffers
         values_put_do_not_use_up_the_pool
         an_endpoint_dropped_with_work_in_flight;
     failures:
-        what_is_refused_is_known_at_once
-        what_is_made_to_fail_is_known_at_once
-        what_fails_fails_with_all_behind_it;
+        refusals_are_known_at_once
+        injected_failures_are_known_at_once
+        a_failed_put_fails_all_puts_behind_it;
     window:
         a_window_bounds_completes_and_answers
         tasks_of_a_window_wait_for_each_other
         batches_land_in_order
-        batches_report_what_went_wrong
+        batches_report_their_errors
         batches_end_in_an_atomic
         a_quorum_is_awaited
         global_fences_cover_all_nodes
@@ -143,7 +143,7 @@ suite! {
     decorators:
         a_cut_fails_operations_and_heals
         one_operation_fails_on_command
-        a_record_has_what_was_posted;
+        a_record_lists_the_posted_operations;
 }
 
 /// Shared memory is stronger than the model: an outcome that the model allows and x86 does not cannot be seen on it.

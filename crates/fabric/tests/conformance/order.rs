@@ -153,7 +153,7 @@ pub(crate) fn store_buffering_with_a_local_store_and_every_get(harness: &Harness
 
 /// The result of an awaited get is in memory, where other threads of the node find it, before the thread's next reads
 /// (NLW→WT→CR).
-pub(crate) fn store_buffering_with_what_gets_bring(harness: &Harness) {
+pub(crate) fn store_buffering_with_results_of_gets(harness: &Harness) {
     let nodes = harness.session(2);
     let rounds = harness.rounds(5_000);
     let (x, y) = (Lines::at(&nodes[0], rounds), Lines::at(&nodes[0], rounds));

@@ -185,7 +185,7 @@ pub(crate) fn a_quorum_is_awaited(harness: &Harness) {
 }
 
 /// A pointer to another node is the batch's error; so is an operation that fails, at any position.
-pub(crate) fn batches_report_what_went_wrong(harness: &Harness) {
+pub(crate) fn batches_report_their_errors(harness: &Harness) {
     let nodes = harness.session(3);
     let endpoint = nodes[0].endpoint();
     let regions: Vec<_> = nodes.iter().map(|node| node.region(64)).collect();

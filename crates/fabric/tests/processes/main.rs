@@ -225,7 +225,7 @@ fn a_stopped_process_is_not_dead() {
 
 /// A graceful leave is not a death, whether the process continues or ends afterwards.
 #[test]
-fn who_leaves_has_left_and_is_not_dead() {
+fn a_node_that_leaves_has_left_and_is_not_dead() {
     let place = Place::new();
     let (mut first, mut second, word) = pair(&place, 64);
     first.number(format!("put {word} 1"));
@@ -309,7 +309,7 @@ fn giving_back_beside_a_stopped_process() {
 /// Frees memory that a peer writes to, which is stopped at any moment. In the middle of a write, the memory stays out
 /// of use until the peer continues or is killed. Reallocated memory never contains a late write.
 #[test]
-fn giving_back_what_a_stopped_writer_writes_to() {
+fn giving_back_memory_that_a_stopped_writer_writes_to() {
     let place = Place::new();
     let mut owner = Start::of(&place, 0, 2).up();
     let mut writer = Start::of(&place, 1, 2).up();

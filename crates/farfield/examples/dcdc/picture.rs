@@ -282,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn a_picture_says_which_time_it_is_and_what_strays() {
+    fn a_picture_names_its_time_and_the_straying_converter() {
         for (is_real_time, time) in [(true, "3 converters, 0.05 s, real time"), (false, ", virtual time")] {
             for picture in pictures(is_real_time) {
                 assert!(picture.contains(time) && picture.trim_end().ends_with("</svg>"), "{picture}");

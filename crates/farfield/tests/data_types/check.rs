@@ -211,7 +211,7 @@ fn an_example_that_proptest_finds_is_shrunk() {
 }
 
 #[test]
-fn what_is_too_strong_is_a_warning() {
+fn too_strong_coordination_is_a_warning() {
     let few = [Add(1), Add(2), Take(1), Take(2), SetPrice(1), SetPrice(2)];
     let report =
         Check::<Stock<{ fault::TOO_STRONG }>>::of(Stock::default(), few).run().unwrap_or_else(|r| panic!("{r}"));

@@ -74,7 +74,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 1000, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn an_or_set_has_what_was_added_and_not_removed(steps in steps()) {
+    fn an_or_set_has_the_elements_added_and_not_removed(steps in steps()) {
         let (set, updates) = execute::<OrSet<u8>>(&steps, |set, node, value| match value % 2 {
             0 => Some(set.addition_of(value / 2 % 4, node)),
             _ => set.removal_of(&(value / 2 % 4)),

@@ -21,7 +21,7 @@ fn lowered(name: &str) -> String {
 }
 
 /// A type declares what the analysis proves of its specification, no more and no less.
-fn declares_what_is_proved<T: DataType>(file: &str) {
+fn declares_the_proved_coordination<T: DataType>(file: &str) {
     let analysis = analysed(file);
     assert!(analysis.is_right() && analysis.undecided == 0, "{analysis}");
     let (coordination, methods) = (T::coordination(), MethodOf::<T>::ALL);
@@ -45,21 +45,21 @@ fn declares_what_is_proved<T: DataType>(file: &str) {
 }
 
 #[test]
-fn every_type_declares_what_is_proved_of_its_specification() {
-    declares_what_is_proved::<Account>("account");
-    declares_what_is_proved::<Auction<u8>>("auction");
-    declares_what_is_proved::<BankMap<u8>>("bank_map");
-    declares_what_is_proved::<Counter>("counter");
-    declares_what_is_proved::<Courseware<u8, u8>>("courseware");
-    declares_what_is_proved::<GSet<u8>>("gset");
-    declares_what_is_proved::<GSetByElement<u8>>("gset_by_element");
-    declares_what_is_proved::<LwwRegister<u8>>("lww_register");
-    declares_what_is_proved::<MovieRental<u8, u8>>("movie");
-    declares_what_is_proved::<MvRegister<u8>>("mv_register");
-    declares_what_is_proved::<OrSet<u8>>("or_set");
-    declares_what_is_proved::<PnCounter>("pn_counter");
-    declares_what_is_proved::<ProjectManagement<u8, u8>>("project_management");
-    declares_what_is_proved::<Cart<u8>>("shopping_cart");
+fn every_type_declares_the_coordination_proved_of_it() {
+    declares_the_proved_coordination::<Account>("account");
+    declares_the_proved_coordination::<Auction<u8>>("auction");
+    declares_the_proved_coordination::<BankMap<u8>>("bank_map");
+    declares_the_proved_coordination::<Counter>("counter");
+    declares_the_proved_coordination::<Courseware<u8, u8>>("courseware");
+    declares_the_proved_coordination::<GSet<u8>>("gset");
+    declares_the_proved_coordination::<GSetByElement<u8>>("gset_by_element");
+    declares_the_proved_coordination::<LwwRegister<u8>>("lww_register");
+    declares_the_proved_coordination::<MovieRental<u8, u8>>("movie");
+    declares_the_proved_coordination::<MvRegister<u8>>("mv_register");
+    declares_the_proved_coordination::<OrSet<u8>>("or_set");
+    declares_the_proved_coordination::<PnCounter>("pn_counter");
+    declares_the_proved_coordination::<ProjectManagement<u8, u8>>("project_management");
+    declares_the_proved_coordination::<Cart<u8>>("shopping_cart");
 }
 
 fn tag() -> impl Strategy<Value = Tag> {
@@ -250,7 +250,7 @@ fn passes<T: DataType>(what: &str, check: &Check<T>) -> Report {
 }
 
 #[test]
-fn the_code_of_every_type_does_what_it_declares() {
+fn the_code_of_every_type_matches_its_declaration() {
     passes("account", &account());
     passes("auction", &auction());
     passes("bank map", &bank_map());
@@ -333,7 +333,7 @@ fn no_declared_relation_can_be_left_out() {
 }
 
 #[test]
-fn what_a_node_writes_last_it_reads() {
+fn a_node_reads_its_last_write() {
     // Its clock may be behind that of another node.
     let mut register = LwwRegister::default();
     register.apply(&register.write_of(1, 100, 7)).unwrap_or_else(|never| match never {});

@@ -58,7 +58,7 @@ fn all_arrive_and_all_their_writes_are_visible() {
 
 /// Without the fence the barrier still waits for all threads.
 #[test]
-fn without_the_fence_nobody_passes_before_all_have_come() {
+fn without_the_fence_no_thread_passes_before_all_have_come() {
     on_each_fabric("unfenced", 3, |scene| {
         let barriers = scene.open(|node| Barrier::open(node, "all", 1));
         let (rounds, arrived) = (scene.rounds(400, 4500), AtomicUsize::new(0));

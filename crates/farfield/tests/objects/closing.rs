@@ -95,7 +95,7 @@ fn words(node: &Node, path: &str) -> Result<Object> {
 /// A node that keeps an object open can still use the memory of all nodes. After it has closed the object, late reads
 /// get an error.
 #[test]
-fn who_keeps_an_object_open_keeps_its_memory() {
+fn a_node_that_keeps_an_object_open_keeps_its_memory() {
     on_each_fabric("an object that one keeps open", 3, |scene: &Scene| {
         let ep = scene.endpoint(2);
         let mut objects = scene.open(|node| words(node, "kept"));
@@ -154,7 +154,7 @@ fn words_of_one(node: &Node, path: &str) -> Object {
 
 /// An abandoned ticket is passed on even if its node has closed the lock. Then all memory is freed.
 #[test]
-fn what_an_operation_still_owes_is_done_when_its_object_is_closed() {
+fn unfinished_work_is_done_when_its_object_is_closed() {
     on_each_fabric("a lock with a ticket that is given up", 2, |scene: &Scene| {
         let locks = scene.open(|node| Mutex::open(node, "lock", scene.id(0)));
         let [near, far] = [0, 1].map(|node| scene.endpoint(node));

@@ -34,7 +34,7 @@ fn scene() -> Scene {
 }
 
 #[test]
-fn variables_cost_what_they_say() {
+fn variables_cost_as_documented() {
     let _alone = alone("costs of variables");
     let scene = scene();
     let (near, far) = (scene.endpoint(0), scene.endpoint(1));
@@ -93,7 +93,7 @@ fn variables_cost_what_they_say() {
 
 /// A push goes to those that opened the variable, and to nobody else.
 #[test]
-fn a_push_goes_to_those_who_read_it() {
+fn a_push_goes_to_the_readers_only() {
     let _alone = alone("costs of variables among some");
     let scene = scene();
     let (pair, near) = ([scene.id(0), scene.id(2)], scene.endpoint(0));
@@ -119,7 +119,7 @@ fn a_push_goes_to_those_who_read_it() {
     costs(&near, shared.fence(&near, scene.nodes[0].others()), [0, 1, 0, 1]);
     assert_eq!(vars[1].0.load(), 7);
     assert_eq!((vars[1].1.try_load(), vars[1].2.try_load()), (Some(8), Some([9; 5])));
-    // Who is not named does not open it.
+    // A node that is not named does not open it.
     let error = refused(OwnedVar::<u64>::open_among(&scene.nodes[1], "word", &pair, pair[0], TearCheck::Guards));
     assert!(matches!(error.kind(), ErrorKind::NotAParticipant { .. }), "{error}");
     let error = refused(SharedVar::<u64>::open_among(&scene.nodes[1], "shared", &pair));
@@ -127,7 +127,7 @@ fn a_push_goes_to_those_who_read_it() {
 }
 
 #[test]
-fn barriers_cost_what_they_say() {
+fn barriers_cost_as_documented() {
     let _alone = alone("costs of barriers");
     let scene = scene();
     let barriers = scene.open(|node| Barrier::open(node, "all", 1));
@@ -155,7 +155,7 @@ fn barriers_cost_what_they_say() {
 }
 
 #[test]
-fn calls_cost_what_they_say() {
+fn calls_cost_as_documented() {
     let _alone = alone("costs of calls");
     let scene = scene();
     let (near, far) = (scene.endpoint(0), scene.endpoint(1));
@@ -209,7 +209,7 @@ fn calls_cost_what_they_say() {
 /// Two puts for each chunk, and one more where room is returned: for each two chunks of four slots, unless a chunk for
 /// the same member says so.
 #[test]
-fn collectives_cost_what_they_say() {
+fn collectives_cost_as_documented() {
     let _alone = alone("costs of collectives");
     let scene = scene();
     let mut options = CollectivesOptions::default();
@@ -248,7 +248,7 @@ fn collectives_cost_what_they_say() {
 }
 
 #[test]
-fn replicated_registers_cost_what_they_say() {
+fn replicated_registers_cost_as_documented() {
     let _alone = alone("costs of replicated registers");
     let scene = scene();
     let arrays = scene.open(|node| SwarmArray::<[u64; 4]>::open(node, "array", 3, SwarmOptions::default()));
@@ -269,7 +269,7 @@ fn replicated_registers_cost_what_they_say() {
 }
 
 #[test]
-fn a_replicated_store_costs_what_it_says() {
+fn a_replicated_store_costs_as_documented() {
     let _alone = alone("costs of a replicated store");
     let scene = scene();
     let options = SwarmStoreOptions::default();
@@ -306,7 +306,7 @@ fn a_replicated_store_costs_what_it_says() {
 }
 
 #[test]
-fn rings_cost_what_they_say() {
+fn rings_cost_as_documented() {
     let _alone = alone("costs of rings");
     let scene = scene();
     let options = RingOptions::new(scene.id(0), (0..3).map(|node| (scene.id(node), 1)), 128);
@@ -329,7 +329,7 @@ fn rings_cost_what_they_say() {
 }
 
 #[test]
-fn queues_cost_what_they_say() {
+fn queues_cost_as_documented() {
     let _alone = alone("costs of queues");
     let scene = scene();
     let queues = scene.open(|node| Queue::<[u64; 3]>::open(node, "queue", QueueOptions::new(scene.id(0), 4)));
@@ -386,7 +386,7 @@ fn queues_cost_what_they_say() {
 /// Two consumers and two values: the consumer that loses the first takes the second. Each poll is two gets and a round
 /// trip. Each attempt is a get, a fence, a compare-and-swap and a round trip. The hint is raised once.
 #[test]
-fn contended_queues_cost_what_they_say() {
+fn contended_queues_cost_as_documented() {
     let _alone = alone("costs of contended queues");
     let over = Over::Weak(13);
     let scene = Scene { nodes: session(3, over), over, threads: 1 };
@@ -418,7 +418,7 @@ fn contended_queues_cost_what_they_say() {
 }
 
 #[test]
-fn locks_cost_what_they_say() {
+fn locks_cost_as_documented() {
     let _alone = alone("costs of locks");
     let scene = scene();
     let locks = scene.open(|node| Mutex::open(node, "lock", scene.id(0)));
@@ -462,7 +462,7 @@ fn locks_cost_what_they_say() {
 }
 
 #[test]
-fn stores_cost_what_they_say() {
+fn stores_cost_as_documented() {
     let _alone = alone("costs of stores");
     let scene = scene();
     // One lock, on node 0.
@@ -541,7 +541,7 @@ fn stores_cost_what_they_say() {
 }
 
 #[test]
-fn locks_for_asymmetric_memory_cost_what_they_say() {
+fn locks_for_asymmetric_memory_cost_as_documented() {
     let _alone = alone("costs of locks for asymmetric memory");
     let scene = scene();
     let options = ALockOptions { remote_budget: 1, ..ALockOptions::default() };

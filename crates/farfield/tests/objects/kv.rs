@@ -66,7 +66,7 @@ fn a_full_store_takes_a_key_again_after_a_delete() {
 
 /// Values that are too long are refused and change nothing, and so are invalid options.
 #[test]
-fn what_is_too_long_is_refused_and_changes_nothing() {
+fn keys_and_values_too_long_are_refused_and_change_nothing() {
     on_each_fabric("too large", 2, |scene| {
         let kvs = scene.open(|node| KvStore::<ByteString, ByteString>::open(node, "kv", small(Placement::Hash)));
         let endpoint = scene.endpoint(0);

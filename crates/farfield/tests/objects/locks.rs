@@ -180,7 +180,7 @@ fn a_node_whose_threads_use_alock_alone_has_no_queue_pair_to_itself() {
 /// Everything that a holder writes on all nodes, by CPU and puts, is visible to the next holder, which reads it by
 /// other paths.
 #[test]
-fn the_next_holder_sees_what_the_last_one_wrote() {
+fn the_next_holder_sees_the_writes_of_the_last_one() {
     everywhere("visibility under locks", 3, |scene| {
         for kind in KINDS {
             let locks = open(scene, kind, 2);

@@ -96,7 +96,7 @@ fn increments_under_a_lock_are_never_lost() {
 
 /// Several puts of a holder on two other nodes are visible to the next holder, which reads them by other paths.
 #[test]
-fn the_next_holder_sees_what_the_last_one_wrote() {
+fn the_next_holder_sees_the_writes_of_the_last_one() {
     everywhere("visibility", 3, |scene| {
         let locks = scene.open(|node| Mutex::open(node, "lock", scene.id(1)));
         let regions = [data(scene, 0, 64), data(scene, 1, 64), data(scene, 2, 64)];
@@ -136,7 +136,7 @@ fn the_next_holder_sees_what_the_last_one_wrote() {
 
 /// Other operations overtake a queued one only as often as the documentation states.
 #[test]
-fn who_waits_is_passed_a_bounded_number_of_times() {
+fn a_waiter_is_overtaken_a_bounded_number_of_times() {
     for threads in [2, 8] {
         let label = format!("bypass, {threads} threads on each of two nodes");
         let _alone = alone(&label);
@@ -266,7 +266,7 @@ fn one_that_is_dropped_when_its_turn_comes_passes_it_on_once() {
 
 /// A node that releases and leaves has released. One that gives up and leaves delays the others only briefly.
 #[test]
-fn who_leaves_after_the_release_is_no_error_for_those_who_wait() {
+fn a_node_that_leaves_after_its_release_fails_no_waiter() {
     let _alone = alone("release and leave");
     for (round, over) in rounds(40, 4) {
         let mut nodes = session(2, over);

@@ -41,7 +41,7 @@ fn nodes_have_names_and_numbers() {
 }
 
 #[test]
-fn who_has_not_come_is_named() {
+fn missing_nodes_are_named() {
     let _alone = alone("missing nodes");
     let name = fresh("missing");
     let first = start(&name, 0, 3, Over::Shm);
@@ -324,7 +324,7 @@ fn a_node_leaves_when_its_last_handle_is_dropped() {
 }
 
 #[test]
-fn metrics_say_what_a_node_has_done() {
+fn metrics_report_the_operations_and_objects_of_a_node() {
     let _alone = alone("metrics");
     let mut scene = Scene { nodes: session(2, Over::Shm), over: Over::Shm, threads: 1 };
     let vars = scene.open(|node| AtomicVar::open(node, "a/b", scene.id(0)));

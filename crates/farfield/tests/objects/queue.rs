@@ -42,7 +42,7 @@ fn all_came_once(taken: &[Vec<u64>], producers: usize, each: u64) {
 /// Every thread produces and consumes. Each value is dequeued once, whole, and in its producer's order. One queue has
 /// two slots, the other more slots than there are values.
 #[test]
-fn what_goes_in_comes_out_once_in_order() {
+fn values_come_out_once_and_in_order() {
     everywhere("traffic", 3, |scene| {
         for capacity in [2, 64] {
             let options = QueueOptions { enqueues_per_node: 4, ..QueueOptions::new(scene.id(1), capacity) };
@@ -87,7 +87,7 @@ fn what_goes_in_comes_out_once_in_order() {
 
 /// Producers wait for space, consumers for values, with several calls of one thread at once.
 #[test]
-fn who_waits_gets_room_and_values() {
+fn waiting_calls_get_room_and_values() {
     everywhere("waiting", 2, |scene| {
         let options = QueueOptions { enqueues_per_node: 2, ..QueueOptions::new(scene.id(0), 3) };
         let queues = scene.open(|node| Queue::<Value>::open(node, "q", options.clone()));
@@ -291,8 +291,8 @@ fn dropping_at_any_point_loses_and_doubles_nothing() {
 /// A wait that fails because other nodes have left returns an error that names them. A wait for a queue with a departed
 /// home soon returns an error that names the home.
 #[test]
-fn those_who_leave_are_named() {
-    let _alone = alone("who leaves");
+fn departed_nodes_are_named() {
+    let _alone = alone("leaving nodes");
     let mut nodes = session(4, Over::Shm);
     let home = nodes[2].id();
     let queues = farfield::on_each(&nodes, |node| Queue::<u64>::open(node, "q", QueueOptions::new(home, 2))).unwrap();

@@ -10,7 +10,7 @@ use crate::harness::{Over, SOON, Scene, alone, everywhere, on_each_fabric, refus
 /// Producers and consumers on two nodes, and a third one that closes the queue: what was accepted is taken, once, and
 /// all end. One of the threads that close it has done it.
 #[test]
-fn what_was_accepted_is_taken_and_nothing_else() {
+fn accepted_values_are_taken_and_no_others() {
     everywhere("closing", 3, |scene| {
         for capacity in [1, 4] {
             let options = QueueOptions { enqueues_per_node: 2, ..QueueOptions::new(scene.id(2), capacity) };
@@ -62,7 +62,7 @@ fn what_was_accepted_is_taken_and_nothing_else() {
 
 /// Those who wait for a value, or for room, end long before their timeout.
 #[test]
-fn who_waits_ends() {
+fn waiting_calls_end_when_the_queue_closes() {
     on_each_fabric("closed while others wait", 3, |scene| {
         let options = QueueOptions::new(scene.id(0), 1);
         let empty = scene.open(|node| Queue::<u64>::open(node, "empty", options.clone()));

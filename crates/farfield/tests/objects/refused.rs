@@ -152,7 +152,7 @@ fn a_ring_has_no_hole_and_no_duplicate() {
 
 /// A wait for the readers also delivers messages with refused puts. The sender need not call anything else.
 #[test]
-fn who_waits_for_readers_gives_them_what_they_were_refused() {
+fn a_wait_for_readers_delivers_their_refused_messages() {
     on_each_fabric("waiting for readers that were refused", 3, |scene| {
         let readers = [(scene.id(1), 1), (scene.id(2), 1)];
         let rings = scene.open(|node| RingBuffer::open(node, "ring", RingOptions::new(scene.id(0), readers, 64)));
@@ -184,7 +184,7 @@ fn who_waits_for_readers_gives_them_what_they_were_refused() {
 /// All nodes that the error does not name have the new value. A named node has the old one, whole. But if the end of a
 /// push is refused, the value is torn until the next push.
 #[test]
-fn a_push_names_whom_it_does_not_reach() {
+fn a_push_names_the_nodes_that_it_does_not_reach() {
     on_each_fabric("refused pushes", 3, |scene| {
         let owner = scene.id(0);
         for (at, wholeness) in [TearCheck::Guards, TearCheck::Checksum].into_iter().enumerate() {

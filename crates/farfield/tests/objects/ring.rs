@@ -166,7 +166,7 @@ fn room_is_given_back_by_the_acknowledgement_only() {
 
 /// Invalid messages and options are refused, with the reason.
 #[test]
-fn what_does_not_fit_the_ring_is_refused() {
+fn messages_and_options_that_do_not_fit_are_refused() {
     on_each_fabric("refused", 2, |scene| {
         let options = RingOptions::new(scene.id(0), [(scene.id(1), 1)], 64);
         let rings = scene.open(|node| RingBuffer::open(node, "ring", options.clone()));
@@ -190,7 +190,7 @@ fn what_does_not_fit_the_ring_is_refused() {
 
 /// All messages that a writer sent before it left are received.
 #[test]
-fn what_was_sent_before_the_writer_left_is_received() {
+fn messages_sent_before_the_writer_left_are_received() {
     let _alone = alone("leaving writer");
     for (round, over) in rounds(20, 2) {
         let mut scene = Scene { nodes: session(3, over), over, threads: 1 };

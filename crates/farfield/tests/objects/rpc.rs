@@ -160,7 +160,7 @@ fn the_service_thread_answers_each_call_once() {
 
 /// A client does not notice that a put of the server, or one of its own repetitions, was refused.
 #[test]
-fn what_is_refused_is_put_again() {
+fn refused_puts_are_repeated() {
     on_each_fabric("refused puts of calls", 2, |scene| {
         let server = RpcServer::<u64, u64>::open(&scene.nodes[0], "rpc", RpcOptions::default()).expect("a server");
         let client =

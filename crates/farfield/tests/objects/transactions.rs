@@ -155,7 +155,7 @@ fn overlapping_sets_end_and_are_seen_whole() {
 
 /// Cells on different nodes are always written together.
 #[test]
-fn nobody_sees_half_of_a_commit() {
+fn no_transaction_sees_half_of_a_commit() {
     everywhere("commits seen whole", 3, |scene| {
         for kind in LockKind::ALL {
             let all = open(scene, *kind, 6, 6);
@@ -185,7 +185,7 @@ fn nobody_sees_half_of_a_commit() {
 
 /// A transaction sees its own writes; others do not, until it commits.
 #[test]
-fn what_is_not_committed_is_not_written() {
+fn writes_take_effect_only_when_committed() {
     on_each_fabric("aborts", 3, |scene| {
         for kind in LockKind::ALL {
             let all = open(scene, *kind, 9, 9);
@@ -245,7 +245,7 @@ fn dropping_at_any_point_keeps_no_lock() {
 
 /// The second of three locks is held: a deadline releases the first one, and never reaches the third.
 #[test]
-fn a_deadline_releases_what_was_taken() {
+fn a_deadline_releases_the_locks_that_were_taken() {
     on_each_fabric("transactions that wait", 3, |scene| {
         for kind in LockKind::ALL {
             let all = open(scene, *kind, 3, 3);
@@ -301,7 +301,7 @@ fn a_transaction_has_341_locks_at_most() {
 }
 
 #[test]
-fn what_cannot_be_is_refused() {
+fn invalid_options_and_cells_are_refused() {
     let _alone = alone("refused transactions");
     let scene = Scene { nodes: session(2, Over::Shm), over: Over::Shm, threads: 1 };
     for (cells, locks) in [(0, 1), (1, 0)] {
@@ -376,7 +376,7 @@ fn cells_of_a_node_that_is_gone_are_refused() {
 
 /// The costs of a transfer, as on the module's page.
 #[test]
-fn transfers_cost_what_they_say() {
+fn transfers_cost_as_documented() {
     let _alone = alone("costs of transactions");
     let scene = Scene { nodes: session(3, Over::Shm), over: Over::Shm, threads: 1 };
     let endpoint = scene.endpoint(0);

@@ -360,7 +360,7 @@ const MORE: [(&str, &str); 4] = [
 
 /// The solver and the trial agree on the types whose domain is small.
 #[test]
-fn the_solver_finds_what_is_found_by_trying_everything() {
+fn the_solver_agrees_with_trying_everything() {
     let names = ["account", "bank_map", "counter", "courseware", "gset", "gset_by_element", "lww_register", "movie"];
     let names = names.iter().chain(&["mv_register", "or_set", "pn_counter", "project_management"]);
     let path = |name: &str| format!("{}/types/{name}.wrdt", env!("CARGO_MANIFEST_DIR"));

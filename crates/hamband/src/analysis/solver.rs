@@ -258,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_decided_in_time_is_unknown_and_the_solver_goes_on() {
+    fn a_query_undecided_in_time_is_unknown_and_the_solver_goes_on() {
         let mut solver = z3(Duration::from_millis(1));
         let start = Instant::now();
         let Answer::Unknown(why) = asked(&mut solver, HARD) else { panic!("it was decided") };

@@ -125,7 +125,7 @@ fn calls_reach_the_memory() {
 }
 
 #[test]
-fn whether_anybody_looks_at_what_an_rmw_brings_is_known() {
+fn an_rmw_is_private_if_no_thread_reads_its_result() {
     let plan = prepared(
         "rdmarmw t { x@1; o@2; p@2; } P0@2 { RFaa(d, o, x, 1); RFaa(d, p, x, 1); let a = Read(p); } exists (0:a=1)",
     );
@@ -156,7 +156,7 @@ fn a_loop_goes_on_in_its_last_round() {
 }
 
 #[test]
-fn what_cannot_be_run_says_why() {
+fn a_test_that_cannot_run_says_why() {
     let refused = |text: &str| match prepare("t.litmus", text, &Models::builtin()) {
         Ok(prepared) => in_turn(&prepared, 1).0.expect_err("it is refused").to_string(),
         Err(error) => error.to_string(),

@@ -100,7 +100,7 @@ fn a_long_transfer_has_sixty_four_pieces() {
 }
 
 #[test]
-fn what_was_carried_is_one_piece_until_it_lands() {
+fn carried_words_are_one_piece_until_they_land() {
     let mut machine = machine();
     machine.issue(T, put(3, &[1, 2, 0]));
     drain(&mut machine);
@@ -139,7 +139,7 @@ fn a_cancelled_operation_in_the_store_buffer_never_happens() {
 }
 
 #[test]
-fn what_waits_for_a_cancelled_operation_goes_on() {
+fn an_operation_that_waits_for_a_cancelled_one_goes_on() {
     let mut machine = machine();
     machine.issue(T, put(0, &[7, 7]));
     machine.issue(T, get(0, 2));

@@ -105,7 +105,7 @@ fn check(test: &str, graph: &Graph, Cycle { law, at, edges }: &Cycle) {
 }
 
 #[test]
-fn cycles_are_closed_and_made_of_what_they_say() {
+fn cycles_are_closed_and_made_of_their_stated_edges() {
     for (test, _, answer) in suite() {
         if let Answer::Forbidden(graph, cycle) = answer {
             check(&test.name, &graph, &cycle);
@@ -186,7 +186,7 @@ fn every_operator_is_explained() {
 }
 
 #[test]
-fn what_cannot_be_read_is_impossible() {
+fn a_value_that_cannot_be_read_is_impossible() {
     let models = Models::builtin();
     let test = test("x86tso air { x@1; } P0@1 { let a = Read(x); } ~exists (0:a=1)", &models);
     let answer = find(&test).expect("it is small");

@@ -404,7 +404,7 @@ mod tests {
 
     /// Each wait was as long as if the call had begun with it.
     #[test]
-    fn what_a_call_waits_for_a_partition_that_was_moved_ends_with_the_call() {
+    fn waits_for_a_moved_partition_end_with_the_call() {
         let nodes = local_session(3).expect("a session");
         let open = |node: &Node| RomeKv::<u64, u64>::open(node, "store", RomeKvOptions::new([500]));
         let stores = on_each(&nodes, open).expect("all open it");

@@ -383,7 +383,7 @@ mod tests {
     use crate::field::Bytes;
 
     #[test]
-    fn messages_are_what_was_sent() {
+    fn decoded_messages_equal_the_sent_ones() {
         type Asked = Request<Bytes<2>, [u64; 2]>;
         let key = Bytes::<2>::new(b"user:17").expect("it is short");
         let updates = [

@@ -162,7 +162,7 @@ fn ranges_have_their_partitions() {
 
 /// Two counters on two nodes, of which the second one is never ahead of the first.
 #[test]
-fn scans_at_one_instant_see_what_was_there_at_once() {
+fn scans_at_one_instant_see_one_state_of_the_store() {
     let (nodes, eps) = session(3);
     let stores = open(&nodes, &options([100], 8, 4, 2000));
     let stop = Arc::new(AtomicBool::new(false));
@@ -412,7 +412,7 @@ fn costs_are_counted() {
 
 /// A partition that was read to its end is what `skip` leaves out, and not the one after it.
 #[test]
-fn what_is_skipped_was_not_read() {
+fn skip_leaves_out_the_current_partition_and_not_the_next() {
     let (nodes, eps) = session(2);
     let stores = open(&nodes, &options([5], 4, 2, 100));
     let (mut thread, ep) = (stores[0].thread().expect("a seat"), &eps[0]);

@@ -378,7 +378,7 @@ fn pairs_out_of_order_are_not_loaded() {
 
 /// The slots of nodes that a reader remembers are those of other nodes again and again.
 #[test]
-fn a_reader_with_old_nodes_reads_what_is_there() {
+fn a_reader_with_old_nodes_reads_current_values() {
     let (nodes, eps) = session(2);
     let trees = open::<u64, u64>(&nodes, options(4, 2, 120));
     let mut partition = trees[0].partition().expect("a seat");

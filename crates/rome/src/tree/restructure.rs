@@ -381,7 +381,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_change_leaves_to_do_waits_and_the_change_does_not() {
+    fn the_chores_of_a_change_wait_and_the_change_does_not() {
         let node = farfield_core::Node::builder().start().expect("a node");
         let options = TreeOptions { pairs: 4, records: 1, blocks: 1000, ..TreeOptions::default() };
         let mut tree = Tree::open(&node, "tree", node.id(), options).expect("one");
@@ -413,7 +413,7 @@ mod tests {
     }
 
     #[test]
-    fn a_change_does_some_of_what_was_left() {
+    fn a_change_does_some_of_the_chores_left() {
         let node = farfield_core::Node::builder().start().expect("a node");
         let tree = Tree::open(&node, "tree", node.id(), TreeOptions::default()).expect("one");
         let (ep, mut partition) = (node.endpoint().expect("one"), tree.partition().expect("a seat"));

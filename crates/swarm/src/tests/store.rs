@@ -129,7 +129,7 @@ fn timestamps_of_a_store_are_renewed_under_load() -> Result<()> {
 }
 
 #[test]
-fn every_call_finds_what_the_calls_of_other_clients_have_done() -> Result<()> {
+fn every_call_sees_the_effects_of_other_clients_calls() -> Result<()> {
     for replicas in [1, 3, 5] {
         let nodes = local_session(replicas.max(2))?;
         let mut options = options(200);
@@ -246,7 +246,7 @@ fn strings_have_any_length_up_to_the_limits() -> Result<()> {
 }
 
 #[test]
-fn calls_take_one_round_trip_when_nobody_else_is_there() -> Result<()> {
+fn uncontended_calls_take_one_round_trip() -> Result<()> {
     let nodes = local_session(3)?;
     let stores = open(&nodes, &options(1000))?;
     let (ep, far) = (nodes[0].endpoint()?, nodes[1].endpoint()?);

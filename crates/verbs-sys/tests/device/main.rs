@@ -42,7 +42,7 @@ fn on_connections(test: impl Fn(&Side, &Side)) {
 }
 
 #[test]
-fn devices_say_what_they_can() {
+fn devices_report_their_capabilities() {
     for device in devices() {
         // SAFETY: attributes are integers, for which zero is valid; the device is open.
         let (classic, extended) = unsafe {

@@ -73,7 +73,7 @@ mod tests {
     }
 
     #[test]
-    fn a_single_node_has_all_locks_whatever_the_locality() {
+    fn a_single_node_has_all_locks_at_any_locality() {
         let locks = Locks { own: vec![0, 1, 2], others: Vec::new() };
         let mut rng = SmallRng::seed_from_u64(7);
         assert!((0..100).all(|at| locks.draw(at, &mut rng) < 3));

@@ -31,7 +31,7 @@ fn line() -> String {
 }
 
 #[test]
-fn lines_are_found_among_what_else_is_printed() {
+fn lines_are_found_among_other_output() {
     let printed = format!("a warning of mpirun\n{}\n{}\n", line(), line());
     let lines = program::parse(&printed).expect("two lines");
     assert_eq!(lines.len(), 2);
@@ -49,7 +49,7 @@ fn lines_are_found_among_what_else_is_printed() {
 }
 
 #[test]
-fn what_is_no_result_is_an_error() {
+fn output_without_a_result_is_an_error() {
     let error = program::parse("nothing of use\n").expect_err("no line").to_string();
     assert_eq!(error, "it printed no result");
     assert!(program::parse(&line().replace("\"operations\":1000,", "")).is_err());

@@ -117,7 +117,7 @@ fn every_way_finds_whole_objects() -> Result<()> {
 }
 
 #[test]
-fn what_is_not_reached_is_said() {
+fn missed_goals_are_reported() {
     let sample = |system: &str, scanners: u16, calls: f64| {
         let what = What::Map {
             system: clap::ValueEnum::from_str(system, false).expect("a system"),

@@ -129,7 +129,7 @@ fn round_trips_have_a_median_and_a_99th_percentile() {
 }
 
 #[test]
-fn a_death_is_told_by_what_was_before_and_after() {
+fn a_death_is_reported_with_the_rates_before_and_after() {
     let mut done: Done = Done::new(Duration::from_secs(2));
     done.slices.fill(100);
     done.slices[100..110].fill(0);

@@ -91,7 +91,7 @@ fn replicas_that_pass_messages_become_equal() {
 }
 
 #[test]
-fn a_leader_refuses_what_is_not_permissible() {
+fn a_leader_refuses_impermissible_updates() {
     let nodes = farfield::local_session(2).expect("a session");
     let run = |node: &Node| -> Result<bool> {
         let endpoint = node.endpoint()?;
@@ -125,7 +125,7 @@ fn plan(system: Kind, kill: Option<Victim>) -> Plan {
 }
 
 #[test]
-fn what_is_not_reached_is_said() {
+fn missed_goals_are_reported() {
     let sample = |system: Kind, calls_per_s: f64| Sample::of(&plan(system, None), calls_per_s, &[]);
     let mut out = Vec::new();
     let all = [sample(Kind::Hamband, 2e6), sample(Kind::Msg, 1e5), sample(Kind::Smr, 1e6), sample(Kind::MsgBatch, 4e6)];
@@ -141,7 +141,7 @@ fn what_is_not_reached_is_said() {
 }
 
 #[test]
-fn a_death_is_told_by_what_was_before_and_after() {
+fn a_death_is_reported_with_the_rates_before_and_after() {
     let mut slices = Slices { start_ns: 5_000_000_000, ..Slices::default() };
     for counts in [&mut slices.queries, &mut slices.updates, &mut slices.ordered, &mut slices.slowest_ns] {
         *counts = vec![100; 201];

@@ -43,7 +43,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_passes_alone() {
+    fn no_node_passes_alone() {
         assert_eq!(found(judge, vec![met(0, 10, 30), met(1, 20, 25)]), [""; 0]);
         assert_eq!(found(judge, vec![met(0, 10, 19), met(1, 20, 25)]).len(), 1);
         assert_eq!(found(judge, vec![met(0, 10, 19)]).len(), 1);

@@ -64,7 +64,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_losing_side_does_is_left_out() {
+    fn calls_of_the_losing_side_are_left_out() {
         let done = |node, begin_ns| call(node, begin_ns, Op::Flush, Some((begin_ns + 50, Ok(Answer::Done))));
         let told = failed(1300, 1310, "Fenced");
         let (violations, calls) = judged(vec![done(2, 900), done(2, 980), done(2, 1100), done(1, 1100), told.clone()]);

@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn an_error_names_who_was_killed() {
+    fn an_error_names_the_killed_node() {
         assert_eq!(found(judge, vec![failed(1001, 1002, death_of(2))]), [""; 0]);
         assert_eq!(found(judge, vec![failed(900, 999, death_of(2))]).len(), 1, "before its death");
         assert_eq!(found(judge, vec![failed(1001, 1002, death_of(1))]).len(), 1, "it lives");
@@ -298,7 +298,7 @@ mod tests {
     }
 
     #[test]
-    fn who_does_not_answer_may_have_died_until_all_know() {
+    fn a_dead_node_may_be_unreachable_until_all_know_of_its_death() {
         let found = |begin_ns: u64, told_ns: u64| {
             let unreachable = Failure { variant: "Unreachable".into(), ..death_of(2) };
             let mut story = Story { detection_ns: 1, ..story(vec![failed(begin_ns, begin_ns + 1, unreachable)]) };

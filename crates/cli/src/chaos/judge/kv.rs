@@ -278,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn what_lay_on_the_dead_is_lost_until_inserted_again() {
+    fn values_on_a_dead_node_are_lost_until_inserted_again() {
         let again = on_key(1, 1200, KvOp::Insert(8), Ok(Answer::Changed(true)));
         let good = [inserted_by(2), got(20, Some(7)), lost(1100), again.clone(), got(1300, Some(8))];
         assert_eq!(found(judge, good.to_vec()), [""; 0]);
@@ -305,7 +305,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_placed_by_hash_is_lost_with_its_home_only() {
+    fn a_value_placed_by_hash_is_lost_with_its_home_only() {
         for inserter in [1, 2] {
             assert_eq!(found_by_hash(2, vec![inserted_by(inserter), lost(1100)]), [""; 0]);
             assert_eq!(found_by_hash(0, vec![inserted_by(inserter), lost(1100)]).len(), 1, "it lay on a survivor");
@@ -319,7 +319,7 @@ mod tests {
     }
 
     #[test]
-    fn who_has_still_to_find_out_takes_what_is_lost_for_there() {
+    fn a_lost_value_may_seem_present_until_the_death_is_detected() {
         let found_after = |detection_ns, calls: Vec<Call>| {
             let mut findings = Findings::default();
             judge(&Story { detection_ns, ..story(calls) }, &mut findings);
@@ -335,14 +335,14 @@ mod tests {
     }
 
     #[test]
-    fn what_lay_on_a_survivor_stays() {
+    fn values_on_a_survivor_stay() {
         assert_eq!(found(judge, vec![inserted_by(1), got(1100, Some(7))]), [""; 0]);
         assert_eq!(found(judge, vec![inserted_by(1), lost(1100)]).len(), 1);
         assert_eq!(found(judge, vec![inserted_by(1), got(1100, None)]).len(), 1);
     }
 
     #[test]
-    fn what_the_dead_had_begun_has_happened_or_not() {
+    fn a_call_cut_short_by_death_has_taken_effect_or_not() {
         let cut = call(2, 990, Op::Kv { key: 1, op: KvOp::Insert(7) }, None);
         for seen in [vec![lost(1100)], vec![got(1100, None)], vec![lost(1100), got(1200, None)]] {
             assert_eq!(found(judge, [vec![cut.clone()], seen].concat()), [""; 0]);
@@ -351,7 +351,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_dead_had_begun_to_delete_may_have_been_seen_to_be_absent() {
+    fn a_key_that_a_dead_node_was_deleting_may_be_seen_absent() {
         let cut = call(2, 900, Op::Kv { key: 1, op: KvOp::Delete }, None);
         assert_eq!(found(judge, vec![inserted_by(2), cut, got(950, None), lost(1100)]), [""; 0]);
         let done = on_key(2, 900, KvOp::Delete, Ok(Answer::Changed(true)));
@@ -393,7 +393,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_call_forgets_that_ends_at_the_death_is_forgotten() {
+    fn a_call_that_ends_at_the_death_may_come_after_it() {
         let slow = |node, op, answer| call(node, 990, Op::Kv { key: 1, op }, Some((1000, Ok(answer))));
         let again = slow(1, KvOp::Insert(8), Answer::Changed(true));
         let absent = slow(0, KvOp::Get, Answer::Found(None));

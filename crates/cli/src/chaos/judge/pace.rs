@@ -323,7 +323,7 @@ mod tests {
     }
 
     #[test]
-    fn the_clock_starts_when_nobody_is_stopped() {
+    fn the_clock_starts_when_no_survivor_is_stopped() {
         let stop = |node| vec![(node, 2900 * MS, 3500 * MS)];
         let late = |at_ms| at_ms < 4700;
         let recovery = after(stop(1), late);

@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn a_conditional_update_replaces_what_was_there() {
+    fn a_conditional_update_replaces_the_current_value() {
         let inserted = on_key(2, 10, KvOp::Insert(6), Ok(Answer::Changed(true)));
         let replaces = |found| on_key(1, 1100, KvOp::UpdateIf(7), Ok(Answer::Found(found)));
         assert_eq!(found(judge, vec![inserted.clone(), replaces(Some(6)), got(1200, Some(7))]), [""; 0]);
@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn what_failed_may_happen_later() {
+    fn a_failed_call_may_take_effect_later() {
         let inserted = on_key(0, 10, KvOp::Insert(7), Ok(Answer::Changed(true)));
         let failed = on_key(1, 1100, KvOp::Update(8), Err(failure("NoMajority", &[0, 2])));
         for seen in [7, 8] {

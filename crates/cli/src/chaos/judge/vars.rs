@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_pushed_comes_and_does_not_go_back() {
+    fn pushed_values_arrive_and_never_go_back() {
         let push = |value| call(1, value * 10, Op::Push { value }, Some((value * 10 + 1, Ok(Answer::Done))));
         let pull = |at, value| call(0, at, Op::Pull { of: 1 }, Some((at + 1, Ok(Answer::Value(value)))));
         let copy = |value| call(0, 3000, Op::Copy { of: 1 }, Some((3001, Ok(Answer::Words([value; 2])))));
@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn a_total_is_larger_than_what_any_addition_found() {
+    fn a_total_exceeds_every_value_that_an_addition_found() {
         let cut = call(2, 30, Op::Add { counter: 0 }, None);
         for (value, violations) in [(1, 0), (2, 1)] {
             let findings = judged(judge, &story(vec![added(0, 10, value), cut.clone(), total(2)]));
@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn in_the_end_all_have_what_a_survivor_pushed_and_what_has_left_the_dead() {
+    fn in_the_end_all_nodes_have_the_values_that_were_pushed() {
         // Whether the owner lives, the time to detect deaths, the copies of both values, and whether they are right.
         let table = [
             (true, 0, [3, 3], true),

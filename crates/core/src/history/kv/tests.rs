@@ -183,7 +183,7 @@ fn a_small_budget_is_undecided_and_no_success() {
 }
 
 #[test]
-fn the_first_violation_is_reported_before_what_is_undecided() {
+fn the_first_violation_is_reported_before_undecided_keys() {
     let mut history = KvHistory::new();
     atomic(&mut Rng(3), 200, 40, 100, workload).into_iter().for_each(|event| history.record(1, event));
     history.record(2, op(0, 1, Get, found(1)));
@@ -205,7 +205,7 @@ fn overlapping_operations_are_counted() {
 }
 
 #[test]
-fn a_log_says_what_was_recorded() {
+fn a_log_holds_the_recorded_events() {
     assert_eq!(KvRecord::LEN, 48);
     let mut history = KvHistory::new();
     for (at, event) in (0..).zip([

@@ -173,7 +173,7 @@ impl Session {
 }
 
 #[test]
-fn whatever_happens_all_decide_the_same_and_recover_only_evicted_nodes() {
+fn all_nodes_decide_the_same_and_recover_only_evicted_nodes() {
     let (mut removed, mut fenced, mut departed, mut returned) = (0, 0, 0, 0);
     for seed in 0..3000 {
         let count = 2 + seed as usize % 4;
@@ -222,7 +222,7 @@ fn quorums_of_the_same_members_meet() {
 }
 
 #[test]
-fn what_the_system_calls_dead_needs_no_vote() {
+fn a_node_that_the_system_calls_dead_needs_no_vote() {
     let mut node = Membership::new(NodeId(1), 3, DeathRule::System, Rng::seed_from_u64(1));
     node.died(NodeId(0));
     assert_eq!((node.epoch(), node.members().collect::<Vec<_>>()), (1, vec![NodeId(1), NodeId(2)]));
@@ -250,7 +250,7 @@ fn of_two_the_lower_goes_on_and_the_other_says_that_it_is_fenced() {
 }
 
 #[test]
-fn what_is_late_counts_for_nothing() {
+fn late_messages_count_for_nothing() {
     let mut node = Membership::new(NodeId(2), 4, DeathRule::Majority, Rng::seed_from_u64(1));
     let view = |members: &[u16]| View { members: members.into(), departed: Vec::new() };
     node.receive(NodeId(0), Message::Decided { epoch: 1, view: view(&[0, 1, 2]) });
@@ -300,7 +300,7 @@ fn members_that_answer_late_decide_in_the_end() {
 /// A first node that started late did not receive earlier decisions, and stayed in the first epoch. The others waited
 /// for ever for it to evict the dead nodes, and its proposals counted for nothing.
 #[test]
-fn a_first_life_that_comes_late_learns_what_was_decided() {
+fn a_first_incarnation_that_comes_late_learns_the_decisions() {
     let mut session = Session::new(4, 5);
     session.crashed[2] = true;
     // Node 3 receives nothing until the others have decided.
@@ -334,7 +334,7 @@ fn a_first_life_that_comes_late_learns_what_was_decided() {
 }
 
 #[test]
-fn who_returns_is_let_in_when_the_life_before_is_over() {
+fn a_restarted_node_is_admitted_once_its_predecessor_is_gone() {
     let mut node = Membership::new(NodeId(1), 3, DeathRule::System, Rng::seed_from_u64(1));
     node.came(NodeId(3));
     assert_eq!((node.epoch(), node.status_of(NodeId(3))), (0, None));
@@ -350,7 +350,7 @@ fn who_returns_is_let_in_when_the_life_before_is_over() {
 }
 
 #[test]
-fn who_starts_late_knows_those_that_have_returned() {
+fn a_late_node_knows_the_restarted_nodes() {
     let mut late = Membership::new(NodeId(2), 3, DeathRule::System, Rng::seed_from_u64(1));
     late.finds(&[0], &[NodeId(1), NodeId(2), NodeId(3)]);
     assert_eq!(late.members().collect::<Vec<_>>(), [1, 2, 3].map(NodeId));
@@ -359,7 +359,7 @@ fn who_starts_late_knows_those_that_have_returned() {
 }
 
 #[test]
-fn who_comes_is_welcomed_by_whom_it_has_not_heard() {
+fn a_new_member_is_welcomed_again_when_it_connects() {
     let mut node = Membership::new(NodeId(1), 3, DeathRule::Majority, Rng::seed_from_u64(1));
     let view = View { members: vec![1, 2, 3], departed: Vec::new() };
     node.receive(NodeId(2), Message::Decided { epoch: 1, view });
@@ -406,7 +406,7 @@ fn suspicion_is_published_and_so_is_trust() {
 }
 
 #[test]
-fn who_is_not_admitted_yet_takes_part_in_nothing() {
+fn a_node_takes_part_in_nothing_before_its_admission() {
     let mut node = voter(3, 3);
     assert_eq!(node.members().count(), 0);
     node.suspect(NodeId(2));
@@ -455,7 +455,7 @@ fn a_welcome_that_comes_again_changes_nothing() {
 }
 
 #[test]
-fn who_never_was_a_member_changes_no_epoch() {
+fn a_node_that_never_was_a_member_changes_no_epoch() {
     let mut node = Membership::new(NodeId(1), 3, DeathRule::System, Rng::seed_from_u64(1));
     node.came(NodeId(3));
     node.left(NodeId(3));
@@ -466,7 +466,7 @@ fn who_never_was_a_member_changes_no_epoch() {
 }
 
 #[test]
-fn who_wants_to_leave_says_so_at_once() {
+fn a_departing_node_asks_the_others_at_once() {
     let mut node = voter(2, 3);
     let start = Instant::default() + Duration::from_secs(1);
     node.depart(start);
@@ -492,7 +492,7 @@ fn a_node_is_isolated_only_without_a_quorum_all_the_time() {
 }
 
 #[test]
-fn who_is_fenced_does_not_vote() {
+fn a_fenced_node_does_not_vote() {
     let mut node = voter(1, 2);
     let start = Instant::default() + Duration::from_secs(1);
     node.suspect(NodeId(0));
@@ -507,7 +507,7 @@ fn who_is_fenced_does_not_vote() {
 }
 
 #[test]
-fn who_has_accepted_takes_part_in_no_lower_ballot() {
+fn a_voter_that_has_accepted_refuses_lower_ballots() {
     let mut node = voter(0, 3);
     let [low, high] = [8, 9].map(|round| Ballot { round, leader: 1 });
     // The preparation of the higher one did not reach this node.
@@ -521,7 +521,7 @@ fn who_has_accepted_takes_part_in_no_lower_ballot() {
 }
 
 #[test]
-fn who_was_overtaken_proposes_with_a_higher_ballot() {
+fn an_overtaken_proposer_uses_a_higher_ballot() {
     let mut node = voter(0, 3);
     let start = Instant::default() + Duration::from_secs(1);
     node.suspect(NodeId(2));

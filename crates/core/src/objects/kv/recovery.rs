@@ -325,7 +325,7 @@ mod tests {
     /// Survivors that take steps in any order, and may die, agree on one position: the highest that a node that
     /// survives to the end has learned of.
     #[test]
-    fn survivors_settle_at_one_place_whoever_else_dies() {
+    fn survivors_agree_on_one_position_despite_more_deaths() {
         #[derive(Clone, PartialEq, Eq, Hash)]
         struct State {
             position: [u64; 3],

@@ -57,13 +57,13 @@ impl State {
         self.0 & DIED != 0
     }
 
-    pub(super) fn nobody_waits(self) -> bool {
+    pub(super) fn has_no_waiters(self) -> bool {
         self.next() == self.serving()
     }
 
     /// The state after a newcomer takes the lock, if it may.
     pub(super) fn taken_by_newcomer(self, me: u64) -> Option<State> {
-        let passes = if self.nobody_waits() { 0 } else { self.bypass() + 1 };
+        let passes = if self.has_no_waiters() { 0 } else { self.bypass() + 1 };
         (self.holder().is_none() && passes <= BYPASS_MAX).then(|| self.taken(self.serving(), passes, me))
     }
 
@@ -176,7 +176,7 @@ mod tests {
             (0, TICKET_MASK, 3, Some(NodeId(6)))
         );
         let served = drawn.freed().taken_by_ticket(TICKET_MASK, 1).unwrap();
-        assert_eq!((served.serving(), served.next(), served.nobody_waits()), (0, 0, true));
+        assert_eq!((served.serving(), served.next(), served.has_no_waiters()), (0, 0, true));
     }
 
     #[test]
@@ -219,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn who_was_passed_over_notices_also_when_tickets_wrap_around() {
+    fn a_waiter_notices_that_it_was_passed_over_across_wraparound() {
         let state = State::new(2, TICKET_MASK, 0, 0);
         let passed = state.passed_over();
         assert_eq!((passed.serving(), passed.next()), (0, 2));

@@ -354,7 +354,7 @@ impl MutexArray {
             drop(Ticket { locks: self, word, number: Some(State(drawn).next()) });
         });
         let drawn = State(drawn.await?);
-        if drawn.nobody_waits() && self.object.node().epoch() > 0 {
+        if drawn.has_no_waiters() && self.object.node().epoch() > 0 {
             self.passed_over.lock().remove(&index);
         }
         Ok((drawn.next(), State(drawn.0.wrapping_add(DRAW))))
@@ -455,7 +455,7 @@ pub(super) fn left_by_the_dead(node: &Node, state: State, looks_lost: bool) -> O
                 |member| matches!(node.status_of(member), Some(MemberStatus::Evicted | MemberStatus::Departed));
             // This covers all members ever: a restarted node may wait behind its own predecessor, too.
             let is_lost = node.members().any(is_gone);
-            (!state.nobody_waits() && is_lost).then(|| state.passed_over())
+            (!state.has_no_waiters() && is_lost).then(|| state.passed_over())
         }
     }
 }

@@ -131,7 +131,7 @@ fn threads_may_grow_it_together() {
 }
 
 #[test]
-fn what_is_scarce_comes_first_and_ordinary_pages_follow() {
+fn scarce_pages_come_first_and_ordinary_pages_follow() {
     const KINDS: &[Pages] = &[Pages::Scarce(4 * MIB), Pages::Scarce(6 * MIB), Pages::Ordinary];
     let arena = Arena::create("test", 64 * MIB, 64 * MIB, KINDS).unwrap();
     let early = attach(&arena);

@@ -163,7 +163,7 @@ fn leftovers_of_the_dead_are_replaced() {
 }
 
 #[test]
-fn who_is_starting_keeps_the_place_while_its_lock_is_held() {
+fn a_starting_process_keeps_its_place_while_it_holds_the_lock() {
     let base = Base::new();
     let session = base.open("s");
     let starting = take(&session, 0, 128, is_alive).unwrap();

@@ -27,7 +27,7 @@ pub(crate) enum Event {
 
 /// A node was refused, or has refused this one. A refusal is not authenticated: it is for a person to read.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
-#[error("{} {} at {address}: {refusal}", self.who(), if *.by_us { "was refused" } else { "has refused this node" })]
+#[error("{} {} at {address}: {refusal}", self.peer(), if *.by_us { "was refused" } else { "has refused this node" })]
 pub(crate) struct Refused {
     /// The place that it claims, or at whose address it is; unknown if it does not speak this version.
     pub place: Option<u16>,
@@ -40,7 +40,7 @@ pub(crate) struct Refused {
 }
 
 impl Refused {
-    fn who(&self) -> String {
+    fn peer(&self) -> String {
         self.place.map_or("somebody".into(), |place| format!("the node of place {place}"))
     }
 }

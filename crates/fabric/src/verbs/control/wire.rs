@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn every_refusal_comes_back_and_says_what_to_do() {
+    fn every_refusal_comes_back_and_gives_advice() {
         for (refusal, reason) in refusals().into_iter().zip(1u8..) {
             assert_eq!(refusal.reason(), reason);
             let bytes = encoded(&Frame::Refusal(refusal.clone()));
@@ -235,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_frame_is_refused() {
+    fn malformed_frames_are_refused() {
         let refused = |bytes: &[u8]| Frame::decode(bytes).unwrap_err();
         assert_eq!(refused(&[]), Malformed::Short);
         assert_eq!(refused(&[0]), Malformed::Kind(0));
@@ -286,7 +286,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_encoded_comes_back(
+        fn encoded_frames_come_back(
             hello in any_hello(),
             refusal in any_refusal(),
             proof: [u8; 32],
@@ -304,7 +304,7 @@ mod tests {
 
         /// So no two byte strings mean the same, and a tag covers exactly the decoded frame.
         #[test]
-        fn what_is_decoded_was_encoded_so(kind in 0u8..9, bytes in vec(any::<u8>(), 0..300)) {
+        fn a_decoded_frame_encodes_to_the_same_bytes(kind in 0u8..9, bytes in vec(any::<u8>(), 0..300)) {
             let bytes = [&[kind][..], &bytes].concat();
             if let Ok(frame) = Frame::decode(&bytes) {
                 prop_assert_eq!(encoded(&frame), bytes);

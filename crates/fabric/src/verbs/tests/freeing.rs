@@ -56,7 +56,7 @@ fn late_operations_are_not_posted() {
 }
 
 #[test]
-fn what_waits_is_looked_at_again_when_it_is_posted() {
+fn waiting_requests_are_checked_again_when_posted() {
     for mut rig in Rig::both() {
         let beside = rig.at(rig.region.bytes() / 8);
         rig.lane.hold(PEER);
@@ -73,7 +73,7 @@ fn what_waits_is_looked_at_again_when_it_is_posted() {
 }
 
 #[test]
-fn what_is_under_way_is_counted_until_it_has_ended() {
+fn operations_under_way_are_counted_until_they_have_ended() {
     for mut rig in Rig::both() {
         let port = rig.lane.port();
         assert_eq!(port.under_way(), None);

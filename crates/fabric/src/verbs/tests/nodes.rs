@@ -307,7 +307,7 @@ fn the_right_of_the_own_node_is_taken_and_given_whether_it_was_used_or_not() {
 /// Lanes open their way to the own node while its right is taken and given, groups are made, and at last the node is
 /// fenced.
 #[test]
-fn the_first_use_of_the_own_node_races_with_what_forbids_it() {
+fn first_use_of_the_own_node_races_with_revokes_and_a_fence() {
     let nodes = Served::session("own-race", 1);
     let fabric = &nodes[0].fabric;
     let (key, region) = nodes[0].guarded();
@@ -454,7 +454,7 @@ fn a_peer_that_is_short_of_queue_pairs_says_so() {
 }
 
 #[test]
-fn a_peer_that_comes_later_finds_what_it_may_and_one_that_goes_is_an_error() {
+fn a_late_peer_finds_its_rights_and_a_gone_one_is_an_error() {
     let mut nodes: Vec<_> = (0..2).map(|place| Served::join("comes", place, 2)).collect();
     let (key, region) = nodes[0].guarded();
     let (word, peer) = (region.remote::<u64>(0), NodeId(1));

@@ -55,7 +55,7 @@ fn operators_bind_as_the_page_says() {
 }
 
 #[test]
-fn a_mistake_has_its_place_what_was_expected_and_what_to_do() {
+fn a_mistake_names_its_place_the_expected_token_and_a_remedy() {
     for (text, expected) in [
         ("", "1:1: expected `type`, found the end of the file: a specification is `type Name"),
         ("typ T {}", "1:1: expected `type`, found `typ`"),

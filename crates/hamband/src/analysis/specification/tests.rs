@@ -39,7 +39,7 @@ fn expressions_of_all_types_are_accepted() {
 }
 
 #[test]
-fn a_wrong_type_has_its_place_and_what_to_do() {
+fn a_wrong_type_is_reported_with_its_place_and_a_remedy() {
     for (part, expected) in [
         ("update u() { n := true }", "expected int, found bool"),
         ("update u() { n := s }", "expected int, found set<Id>"),

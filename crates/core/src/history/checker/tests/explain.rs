@@ -53,7 +53,7 @@ fn evidence_has_a_line_for_each_operation() {
 
 /// A value that is written twice and then overwritten is seen again.
 #[test]
-fn evidence_says_what_is_possible() {
+fn evidence_says_which_operations_are_possible() {
     let stuck = evidence(&KvModel, &[upsert(0, 1, 1), upsert(2, 3, 1), upsert(4, 5, 2), get(6, 7, Some(1))]);
     assert_eq!((&stuck.placed[..], &stuck.culprits[..]), (&[0][..], &[1][..]));
     assert_eq!(

@@ -20,7 +20,7 @@ fn compare(mine: &[u16], theirs: &[u16], my_gone: &[u16], their_gone: &[u16]) ->
 }
 
 #[test]
-fn participants_differ_by_those_that_are_gone_whoever_knows_it() {
+fn participants_may_differ_by_nodes_known_to_be_gone() {
     let (all, two) = (&[0, 1, 2][..], &[0, 1][..]);
     assert_eq!(compare(all, all, &[2], &[2]), (false, true), "there is no difference");
     assert_eq!(compare(all, two, &[2], &[]), (true, true));

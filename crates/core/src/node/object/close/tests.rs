@@ -33,7 +33,7 @@ fn opened() -> Openings<&'static str> {
 }
 
 #[test]
-fn memory_comes_back_when_all_who_were_told_have_released_it() {
+fn memory_comes_back_when_all_informed_nodes_have_released_it() {
     let mut openings = opened();
     assert!(openings.uses(1, NodeId(1), 7));
     openings.drops(1, NOBODY);
@@ -50,7 +50,7 @@ fn memory_comes_back_when_all_who_were_told_have_released_it() {
 }
 
 #[test]
-fn what_nobody_was_told_of_comes_back_at_once() {
+fn memory_of_an_opening_told_to_no_node_comes_back_at_once() {
     let mut openings = Openings::default();
     openings.opens(1, "object", vec!["a"], &[]);
     assert_eq!(openings.closes(1, NOBODY), (vec![], vec!["a"]));
@@ -58,7 +58,7 @@ fn what_nobody_was_told_of_comes_back_at_once() {
 }
 
 #[test]
-fn what_others_have_open_is_known_until_they_close_it() {
+fn objects_open_on_other_nodes_are_known_until_closed() {
     let mut openings = opened();
     let there = |openings: &Openings<_>, peer: u16| -> Vec<String> {
         openings.open_there(NodeId(peer)).map(|it| it.path.clone()).collect()
@@ -74,11 +74,11 @@ fn what_others_have_open_is_known_until_they_close_it() {
 }
 
 #[test]
-fn who_releases_first_and_who_is_gone_is_not_waited_for() {
+fn closing_waits_for_no_node_that_has_released_or_is_gone() {
     let mut openings = opened();
     assert!(openings.is_released(NodeId(1), 1, 7, NOBODY).is_empty(), "it is open here");
     let (said, regions) = openings.closes(1, NOBODY);
-    assert_eq!(said.len(), 2, "who has released it forgets it, too, when it hears that it is closed");
+    assert_eq!(said.len(), 2, "a node that has released it forgets it, too, when it hears that it is closed");
     assert!(regions.is_empty());
     assert!(openings.forget(|node| node == NodeId(1)).is_empty());
     assert_eq!(openings.forget(|node| node == NodeId(2)), ["a", "b"]);
@@ -89,7 +89,7 @@ fn who_releases_first_and_who_is_gone_is_not_waited_for() {
 }
 
 #[test]
-fn an_opening_that_is_dropped_is_told_to_nobody_and_connected_to_nothing() {
+fn a_dropped_opening_is_told_to_no_node_and_not_connected() {
     let mut openings = opened();
     openings.drops(1, NOBODY);
     assert!(!openings.tells(1, NodeId(3)));
@@ -98,7 +98,7 @@ fn an_opening_that_is_dropped_is_told_to_nobody_and_connected_to_nothing() {
 }
 
 #[test]
-fn who_does_not_use_an_opening_releases_it_at_once_and_who_does_when_it_closes() {
+fn an_unused_opening_is_released_at_once_a_used_one_on_closing() {
     let mut openings = opened();
     assert!(openings.uses(1, NodeId(1), 7) && openings.uses(1, NodeId(1), 7));
     assert!(!openings.uses(1, NodeId(1), 8), "that one has to be closed first");
@@ -116,7 +116,7 @@ fn who_does_not_use_an_opening_releases_it_at_once_and_who_does_when_it_closes()
 /// Node 1 is no home of an object of node 0. It closes the object and opens it again, and its release comes after its
 /// join.
 #[test]
-fn who_opens_an_object_again_keeps_the_memory_of_its_home() {
+fn an_object_opened_again_keeps_the_memory_of_its_home() {
     let mut openings = opened();
     assert!(openings.uses(1, NodeId(1), 7));
     assert_eq!(openings.lets_go(NodeId(1), 7), Message::Released { opening: 7, by: NONE });
@@ -142,7 +142,7 @@ fn who_opens_an_object_again_keeps_the_memory_of_its_home() {
 }
 
 #[test]
-fn what_an_object_was_connected_to_is_remembered_until_it_is_closed_there() {
+fn connected_openings_are_remembered_until_closed_there() {
     let mut openings = opened();
     assert!(openings.uses(1, NodeId(1), 7) && openings.uses(1, NodeId(2), 3));
     assert!(!openings.is_late("object", NodeId(1), 7), "it is open");
@@ -179,7 +179,7 @@ enum Said {
 /// Four nodes open one path again and again, in any order with their messages and deaths, of which one may happen. Used
 /// memory is there; in the end no living node has any left.
 #[test]
-fn random_sessions_use_what_is_there_and_give_all_back() {
+fn random_sessions_use_existing_memory_and_give_all_back() {
     const NODES: usize = 4;
     let nodes = || (0..NODES).map(|node| NodeId(node as u16));
     let (mut reopened, mut connected, mut given_back) = (0, 0, 0);

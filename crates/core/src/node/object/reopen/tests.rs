@@ -42,7 +42,7 @@ fn members_are_those_of_the_last_generation_that_has_begun() {
 }
 
 #[test]
-fn who_gives_up_asks_for_nothing() {
+fn a_node_that_gives_up_asks_for_no_reopening() {
     let reopenings = Reopenings::default();
     let says = |step| Call { path: "lock".into(), generation: 1, members: vec![0, 1], step, opened: 0 };
     let asking = || -> Vec<NodeId> {

@@ -28,7 +28,7 @@ use crate::local::Instant;
 static SECRETS: LazyLock<[Option<Secret>; 3]> = LazyLock::new(|| [None, Some(secret(1)), Some(secret(2))]);
 
 #[test]
-fn whatever_comes() {
+fn random_input() {
     let number = |name, default: u64| match std::env::var(name) {
         Ok(text) => text.parse().unwrap_or_else(|why| panic!("{name}: {why}")),
         Err(_) => default,

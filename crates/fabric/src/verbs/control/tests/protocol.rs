@@ -40,7 +40,7 @@ fn two_nodes_with_one_secret_or_none_come_up() {
 }
 
 #[test]
-fn a_wrong_or_missing_secret_is_refused_on_both_sides_and_nobody_can_tell_which() {
+fn wrong_and_missing_secrets_are_refused_alike_on_both_sides() {
     let said =
         [(Some(secret(7)), Some(secret(8))), (Some(secret(7)), None), (None, Some(secret(7)))].map(|(ours, theirs)| {
             let mut pair = Pair::new(identity(2, ours.as_ref()), identity(1, theirs.as_ref()));
@@ -79,7 +79,7 @@ fn the_caller_too_looks_whether_the_other_knows_the_secret() {
 }
 
 #[test]
-fn whoever_does_not_fit_is_refused_with_the_reason_on_both_sides() {
+fn a_mismatched_node_is_refused_on_both_sides_with_the_reason() {
     let key = secret(7);
     let me = || identity(1, Some(&key));
     let peer = || identity(2, Some(&key));
@@ -132,7 +132,7 @@ fn another_version_is_refused_before_anything_else_is_read() {
 }
 
 #[test]
-fn who_is_not_admitted_is_refused_by_either_side() {
+fn a_node_that_is_not_admitted_is_refused_by_either_side() {
     let refusal = Refusal::Stale { node: NodeId(2), next: NodeId(5) };
     let refuse = |_: &super::Hello| Err(refusal.clone());
     let mut pair = Pair::new(identity(2, None), identity(1, None));
@@ -163,7 +163,7 @@ fn every_refusal_of_a_peer_is_handed_over() {
 }
 
 #[test]
-fn what_is_sent_comes_in_order_behind_it_the_goodbye() {
+fn messages_come_in_order_and_the_goodbye_behind_them() {
     let mut pair = Pair::up();
     let long = vec![3; CONTROL_BYTES_MAX];
     pair.caller.protocol.send_message(b"one").unwrap();
@@ -237,7 +237,7 @@ fn a_frame_that_is_damaged_left_out_or_repeated_ends_the_connection() {
 }
 
 #[test]
-fn what_comes_out_of_turn_or_is_no_frame_ends_the_connection() {
+fn frames_out_of_turn_and_malformed_ones_end_the_connection() {
     let failed = |bytes: &[u8]| {
         let mut pair = Pair::new(identity(2, None), identity(1, None));
         pair.listener.hear(bytes, pair.now, &admit_all);
@@ -263,7 +263,7 @@ fn what_comes_out_of_turn_or_is_no_frame_ends_the_connection() {
 
 /// A socket that connects to a free port of its own host may be given that very port, and reach itself.
 #[test]
-fn who_reaches_itself_notices() {
+fn a_node_that_reaches_itself_notices() {
     let mut pair = Pair::new(identity(2, None), identity(1, None));
     let hello = pair.caller.said();
     pair.caller.hear(&hello, pair.now, &admit_all);
@@ -304,7 +304,7 @@ fn the_silent_are_suspected_and_trusted_when_they_speak_again() {
 /// A process that was stopped finds the messages of that time in its sockets; the ones that are about to be sent
 /// arrive a little later.
 #[test]
-fn time_in_which_this_node_did_not_look_is_held_against_nobody() {
+fn time_while_this_node_was_stopped_counts_against_no_peer() {
     let mut pair = Pair::up();
     pair.caller.protocol.send_message(b"hello").unwrap();
     let said = pair.caller.said();

@@ -241,7 +241,7 @@ fn one_that_stops_is_suspected_and_trusted_when_it_goes_on() {
 }
 
 #[test]
-fn who_leaves_says_goodbye_behind_its_last_words_and_who_dies_does_not() {
+fn a_leaving_node_says_goodbye_last_and_a_dying_one_does_not() {
     let (mut nodes, _) = session(LOCALHOST);
     let last = nodes.pop().unwrap();
     for number in 0..50u8 {
@@ -259,7 +259,7 @@ fn who_leaves_says_goodbye_behind_its_last_words_and_who_dies_does_not() {
 }
 
 #[test]
-fn who_returns_has_another_number() {
+fn a_returning_node_has_another_number() {
     // Place 1 is called by place 2, and calls place 0: both sides refuse.
     let (mut nodes, addresses) = session(LOCALHOST);
     nodes.remove(1).end(ABANDON);
@@ -330,7 +330,7 @@ fn the_next_life_comes_in_when_the_others_have_hung_up_on_the_one_before() {
         let down = Event::Down(NodeId(peer), Ending::Broken(Broken::HungUp));
         nodes[2].waits_for("an end", |event| *event == down);
     }
-    assert!(!nodes[0].events().iter().any(|event| matches!(event, Event::Down(..))), "who hangs up is told nothing");
+    assert!(!nodes[0].events().iter().any(|event| matches!(event, Event::Down(..))), "it has hung up by itself");
 }
 
 #[test]
@@ -406,7 +406,7 @@ fn a_wait_ends_when_it_is_woken_and_not_before_its_time() {
 }
 
 #[test]
-fn what_cannot_be_is_an_error_that_says_so() {
+fn invalid_options_are_errors_that_say_why() {
     let why = |options: Options| Control::open(&options).map(|_| ()).unwrap_err().to_string();
     let control = Control::open(&options(0, 2, LOCALHOST)).unwrap();
     let taken = why(Options { listen: control.address(), ..options(1, 2, LOCALHOST) });

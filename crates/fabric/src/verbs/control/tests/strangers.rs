@@ -45,7 +45,7 @@ fn goes_on(nodes: &[Node; 2]) {
 }
 
 #[test]
-fn who_sends_garbage_is_hung_up_on_at_once() {
+fn a_caller_that_sends_garbage_is_hung_up_on_at_once() {
     let nodes = session();
     let hello = framed(&Frame::Hello(hello_of(&identity(1, None), 0)));
     let mut damaged = hello.clone();
@@ -61,7 +61,7 @@ fn who_sends_garbage_is_hung_up_on_at_once() {
 }
 
 #[test]
-fn who_says_nothing_or_hardly_anything_is_hung_up_on_in_time() {
+fn a_silent_or_slow_caller_is_hung_up_on_in_time() {
     let nodes = session();
     let start = Instant::now();
     let silent = call(&nodes[0]);
@@ -79,7 +79,7 @@ fn who_says_nothing_or_hardly_anything_is_hung_up_on_in_time() {
 
 /// Another build, another session, or just a bad list of addresses: the caller reads why, and so does the log.
 #[test]
-fn who_speaks_another_version_is_told_so() {
+fn a_caller_of_another_version_is_told_so() {
     let nodes = session();
     let mut hello = framed(&Frame::Hello(hello_of(&identity(1, None), 0)));
     hello[13] = 9;
@@ -96,13 +96,13 @@ fn who_speaks_another_version_is_told_so() {
 }
 
 #[test]
-fn who_does_not_know_the_secret_does_not_come_in_with_what_others_have_said() {
+fn a_caller_without_the_secret_is_refused() {
     let nodes = session();
-    let mut who = identity(1, None);
-    who.places = 2;
+    let mut caller = identity(1, None);
+    caller.places = 2;
     for proof in [[0; 32], [1; 32]] {
         let mut stream = call(&nodes[0]);
-        stream.write_all(&framed(&Frame::Hello(hello_of(&who, 0)))).unwrap();
+        stream.write_all(&framed(&Frame::Hello(hello_of(&caller, 0)))).unwrap();
         stream.write_all(&framed(&Frame::Proof(proof))).unwrap();
         let heard = heard(&stream);
         assert!(heard.ends_with(&framed(&Frame::Refusal(Refusal::Secret))), "{heard:?}");

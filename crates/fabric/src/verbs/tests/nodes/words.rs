@@ -99,7 +99,7 @@ fn words_that_are_given_back_serve_again_and_late_pointers_are_errors() {
 }
 
 #[test]
-fn a_device_that_has_less_than_it_says_gives_what_it_has() {
+fn a_device_with_less_memory_than_it_says_gives_all_it_has() {
     let nodes = session("words-less", 128 * KIB);
     nodes[0].stub.state().device_memory_left = KIB;
     let first = words(&nodes[0], 2, &[6]);
