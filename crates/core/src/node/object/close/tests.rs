@@ -113,8 +113,7 @@ fn who_does_not_use_an_opening_releases_it_at_once_and_who_does_when_it_closes()
     assert_eq!(openings.is_closed_there(NodeId(1), 7), Some(Message::Released { opening: 7, by: NONE }), "asked twice");
 }
 
-/// Node 1 is no home of an object of node 0. It closes the object and opens it again, and its release comes after its
-/// join.
+/// Node 1 is no home of an object of node 0. It closes the object and opens it again, and its release follows its join.
 #[test]
 fn who_opens_an_object_again_keeps_the_memory_of_its_home() {
     let mut openings = opened();
