@@ -59,7 +59,7 @@ pub fn unless_faults<T>(result: Result<T>) -> Result<Option<T>> {
 /// The moment at which a call begins, to judge whether it may time out.
 ///
 /// Time passes only when nothing else can happen. So a call that times out although no fault occurs during it, and none
-/// lasts, waits for something that never comes: it hangs. A death counts until all nodes know of it.
+/// lasts, waits for something that never happens: it hangs. A death counts until all nodes know of it.
 ///
 /// ```
 /// # use farfield::{Mutex, NodeId};

@@ -39,7 +39,7 @@ const EXECUTIONS_MAX: u64 = 100_000;
 const SEEDS: u64 = 3;
 /// A mutant that has lived so long, with the seeds so far, is not tried with more.
 const ENOUGH: u64 = 1_000;
-/// So many executions without the mutant are looked at, at most, before it is said to be the reason of what was found.
+/// So many executions without the mutant are looked at, at most, before the mutant counts as the cause of the finding.
 const SILENT: u64 = 300;
 
 /// Applies `work` to all items on all cores; the results, in order.

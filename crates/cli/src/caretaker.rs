@@ -1,6 +1,6 @@
 //! Cleans up after a command, however it ends. Another process of this program, in a group of its own, waits until the
-//! command has ended: by itself, by Ctrl-C, or killed. Then it ends what the command has started, and removes its
-//! files.
+//! command has ended: by itself, by Ctrl-C, or killed. Then it ends the processes that the command has started, and
+//! removes its files.
 
 use std::fs;
 use std::io::{self, BufRead, Write};
@@ -21,7 +21,7 @@ const ENDING_MAX: Duration = Duration::from_secs(10);
 /// From asking a group of processes to end (SIGTERM) to ending it (SIGKILL).
 const GRACE: Duration = Duration::from_secs(3);
 const TICK: Duration = Duration::from_millis(2);
-/// What a signal has ended together with the command has ended after this time, and creates no more files.
+/// A process that a signal ends together with the command has ended after this time, and creates no more files.
 const DYING_MAX: Duration = Duration::from_millis(100);
 
 /// What is cleaned up.
@@ -65,7 +65,7 @@ pub(crate) fn owed(left: Left) {
     tell(&mut caretaker, &Note::Owed(left));
 }
 
-/// A directory for temporary files whose name begins so. It is owed before it is there: no moment is left in which a
+/// A directory for temporary files. Its name begins so. It is owed before it is there: no moment is left in which a
 /// signal would leave it behind.
 pub(crate) fn folder(prefix: &str) -> io::Result<TempDir> {
     let name = format!("{prefix}{:016x}", rand::random::<u64>());

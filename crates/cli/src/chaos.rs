@@ -87,7 +87,7 @@ Exit status:
   1    a violation, printed with the command line that repeats the plan
   2    wrong usage";
 
-/// What the objects of a node take, about.
+/// The memory of a node's objects, about.
 const OBJECTS_BYTES: u64 = 16 << 20;
 
 /// What `farfield chaos` takes.

@@ -49,7 +49,7 @@ impl FabricChoice {
         Ok(Some(Duration::from_millis(ms)))
     }
 
-    /// What the nodes of a session leave on this host is removed when this command has ended.
+    /// The files that the nodes of a session leave on this host are removed when this command has ended.
     pub(crate) fn clean_up(self, session: &str) {
         if self == FabricChoice::Shm {
             caretaker::owed(Left::Session(session.into()));

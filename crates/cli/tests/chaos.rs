@@ -43,8 +43,8 @@ fn nodes_are_killed_and_stopped_and_nothing_is_wrong() {
     assert!(report["errors"]["PeerDead"].as_u64().expect("a number") > 0, "{report:#}");
 }
 
-/// Two generations: nodes that are killed in the first take part in the second, as others. One comes while the
-/// survivors work, and opens a queue with them; one comes later. Values are placed by hash in the second.
+/// Two generations: nodes that are killed in the first take part in the second, as others. One starts while the
+/// survivors work, and opens a queue with them; one starts later. Values are placed by hash in the second.
 #[test]
 fn nodes_that_were_killed_return() {
     let output = chaos(&["--seconds", "14", "--seed", "5", "--json", "-"]);

@@ -50,7 +50,7 @@
 //!
 //! *No circle of waiting members.* All make the same calls in the same order. A receiver has told the sender of all but
 //! less than half of the slots that it has taken, and in a call in which all send, a member is at most half of the
-//! slots ahead of what it has taken. So the member that is furthest behind always has room.
+//! slots ahead of the chunks that it has taken. So the member that is furthest behind always has room.
 //!
 //! # Costs
 //!
@@ -115,7 +115,7 @@ pub use self::errors::{CallDropped, CallFailed, CallKind, CallShape, DifferentCa
 use self::links::{Call, Links, Peer, WORDS_BYTES};
 pub use self::options::CollectivesOptions;
 
-/// An `all_reduce` of more bytes than this goes in blocks: each member then combines one n-th of the elements. That
+/// An `all_reduce` of more bytes than this is sent in blocks: each member then combines one n-th of the elements. That
 /// takes a step more, and pays when copying costs more than waiting.
 const BLOCKS_FROM_BYTES: usize = 4096;
 
@@ -491,7 +491,7 @@ impl Collectives {
         self.links.tell_failed(endpoint, &because);
         let path = self.links.object.path();
         let error = match because.kind() {
-            // These say themselves what is to be done.
+            // These contain the remedy themselves.
             ErrorKind::Reopened { .. } | ErrorKind::Reopens { .. } => because,
             _ => Error::custom(CallFailed { because }),
         };

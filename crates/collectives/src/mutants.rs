@@ -21,12 +21,14 @@ farfield_core::mutants! {
     /// *Scenario:* `collectives/all-reduce`.
     COLLECTIVES_OLD_WORD = "collectives-old-word" in "Collectives":
         "The receiver takes a chunk if the sender has ever sent any.";
-    /// *Missing:* the look at the others' deaths: who waits for the dead waits until the deadline. Needs no reordering.
+    /// *Missing:* the look at the others' deaths: a member that waits for a dead one waits until the deadline. Needs no
+    /// reordering.
     ///
     /// *Scenario:* `collectives/dies`.
     COLLECTIVES_WAITS_FOR_DEAD = "collectives-waits-for-dead" in "Collectives":
         "A call waits for members that are dead.";
-    /// *Missing:* the word of a failure: those who wait for the member wait until the deadline. Needs no reordering.
+    /// *Missing:* the word of a failure: the others that wait for the member wait until the deadline. Needs no
+    /// reordering.
     ///
     /// *Scenario:* `collectives/different`.
     COLLECTIVES_FAILURE_UNTOLD = "collectives-failure-untold" in "Collectives":

@@ -3,8 +3,7 @@
 //!
 //! A future registers its waker and polls once more. The announcement ([`NodeBell::announce`]) holds from before that
 //! poll until the thread has taken the waker. A write that the poll missed rings the bell, and the thread then wakes
-//! all registered futures. Each waker comes with a time at which its future polls again, for changes that ring no
-//! bell.
+//! all registered futures. Each waker has a time at which its future polls again, for changes that ring no bell.
 
 use core::sync::atomic::{AtomicU64, Ordering};
 use core::task::Waker;
@@ -88,7 +87,7 @@ impl Alarm {
         Alarm { shared: Arc::new(shared), name, thread: Mutex::default() }
     }
 
-    /// Whether a put to memory whose writers wake waiters wakes the registered tasks.
+    /// Whether a put wakes the registered tasks, if its memory is of the kind in which writes wake waiters.
     pub(crate) fn is_rung_by_puts(&self) -> bool {
         self.shared.bell.is_rung_by_puts()
     }

@@ -258,7 +258,7 @@ fn in_some_order(words: usize, mut access: impl FnMut(usize)) {
 #[repr(transparent)]
 pub struct Slot<T>(UnsafeCell<T>);
 
-// SAFETY: all access goes through relaxed 64-bit atomics (see `words`), which may race freely.
+// SAFETY: all access is by relaxed 64-bit atomics (see `words`), which may race freely.
 unsafe impl<T: Plain> Sync for Slot<T> {}
 
 impl<T: Plain> Slot<T> {

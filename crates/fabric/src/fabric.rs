@@ -19,8 +19,7 @@ use crate::ptr::{GroupKey, NODES_MAX, NodeId, RemotePtr};
 /// One process's membership in a session, as applications and objects use it: its nodes, its memory, the rights to it,
 /// and the clock.
 ///
-/// Everything that the layers above depend on comes from here and from [`Transport`], so that a simulator may own every
-/// choice.
+/// Everything that the layers above depend on is here and in [`Transport`], so that a simulator may own every choice.
 ///
 /// ```
 /// use farfield_fabric::{Fabric, GroupKey, Region, Result};
@@ -224,8 +223,9 @@ pub trait Fabric: Send + Sync {
     fn is_permitted(&self, peer: NodeId, group: GroupKey) -> Result<bool>;
 
     /// Revokes a peer's right to read and write a group of this node. After `Ok`, no write of that peer to the group
-    /// can land, even if the peer is stopped between two instructions. What is not decided within the timeout goes on
-    /// in the next call. (On shared memory, a call that finds a peer stopped may take ten milliseconds longer.)
+    /// can land, even if the peer is stopped between two instructions. A revocation that is not decided within the
+    /// timeout continues in the next call. (On shared memory, a call that finds a peer stopped may take ten
+    /// milliseconds longer.)
     ///
     /// ```
     /// # use farfield_fabric::*;
@@ -535,7 +535,8 @@ impl PeerState {
 pub enum ControlEvent {
     /// A peer came up.
     Up(NodeId),
-    /// A peer left or died; its state says which. It comes once for each peer that came up, and no `Up` follows it.
+    /// A peer left or died; its state says which. It is reported once for each peer that came up, and no `Up` follows
+    /// it.
     Down(NodeId),
     /// A peer has sent nothing for longer than the suspicion timeout.
     Suspected(NodeId),

@@ -122,7 +122,7 @@ impl Faults {
     }
 }
 
-/// A fabric whose operations and control messages fail as `faults` says. Operations are refused at posting, as [`Lane`]
+/// A fabric that fails operations and control messages as `faults` says. Operations are refused at posting, as [`Lane`]
 /// describes. It is the outermost decorator: the others count each accepted operation as posted.
 ///
 /// ```

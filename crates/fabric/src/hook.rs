@@ -120,7 +120,7 @@ pub(crate) fn structure(address: usize, write: bool) {
     }
 }
 
-/// A word, lock or structure of the node's own memory is dropped: what lies there later is another one.
+/// A word, lock or structure of the node's own memory is dropped: a later one at this place is another.
 #[cold]
 pub(crate) fn forget(address: usize) {
     if let Some(hooks) = HOOKS.get() {

@@ -38,7 +38,7 @@ pub(crate) struct Slab {
 
 /// The source of slabs, where a device needs registered memory.
 pub trait BufferMemory: Send + Sync {
-    /// At least `bytes` bytes that begin with a page. Their contents are what an earlier user left, or zero.
+    /// At least `bytes` bytes that begin with a page. Their contents are those of an earlier user, or zero.
     ///
     /// # Errors
     /// [`ErrorKind::NoBufferMemory`].
@@ -283,7 +283,7 @@ impl Pool {
         }
     }
 
-    /// Frees parked blocks whose operations have completed.
+    /// Frees parked blocks after their operations have completed.
     fn unpark(&self) {
         for block in self.parked.borrow_mut().extract_if(.., |block| block.is_idle()) {
             self.free[Self::class(block.bytes())].borrow_mut().push(block);

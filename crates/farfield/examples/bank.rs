@@ -1,5 +1,5 @@
-//! A bank whose accounts are in the memories of all nodes. A transfer takes two locks, always in the same order, and
-//! updates both accounts with gets and puts. No concurrent transfers create or lose money.
+//! A bank with accounts in the memories of all nodes. A transfer takes two locks, always in the same order, and updates
+//! both accounts with gets and puts. No concurrent transfers create or lose money.
 //!
 //! It uses custom network memory together with ready-made objects ([`MutexArray`], [`Barrier`]). It also shows the
 //! guarantee of a lock: puts under it are visible to its next holder, on whatever nodes the words are.

@@ -201,7 +201,7 @@ fn row<T>(name: &str, run: impl FnOnce() -> Result<T>) -> Result<()> {
 fn main() -> Result<()> {
     let nodes = local_session_with(2, |builder| builder.memory_bytes_max(64 << 20))?;
     let endpoints = [nodes[0].endpoint()?, nodes[1].endpoint()?];
-    // The calls are made on node 0. What they are about is on node 1, but for the ALock of the own node.
+    // The calls are made on node 0. Their objects are on node 1, but for the ALock of the own node.
     let (ep, other) = (&endpoints[0], [NodeId(1), NodeId(0)]);
     // With more threads than cores nothing spins: looks are not counted as work of a call.
     let cores = std::thread::available_parallelism().map_or(1, usize::from);

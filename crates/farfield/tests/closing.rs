@@ -36,8 +36,8 @@ fn node_process() {
 /// be killed.
 fn serve(node: &Node, endpoint: &Endpoint, round: usize, is_last: bool) -> Result<()> {
     let path = |kind: &str| format!("{round}/{kind}");
-    // Chosen before the victim can be dead: a node that comes late to the ring must not open it without the victim,
-    // since the others, whose push has failed, never come.
+    // Chosen before the victim can be dead: a late node must not open the ring without the victim, since the others
+    // never open it once their push has failed.
     let options = RingOptions::broadcast(node, NodeId(0), 1 << 14);
     let var = AtomicVar::open(node, &path("var"), NodeId(0))?;
     let shared = SharedVar::<u64>::open(node, &path("shared"))?;

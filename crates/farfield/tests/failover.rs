@@ -52,7 +52,7 @@ fn a_replicated_lock_outlives_its_holder_and_leader() {
     without_leaders("mutex", 3, 1);
 }
 
-/// A holder is killed, which leads an election, too. It is started again, and comes back to both. Then another node is
+/// A holder is killed, which leads an election, too. It is started again, and returns to both. Then another node is
 /// killed, and the lock and the election go on with the one that has come back.
 #[test]
 fn a_node_comes_back_to_a_lock_and_an_election() {
@@ -273,7 +273,7 @@ fn read(reader: &mut LogReader, seen: &mut Vec<u64>) -> Result<()> {
     Ok(())
 }
 
-/// The leader proposes numbers, dies, and the next one goes on.
+/// The leader proposes numbers, dies, and the next one continues.
 fn log(node: &Node, endpoint: &Endpoint) -> Result<()> {
     let log = ReplicatedLog::open(node, "log", LogOptions { entry_bytes_max: 8, entries: 64 })?;
     let (mut proposer, mut reader, mut seen) = (log.proposer()?, log.reader()?, Vec::new());
@@ -437,7 +437,7 @@ fn mutex(node: &Node, endpoint: &Endpoint) -> Result<()> {
     meet(node, endpoint, "end", &[NodeId(1), NodeId(2)])
 }
 
-/// Node 0 dies, node 3 comes in its place, and then node 1 dies.
+/// Node 0 dies, node 3 takes its place, and then node 1 dies.
 fn back(node: &Node, endpoint: &Endpoint) -> Result<()> {
     const STAYS: NodeId = NodeId(2);
     let lock = ReplicatedMutex::open(node, "lock")?;

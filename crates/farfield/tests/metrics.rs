@@ -268,7 +268,7 @@ fn counts_outlive_endpoints_and_objects() {
     }
 }
 
-/// A call whose future is dropped has not ended.
+/// A call has not ended if its future is dropped.
 #[test]
 fn dropped_calls_are_not_counted() {
     let node = Node::builder().latencies(true).start().unwrap();

@@ -121,7 +121,7 @@ fn wait_for_members(node: &Node, members: impl Into<Vec<u16>>) {
     }
 }
 
-/// Opens objects among the members, and uses them. Returns the one whose home is the newest member.
+/// Opens objects among the members, and uses them. Returns the one with the newest member as its home.
 fn work(node: &Node, endpoint: &Endpoint, path: &str, newest: NodeId) -> Result<AtomicVar> {
     let barrier = Barrier::open(node, &format!("{path}/barrier"), 1)?;
     let mutex = Mutex::open(node, &format!("{path}/mutex"), newest)?;

@@ -15,10 +15,10 @@ use session::{MEASURED, STEP_MAX, Session, begun};
 
 const PLACES: u16 = 3;
 const OPTIONS: RpcOptions = RpcOptions { request_bytes_max: 0, reply_bytes_max: 0, window: 4, batch_max: 2 };
-/// What a client says when it has no more calls.
+/// The request of a client that has no more calls.
 const LAST: u64 = u64::MAX;
 
-/// A client is killed under load and started again, three times; the other one goes on.
+/// A client is killed under load and started again, three times; the other one continues.
 #[test]
 fn a_server_outlives_its_clients() {
     let mut session = Session::start("clients", PLACES);

@@ -129,7 +129,7 @@ fn long_waits_are_reported() {
 }
 
 /// Where the events are chosen by the modules that they come from, the waits of an object are among its events. They
-/// were reported only to those who listened to the module that takes the time, too.
+/// were reported only to subscribers that listened to the module that takes the time, too.
 #[test]
 fn a_long_wait_is_an_event_of_its_object() {
     struct Kept(Arc<StdMutex<Vec<u8>>>);

@@ -25,8 +25,8 @@
 //! of the definitions needs no test of its own. A conflict orders two calls everywhere, so two methods that conflict
 //! need not be declared dependent.
 //!
-//! A [`Refuted`] relation comes with an example, and names the declaration that is missing. A [`Report`] lists all that
-//! no sample has needed: coordination that may be too strong, and methods that were always refused.
+//! A [`Refuted`] relation has an example, and names the declaration that is missing. A [`Report`] lists all that no
+//! sample has needed: coordination that may be too strong, and methods that were always refused.
 //!
 //! ```
 //! use farfield_hamband::check::check;

@@ -7,7 +7,7 @@ use serde::de::DeserializeOwned;
 
 use crate::coordination::Coordination;
 
-/// A plain sequential type whose replicas are kept by [`Replicated`](crate::Replicated): ⟨Σ, I, updates, queries⟩ of
+/// A plain sequential type, of which [`Replicated`](crate::Replicated) keeps replicas: ⟨Σ, I, updates, queries⟩ of
 /// §3.1. The value itself is the state σ, and any method that takes `&self` is a query.
 ///
 /// The replicas apply each other's updates in different orders, and only as far as [`DataType::coordination`] says that

@@ -82,7 +82,7 @@ pub(crate) struct Local<T: DataType> {
     pub(crate) summaries: Summaries,
     /// By synchronisation group.
     pub(crate) groups: Vec<Group<T::Update>>,
-    /// The summarisation groups whose last put was refused by some process.
+    /// The summarisation groups of which some process refused the last put.
     unsent: Vec<bool>,
     /// The numbers of applied entries of each feed, and of each log, for the others to read.
     pub(crate) applied: Region,
@@ -159,7 +159,7 @@ impl<T: DataType> Local<T> {
 
     // ---- calls of others -------------------------------------------------------------------------------------------
 
-    /// Takes all summaries and messages that have landed and whose dependencies are applied (rule FREE-APP).
+    /// Takes all summaries and messages that have landed, if their dependencies are applied (rule FREE-APP).
     pub(crate) fn drain(&mut self) -> Result<Drained> {
         self.check()?;
         let mut all = Drained::default();
@@ -432,7 +432,7 @@ impl<T: DataType> Local<T> {
     }
 
     /// Sends the calls that others lack. The service thread calls it, with an endpoint of its own: entries of a feed
-    /// may land in any order, and a summary goes into the feed. False if something is left.
+    /// may land in any order, and a summary is moved into the feed. False if something is left.
     pub(crate) fn send_rest(&mut self, endpoint: &Endpoint) -> Result<bool> {
         if !self.outgoing.send(endpoint)? {
             return Ok(false);

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use crate::coordination::Coordination;
 use crate::data_type::{DataType, Update};
 
-/// A type whose state has its history: which calls a replica has applied, and in which order, one by one even where
+/// A type with its history in its state: which calls a replica has applied, and in which order, one by one even where
 /// they arrive as a summary. Its replicas are coordinated as those of `T`. It is for tests: histories and summaries
 /// only grow.
 ///
@@ -154,8 +154,7 @@ impl Places {
 ///
 /// - each replica has applied each call once at most, and each was permissible there, and has kept the invariant (lemma
 ///   1);
-/// - conflicting calls have one order: what was applied before a call that it conflicts with somewhere is applied
-///   before it everywhere;
+/// - conflicting calls have one order: if one of two is applied before the other somewhere, it is so everywhere;
 /// - what a conflict-free call depends on, and was applied before it at its source, is applied before it everywhere;
 /// - a conflicting call is permissible after what is applied before it everywhere. Its leader has executed it when it
 ///   was ordered, and applies it when it is decided: calls that arrive in between are before it there, and need not be

@@ -292,7 +292,7 @@ impl<T: DataType> Replica<T> {
         Ok(())
     }
 
-    /// The own summary of a group goes into the feed, and a new one begins.
+    /// The own summary of a group is moved into the feed, and a new one begins.
     pub(crate) fn begin_epoch(&mut self, process: usize, group: usize) -> Summary<T::Update> {
         let methods = self.tables.methods;
         self.received[process * self.tables.summaries + group].clear();

@@ -167,7 +167,7 @@ fn dependency_on_summary() -> Scenario {
         call(writer, ep, &TillUpdate::Add(1 << me))?;
         call(writer, ep, &TillUpdate::Open(me as u8))?;
         ep.block_on(writer.stable(ep))?;
-        // All have it: the next call of another node comes after it everywhere.
+        // All have it: the next call of another node follows it everywhere.
         call(writer, ep, &TillUpdate::Open(10 + me as u8))?;
         wait_until(till, ep, |till| {
             let (has_second, has_first) = (till.accounts.contains_key(&11), till.accounts.contains_key(&1));

@@ -18,9 +18,9 @@
 //! reader takes the newest that is whole; each has all calls of those before it, so none has to be read.
 //!
 //! *One endpoint.* The puts of two endpoints have no order: an old summary could land over a new one. So only the
-//! endpoint that makes the call puts it. If the put is refused, the summary is *folded*: it goes into the feed, where
-//! entries are numbered, and a new epoch of the summary begins, empty. Likewise if it has become too long for its slot.
-//! A reader uses a summary when it has applied the folds of all epochs before.
+//! endpoint that makes the call puts it. If the put is refused, the summary is *folded*: it is moved into the feed,
+//! where entries are numbered, and a new epoch of the summary begins, empty. Likewise if it has become too long for its
+//! slot. A reader uses a summary when it has applied the folds of all epochs before.
 
 use farfield_core::Result;
 use farfield_core::toolkit::Object;

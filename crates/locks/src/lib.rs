@@ -152,8 +152,8 @@ pub trait LockArray {
         Attempt::new(move || Ok(self.begin(endpoint, index, WaitLimit::Deadline(deadline))?.map_err(Waits)))
     }
 
-    /// Takes lock `index` if that is possible without waiting for another operation. A lock whose holder has died may
-    /// count as held until an operation that waits has taken it over.
+    /// Takes lock `index` if that is possible without waiting for another operation. If the holder has died, the lock
+    /// may count as held until an operation that waits has taken it over.
     ///
     /// ```
     /// # use farfield::{LockArray, LockGuard, SpinLockArray};
@@ -255,9 +255,9 @@ pub trait LockArray {
 pub trait LockGuard {
     /// Releases the lock, so that the next holder sees all writes of this one, on whichever node.
     ///
-    /// They are visible everywhere before the release, except for puts to the node that the release itself goes to: the
-    /// lock's, or the next holder's. Those land before it, perhaps after this call has returned. If this node dies just
-    /// then, they may be lost along with the release.
+    /// They are visible everywhere before the release, except for puts to the node to which the release itself is
+    /// posted: the lock's, or the next holder's. Those land before it, perhaps after this call has returned. If this
+    /// node dies just then, they may be lost along with the release.
     ///
     /// ```
     /// # use farfield::{LockArray, LockGuard, SpinLockArray};

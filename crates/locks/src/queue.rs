@@ -23,7 +23,7 @@
 //! beginning can never be granted anything: it is *stuck*. A stuck beginning reads all living entries of the lock
 //! ([`Queue::survey`]). If each of them is in a chain with a stuck beginning, no operation is at the head. Then one
 //! stuck beginning may claim the head, by a compare-and-swap of a count of claims in the lock's record. If the count
-//! has changed since before the survey, another operation has claimed. The chain that holds the tail comes last: it
+//! has changed since before the survey, another operation has claimed. The chain that holds the tail is the last: it
 //! claims only if there is no other. So the tail is not emptied while others are stuck. The end of any other chain has
 //! a dead successor, and stops there for the next claim.
 //!

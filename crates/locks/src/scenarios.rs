@@ -96,7 +96,7 @@ fn open_with(cluster: &Cluster, options: ALockOptions) -> Result<Vec<Rc<ALockArr
     cluster.on_each(move |node| ALockArray::open(node, "locks", 1, options).map(Rc::new))
 }
 
-/// A kind of lock whose operations have entries, of which there are only so many.
+/// A kind of lock with a limited number of entries for its operations.
 trait Entries: LockArray + 'static {
     /// How many are in use on this node.
     fn entries(&self) -> usize;
@@ -126,7 +126,7 @@ impl Entries for MutexArray {
     }
 }
 
-/// At the end each node has all its entries again, also those whose operations were dropped or given up.
+/// At the end each node has all its entries again, also those of operations that were dropped or given up.
 fn gives_back<L: Entries>(cluster: &Cluster, locks: &[Rc<L>]) {
     let (nodes, locks) = (cluster.nodes(), locks.to_vec());
     cluster.at_end(move || {

@@ -31,7 +31,7 @@ pub enum NotThere {
     TooMany(usize),
 }
 
-/// The libraries whose methods the machine has.
+/// The machine has the methods of these libraries.
 const LIBRARIES: &[&str] = &["x86tso", "rdma", "rdmawait", "rdmatso", "rdmarmw"];
 /// How many states are looked at: some kilobytes each in small tests.
 pub(crate) const STATES_MAX: usize = 1_000_000;
@@ -67,7 +67,7 @@ pub fn outcomes(test: &Test) -> Result<BTreeSet<Vec<Value>>, NotThere> {
     Driver { plan, words }.explore(State { machine, threads, results: Vec::new() })
 }
 
-/// The plan of a test whose calls are of methods that a machine `has`, by library and name.
+/// The plan of a test with calls of methods that a machine `has`, by library and name.
 pub(crate) fn plan(test: &Test, has: impl Fn(&str, &str) -> bool) -> Result<Plan, NotThere> {
     for call in test.calls() {
         let library = &test.libraries[call.library].name;

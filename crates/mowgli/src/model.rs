@@ -40,8 +40,8 @@
 //! Given are the sets `R` and `W` (subevents that read, that write), each stamp, and each method; and the relations
 //! `po` (program order of subevents of different events), `ppo` and `ippo` (those in the stamp order, for finishing and
 //! for starting), `iso`, `ev` (of the same event), `loc` (the same place of the same object), `val` (the value written
-//! by the first is read by the second), `obj` (calls whose first objects are the same), `tag` (the same id), `int` (of
-//! the same thread), `sn` (stamps of the same node), `id`.
+//! by the first is read by the second), `obj` (calls with the same first object), `tag` (the same id), `int` (of the
+//! same thread), `sn` (stamps of the same node), `id`.
 
 use std::collections::BTreeMap;
 use std::rc::Rc;

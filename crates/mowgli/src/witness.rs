@@ -112,8 +112,8 @@ impl Graph {
         self.subevents[at].call.map(|call| self.calls[call].thread)
     }
 
-    /// The calls of each thread in program order, a line for each. What a read has from another thread, or finds at the
-    /// start, is marked with its origin.
+    /// The calls of each thread in program order, a line for each. A value that a read has from another thread, or
+    /// finds at the start, is marked with its origin.
     ///
     /// ```
     /// # use mowgli::{litmus::Test, model::Models, witness::{Answer, find}};
@@ -223,9 +223,8 @@ const CYCLES_MAX: u64 = 5_000;
 ///
 /// If none is allowed, every candidate in which the condition holds breaks a law. Most do so at once, in ways
 /// unrelated to the test, as with two writes of one thread in the wrong order. So the search computes the shortest
-/// cycle of each candidate, and returns the candidate whose shortest cycle is the longest: the closest one. It
-/// examines some thousands, those first that keep program order where they have a choice; a closer one may exist
-/// beyond them.
+/// cycle of each candidate, and returns the candidate with the longest of them: the closest one. It examines some
+/// thousands, those first that keep program order where they have a choice; a closer one may exist beyond them.
 ///
 /// # Errors
 /// There are too many executions.
@@ -280,7 +279,7 @@ pub fn find(test: &Test) -> Result<Answer, TooLarge> {
 struct Finder<'a> {
     search: Search<'a>,
     witness: Option<Graph>,
-    /// The one whose shortest cycle is the longest, and the length of that.
+    /// The one with the longest shortest cycle, and the length of that.
     closest: Option<(u16, Graph, Cycle)>,
     /// How many were looked at for that.
     looked_at: u64,

@@ -41,7 +41,7 @@ pub struct CommandOptions {
     pub answer_bytes_max: usize,
 }
 
-/// A command of a node, as it comes to the leader.
+/// A command of a node, as it reaches the leader.
 ///
 /// ```
 /// use farfield_mu::Command;
@@ -359,7 +359,7 @@ impl Commands {
         Commands::announce_with(node, path, participants, options, false)
     }
 
-    /// With a state that a node which comes back takes from the others, if the object on top sees to that.
+    /// With a state that a returning node takes from the others, if the object on top sees to that.
     pub(crate) fn announce_with(
         node: &Node,
         path: &str,

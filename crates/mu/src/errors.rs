@@ -52,8 +52,8 @@ pub struct OutcomeUnknown {
     pub because: Error,
 }
 
-/// Too few replicas can be reached to decide an entry ([`Error::custom_ref`]). The log goes on when a majority is back;
-/// if it is dead, reopen the log on the live members.
+/// Too few replicas can be reached to decide an entry ([`Error::custom_ref`]). The log continues when a majority is
+/// back; if it is dead, reopen the log on the live members.
 ///
 /// ```
 /// # use farfield_mu::NoMajority;

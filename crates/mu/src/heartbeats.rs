@@ -12,17 +12,17 @@ use crate::replica::Core;
 
 /// A score has these values. A node that answers for long has the highest.
 const SCORE_MAX: u64 = 15;
-/// A node whose score falls below this is suspected …
+/// A node is suspected when its score falls below this …
 const FAILS_BELOW: u64 = 2;
 /// … until it rises above this. The distance between the two keeps a slow node from being suspected again and again.
 const RECOVERS_ABOVE: u64 = 6;
 
-/// A failure detector of its own: each node counts in its own memory, and all others read that count. One whose count
-/// stands still loses a point of its score with each look, and one whose count has changed gets one. So a slow network
+/// A failure detector of its own: each node counts in its own memory, and all others read that count. With each look, a
+/// node loses a point of its score if its count stands still, and gets one if the count has changed. So a slow network
 /// delays both, the reads and the verdict, and no timeout has to be chosen for it.
 ///
 /// A suspicion evicts no node. It says that a node does not work now: its process has died, has been stopped, or is out
-/// of reach. [`Heartbeats::lead`] uses it: the first node that is not suspected asks to lead a log whose leader is
+/// of reach. [`Heartbeats::lead`] uses it: the first node that is not suspected asks to lead a log if the leader is
 /// suspected. The log stays as safe as it is, whichever node leads.
 ///
 /// The session's membership knows a dead process at once on one machine, and there a stopped one stays a member.

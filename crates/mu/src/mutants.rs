@@ -134,7 +134,7 @@ farfield_core::mutants! {
     /// *Scenario:* `mu/left-by-one`.
     MU_STALE_NEXT = "mu-stale-next" in "Mu":
         "A follower keeps an undecided entry at the index of the next one.";
-    /// *Missing:* that a leader whose node was evicted may not know it: its lease counts till its end.
+    /// *Missing:* that a leader may not know that its node was evicted: its lease counts till its end.
     ///
     /// *Scenario:* `mu/election-evicted`.
     MU_LEASE_EVICTED = "mu-lease-evicted" in "Mu":

@@ -7,15 +7,15 @@ use farfield_fabric::NodeId;
 
 use crate::turns::{Held, Turns};
 
-/// A mutual exclusion lock whose state is a replicated log: no node is its home, and it goes on while a majority of its
-/// nodes lives.
+/// A mutual exclusion lock with its state in a replicated log: no node is its home, and it works while a majority of
+/// its nodes lives.
 ///
 /// The service threads order the calls in a [`ReplicatedLog`](crate::ReplicatedLog): each lock and each unlock is an
 /// entry. A call on another node than the log's leader is put there. Waiting calls hold in the order of their entries.
 ///
 /// *The holder's death.* Once none of the holder's operations can land any more, the leader proposes the release of all
-/// that it holds or waits for. The data under the lock may be in the middle of a change: a holder whose token is not
-/// the last one + 1 checks it.
+/// that it holds or waits for. The data under the lock may be in the middle of a change: a holder checks it if its
+/// token is not the last one + 1.
 ///
 /// *A node that comes back* at the place of one that has gone opens the lock again, by `open`, while the others go on.
 /// It gets the state of the lock from the log, and counts for majorities from then on.

@@ -36,7 +36,7 @@ pub(crate) struct LogPoller {
     /// The highest request that was promised, as in the replica's state: it is read without the lock here, because a
     /// lock that is taken in every round disturbs the proposer.
     promised: Stamp,
-    /// The promised request whose grant is not given yet.
+    /// The promised request, while its grant is not given yet.
     granting: Option<Granting>,
     /// The last request of each replica that was answered with a higher promise.
     refused: SmallVec<[u64; FEW]>,

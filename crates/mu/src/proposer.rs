@@ -102,8 +102,8 @@ impl Proposer {
         self.propose_if(endpoint, entry, None).await
     }
 
-    /// Waits until an entry can be proposed, and all before it are decided: those of earlier leaders, and one whose
-    /// call was dropped. The result is the index that the next entry has. So a program can read all entries before it
+    /// Waits until an entry can be proposed, and all before it are decided: those of earlier leaders, and one of a
+    /// dropped call. The result is the index that the next entry has. So a program can read all entries before it
     /// decides about the next, and propose that by [`Proposer::propose_at`].
     ///
     /// ```
@@ -198,7 +198,7 @@ impl Proposer {
             let at = core.slots.remote(peers[rank].log, index);
             let put = endpoint.put(at, &buf);
             // *Durable.* A put that is complete may not have landed, and the follower drops puts that have not landed
-            // when it revokes the right. The get comes after it in the follower's memory (`NRW → NRR`) and by the same
+            // when it revokes the right. The get follows it in the follower's memory (`NRW → NRR`) and by the same
             // queue pair: when its result is here, the entry is there, and every later leader that this follower lets
             // write finds it.
             let echo = endpoint.get_span(at, core.echoes.span(echo_at(rank, index), PROOF * 8));
@@ -216,8 +216,8 @@ impl Proposer {
         }
     }
 
-    /// Waits until an entry can be proposed: this node leads, a majority takes part, an earlier entry whose call was
-    /// dropped is decided, and its slot is free. The ballot.
+    /// Waits until an entry can be proposed: this node leads, a majority takes part, an earlier entry of a dropped call
+    /// is decided, and its slot is free. The ballot.
     async fn begin(&self, endpoint: &Endpoint, deadline: Instant) -> Result<u64> {
         let core = &*self.handle.core;
         loop {
@@ -446,7 +446,7 @@ impl Proposer {
         sent: &mut SmallVec<[Sent<'_>; FEW]>,
     ) -> Wake {
         let core = &*self.handle.core;
-        // The headers of entries whose call was dropped come back, too, and their operations are polled no more.
+        // The headers of entries of dropped calls come back, too, and their operations are polled no more.
         let is_news = || {
             let has_come = awaited.iter().any(|(rank, index)| self.has_come(*rank, *index));
             (has_come || core.changes.load() != seen).then_some(())

@@ -12,7 +12,7 @@ use crate::replica::Handle;
 
 /// Reads the decided entries on one node, in order: see [`ReplicatedLog::reader`](crate::ReplicatedLog::reader).
 ///
-/// It reads this node's memory only, so it goes on when the leader is dead, with the entries that were decided.
+/// It reads this node's memory only, so it continues when the leader is dead, with the entries that were decided.
 ///
 /// ```
 /// # use farfield_mu::{LogOptions, ReplicatedLog};
@@ -81,8 +81,8 @@ impl LogReader {
         // entry had landed (`NRW → NRW`). So the entry is there and whole.
         let slot = core.slots.words_of(&core.log, self.next, core.slots.words);
         let (index, _, len) = header_of(slot);
-        // The slot still has an earlier entry. A leader whose put failed without its knowledge brings the follower up
-        // to date, so it comes.
+        // The slot still has an earlier entry. A leader brings the follower up to date even if a put failed without its
+        // knowledge, so the entry arrives.
         if index != Some(self.next) || used_words(len) > slot.len() {
             return Ok(None);
         }
@@ -92,7 +92,7 @@ impl LogReader {
     }
 
     /// On a node that has come back: whether the next entries are not here, since the others have recycled them. Then
-    /// it goes on after them.
+    /// it continues after them.
     fn skips(&mut self) -> bool {
         let core = &*self.handle.core;
         if core.returned.load() == 0 {

@@ -34,9 +34,9 @@ impl Peer {
     }
 }
 
-/// How many ranks a log has. A rank is the place of a node in the session, so that the node that comes back after one
-/// has its rank. Where there are more places than ranks can be, it is the number among the participants, and none comes
-/// back.
+/// How many ranks a log has. A rank is the place of a node in the session, so that a node that returns in place of
+/// another has its rank. Where there are more places than ranks can be, it is the number among the participants, and
+/// none returns.
 pub(crate) fn ranks_of(node: &Node, participants: &Participants) -> usize {
     if node.nodes() <= REPLICAS_MAX { node.nodes() } else { participants.count() }
 }
@@ -59,7 +59,7 @@ pub(crate) struct Core {
     pub(crate) path: String,
     /// The rank of this node.
     pub(crate) me: usize,
-    /// By rank: the node + 1, or 0. A node that comes back takes the seat of the one that was there.
+    /// By rank: the node + 1, or 0. A returning node takes the seat of the one that was there.
     seats: Box<[Word]>,
     /// How many seats are taken, since the log was opened first.
     count: Word,
@@ -67,8 +67,8 @@ pub(crate) struct Core {
     pub(crate) returned: Word,
     /// Whether this replica has a vote: it has all that was decided with the help of the one before it.
     pub(crate) votes: Word,
-    /// An object on the log keeps a state of its own, which a node that comes back takes from the others before it has
-    /// a vote.
+    /// An object on the log keeps a state of its own, which a returning node takes from the others before it has a
+    /// vote.
     pub(crate) keeps_state: bool,
     /// It is here.
     pub(crate) has_state: Word,

@@ -14,7 +14,7 @@
 //!
 //! All is done by the service threads. A node has one command under way, the first of those that its threads have
 //! queued. Its service thread proposes it, or puts it to the leader, and again to the next leader, until it is in the
-//! log. A replica applies only the command whose number follows the last one of the same node, so it takes effect once.
+//! log. A replica applies a command only if its number follows the last one of the same node, so it takes effect once.
 //!
 //! The leader reads all decided entries before it chooses the next one, and proposes that for this index only. So an
 //! entry about a state, such as the end of a lease, is in the log next to the state that it is about.
@@ -23,12 +23,12 @@
 //!
 //! It takes the state from the log. The leader orders the state in pieces (`STATE`), and then that the node is back
 //! (`BACK`). All replicas keep the state as it was before the first piece, so the others are pieces of the same,
-//! whatever is ordered in between, and a later leader goes on where the one before has ended. The new node applies what
-//! has come in between to the state when that is whole. So claims and renewals do not wait for the pieces. The others
-//! take from `BACK` that claims of that rank are those of another node now. The leader does this once it has the new
-//! node as a follower, which has no vote yet, and again if the node still has none later: it may have missed pieces. A
-//! node that stops does not keep others that come back from their state. The node has a vote when it has the state. So
-//! no node leads the log that cannot order anything.
+//! whatever is ordered in between, and a later leader continues where the one before has ended. The new node applies
+//! what has come in between to the state when that is whole. So claims and renewals do not wait for the pieces. The
+//! others take from `BACK` that claims of that rank are those of another node now. The leader does this once it has the
+//! new node as a follower, which has no vote yet, and again if the node still has none later: it may have missed
+//! pieces. A node that stops does not keep others that come back from their state. The node has a vote when it has the
+//! state. So no node leads the log that cannot order anything.
 //!
 //! The claims of the node before it end first, as for any node that has gone: by `GONE`, and not before the lease of a
 //! holder has ended. Commands of different nodes at one rank have different numbers: those of the later node are
@@ -204,7 +204,7 @@ impl Turns {
         Ok(held)
     }
 
-    /// Why nothing more comes.
+    /// Why nothing more follows.
     pub(crate) fn ends(&self) -> Option<Error> {
         let (node, object) = (&self.shared.node, &self.object);
         if node.fabric().is_fenced() {
@@ -300,7 +300,7 @@ impl Shared {
             match local.reader.try_next(&mut entry) {
                 Ok(None) => break,
                 Ok(Some(_)) => some = true,
-                // The state has what they have done. Once that is here none goes missing: the others keep all that this
+                // The state has what they have done. Once that is here none is missing: the others keep all that this
                 // node has not read.
                 Err(error) if error.custom_ref::<EntriesMissing>().is_some() && local.coming.is_some() => {
                     (some, local.coming) = (true, Some(Coming::default()));

@@ -223,7 +223,7 @@ impl Arena {
         self.fill_slow(ep, stash, blocks, slots)
     }
 
-    /// Fills the stash up with what is free, if that is enough, without a wait; whether it is full.
+    /// Fills the stash up with free blocks and slots, if those are enough, without a wait; whether it is full.
     pub(crate) fn fill_now(&self, stash: &mut Stash, blocks: usize, slots: usize) -> bool {
         (stash.blocks.len() >= blocks && stash.slots.len() >= slots) || self.take(stash, blocks, slots)
     }
@@ -276,7 +276,7 @@ impl Arena {
         self.publish(ep, self.ticket()).is_ok()
     }
 
-    /// Takes what is missing in a stash, if all of it is free.
+    /// Takes the missing blocks and slots of a stash, if all are free.
     fn take(&self, stash: &mut Stash, blocks: usize, slots: usize) -> bool {
         let mut pool = self.pool.lock();
         let pool = &mut *pool;

@@ -37,8 +37,8 @@ fn explain(waiting: usize, blocks: usize) -> String {
 }
 
 /// A scan has made no progress for so long that its owner no longer keeps the snapshot for it
-/// ([`Error::custom_ref`](farfield_core::Error::custom_ref)). Begin another one; what the scan has returned so far was
-/// right.
+/// ([`Error::custom_ref`](farfield_core::Error::custom_ref)). Begin another one; the pairs that the scan has returned
+/// so far were right.
 ///
 /// ```
 /// # use farfield_rome::SnapshotExpired;
@@ -57,8 +57,8 @@ pub struct SnapshotExpired {
     pub lease: Duration,
 }
 
-/// Keys of a store whose owner cannot be reached, or is dead ([`Error::custom_ref`]). The other
-/// keys are not concerned.
+/// Keys of a store, if their owner cannot be reached, or is dead ([`Error::custom_ref`]). The other keys are not
+/// concerned.
 ///
 /// ```
 /// # use farfield_rome::RangeUnavailable;

@@ -86,7 +86,7 @@ impl<const N: usize> Field for [u64; N] {
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Bytes<const W: usize> {
-    /// Big-endian, so that words have the order of bytes; then the shorter of two comes first, as zeros were added to
+    /// Big-endian, so that words have the order of bytes; then the shorter of two is the first, as zeros were added to
     /// it.
     words: [u64; W],
     len: u64,

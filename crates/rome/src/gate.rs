@@ -17,7 +17,7 @@ pub(crate) const GATE_BYTES: usize = 64;
 /// The word beside it that says where the partition is (`store/place.rs`).
 pub(crate) const PLACE: usize = 8;
 
-/// The gate of a tree of this node. It lies in memory whose puts wake waiting threads.
+/// The gate of a tree of this node. It is in memory in which puts wake waiting threads.
 #[derive(Clone)]
 pub(crate) struct Gate {
     region: Region,
@@ -73,7 +73,7 @@ impl Gate {
         }
     }
 
-    /// Whether a change may go on at once. One that may not comes again.
+    /// Whether a change may go on at once. One that may not is tried again.
     pub(crate) fn is_passable(&self, ep: &Endpoint) -> bool {
         if !self.is_closed() {
             return true;

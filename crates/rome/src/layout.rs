@@ -10,7 +10,7 @@ pub(crate) const SIDE_WORDS: usize = 2;
 pub(crate) const LOCK: usize = 0;
 pub(crate) const LAST_VERSION: usize = 1;
 
-/// An active word: the block in which an object lies, and how many of its words count.
+/// An active word: the block in which an object is, and how many of its words count.
 ///
 /// ```text
 /// 63                          32 31                           0

@@ -15,9 +15,8 @@
 //!
 //! # Algorithm
 //!
-//! *A write* appends a record to the log, and then stores the active word with the log's new end. What lies before an
-//! end never changes. When the log is full, the state is written into another block, and the active word names that
-//! one.
+//! *A write* appends a record to the log, and then stores the active word with the log's new end. The bytes before an
+//! end never change. When the log is full, the state is written into another block, and the active word names that one.
 //!
 //! *A read* gets the active word, and then the block up to its end.
 //!
@@ -68,7 +67,7 @@
 //! | the owner, when its blocks are used up | 1, and more for a node that does not answer | a get of each node's seats |
 //!
 //! A node that was rewritten since the reader's version costs a round trip and a get more, for each time. A reader that
-//! remembers inner nodes that are out of date goes once from the root, at one version: two gets for each level.
+//! remembers outdated inner nodes searches once from the root, at one version: two gets for each level.
 //!
 //! # When a node dies, or leaves
 //!
@@ -78,8 +77,8 @@
 //! the move it is its owner.
 //!
 //! *A reader* that stands still holds replaced blocks for the lease (`TreeOptions::lease`). It notices that, and
-//! discards what it has read. One that is dead, or that the owner does not reach, holds them until the members have
-//! decided about its node.
+//! discards the data that it has read. One that is dead, or that the owner does not reach, holds them until the members
+//! have decided about its node.
 //!
 //! *Readers come and go* at any time, also a node that is restarted: opening an object puts where the seats are into
 //! the owner's memory.

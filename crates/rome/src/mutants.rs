@@ -56,7 +56,7 @@ farfield_core::mutants! {
     /// *Scenario:* `rome/one-key`.
     ROME_STABLE_FIRST = "rome-stable-first" in "ROMe":
         "A version is stable before its active word is stored.";
-    /// *Missing:* the order of tickets: `stable` passes a change whose active word is not stored yet.
+    /// *Missing:* the order of tickets: `stable` passes a change before its active word is stored.
     ///
     /// *Scenario:* `rome/order`.
     ROME_TICKETS_PASS = "rome-tickets-pass" in "ROMe":
@@ -232,7 +232,7 @@ farfield_core::mutants! {
     /// *Scenario:* `rome/kv-moved-on`.
     ROME_KV_PLACE_FALLS = "rome-kv-place-falls" in "ROMe":
         "A node that has taken a partition and given it away says again that it is here.";
-    /// *Missing:* the copy of a partition whose old owner has died before it has answered. Needs no reordering.
+    /// *Missing:* the copy of a partition after its old owner has died without an answer. Needs no reordering.
     ///
     /// *Scenario:* `rome/kv-publish-dies`.
     ROME_KV_COPY_DISCARDED = "rome-kv-copy-discarded" in "ROMe":

@@ -72,7 +72,7 @@ impl RomeObject {
         Ok(RomeObject { opened: Arc::new(opened), options })
     }
 
-    /// The node in whose memory it is.
+    /// The node that has it in its memory.
     ///
     /// ```
     /// # use farfield_rome::{ObjectOptions, RomeObject};
@@ -184,7 +184,7 @@ impl ObjectWriter {
     /// ```
     ///
     /// # Errors
-    /// [`ErrorKind::TooLarge`]: a patch goes beyond the value. [`MemoryFull`](crate::MemoryFull): readers need all
+    /// [`ErrorKind::TooLarge`]: a patch extends beyond the value. [`MemoryFull`](crate::MemoryFull): readers need all
     /// blocks for longer than the endpoint's timeout. Nothing has changed then.
     pub fn patch(&mut self, ep: &Endpoint, patches: &[(usize, &[u8])]) -> Result<()> {
         let ObjectWriter { object, stash, words, .. } = self;

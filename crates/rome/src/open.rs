@@ -27,7 +27,7 @@ pub(crate) struct Opened {
     memory: RemotePtr<u64>,
 }
 
-/// Where an object lies, and what it has.
+/// Where an object is, and what it has.
 pub(crate) struct Plan {
     pub(crate) owner: NodeId,
     pub(crate) shape: Shape,
@@ -38,8 +38,8 @@ pub(crate) struct Plan {
     pub(crate) patience: Option<Duration>,
 }
 
-/// Opens an object of the owner, which lies on that one; others open it whenever they like. `first` writes the state of
-/// its first slot into a block, and returns its words.
+/// Opens an object of the owner, on that node; others open it whenever they like. `first` writes the state of its first
+/// slot into a block, and returns its words.
 pub(crate) fn open(
     node: &Node,
     path: &str,
@@ -79,7 +79,7 @@ pub(crate) fn open(
     let arena = memory.map(|memory| Arena::new(node, memory, shape, &own));
     let memory: RemotePtr<u64> = object.remote(owner, "memory")?;
     if arena.is_none() {
-        // The owner knows where to look before anything is announced there: the get comes back when the put has landed
+        // The owner knows where to look before anything is announced there: the get returns when the put has landed
         // (`NRW → NRR`).
         let (ep, rank) = (node.endpoint()?, node.rank_of(node.id()));
         let (at, seats) = (memory.byte_add(shape.seats_at(rank) as u64), own.pointer().packed());
@@ -119,7 +119,7 @@ impl Opened {
         })
     }
 
-    /// Where the word `stable` lies.
+    /// Where the word `stable` is.
     #[inline]
     pub(crate) fn stable_at(&self) -> RemotePtr<u64> {
         self.memory

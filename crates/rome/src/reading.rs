@@ -25,7 +25,7 @@ pub(crate) async fn read<T>(
     Ok(value)
 }
 
-/// As [`read`]; what is announced stays.
+/// As [`read`]; the announcement stays.
 pub(crate) async fn announced<T>(
     opened: &Opened,
     ep: &Endpoint,

@@ -7,15 +7,15 @@
 //!   └─────────┴──────────────┴────────┘
 //! ```
 //!
-//! The counter rises with each announcement, and while a reader goes on. An owner that has seen both words the same for
-//! a whole lease takes the reader for stopped, and no longer waits for it. So a reader looks at its clock after each
-//! get and before it returns data: when a quarter of the lease has passed since the counter last rose, it discards what
-//! it has read.
+//! The counter rises with each announcement, and while a reader continues. An owner that has seen both words the same
+//! for a whole lease takes the reader for stopped, and no longer waits for it. So a reader looks at its clock after
+//! each get and before it returns data: when a quarter of the lease has passed since the counter last rose, it discards
+//! what it has read.
 //!
 //! *Why a quarter.* The counter rises at a store, and the reader takes the time before the check that precedes the
-//! store. If that check was in time, and the next one is, at most twice the limit lies between the rise before and the
-//! end of the reads: half of the lease. So clocks may differ by a factor of two. With a limit of half a lease there
-//! would be no room for any difference.
+//! store. If that check was in time, and the next one is, the reads end at most twice the limit after the rise before:
+//! half of the lease. So clocks may differ by a factor of two. With a limit of half a lease there would be no room for
+//! any difference.
 //!
 //! A `FIRM` announcement has no lease: that of a local call, which is over as soon as its thread runs.
 
@@ -94,7 +94,7 @@ impl Seats {
         self.lease
     }
 
-    /// What the readers of this node have announced.
+    /// The announcements of this node's readers.
     pub(crate) fn each(&self) -> impl Iterator<Item = Announced> + '_ {
         (0..self.count()).map(|at| {
             let words = self.region.words(at * SEAT_WORDS * 8, 2);

@@ -85,7 +85,7 @@ struct Parts<K: TreeKey, V: Field> {
     places: Vec<LocalMutex<Place<K, V>>>,
     /// By partition: 1 while a thread changes that.
     changing: Vec<Word>,
-    /// By partition: what all members have said of one whose owner is dead.
+    /// By partition: what all members have said of it, if its owner is dead.
     lost: Vec<LocalMutex<Option<Lost>>>,
     /// By partition: a copy of it that this node has, if the old owner has not answered.
     pending: Pendings<K, V>,
@@ -280,7 +280,7 @@ impl<K: TreeKey, V: Field> RomeKv<K, V> {
         self.parts.options.boundaries.partition_point(|boundary| boundary <= key)
     }
 
-    /// The node in whose memory a partition is, as far as this one knows: a call that finds it moved learns where.
+    /// The node that has a partition in its memory, as far as this one knows: a call that finds it moved learns where.
     ///
     /// ```
     /// # use farfield_rome::{RomeKv, RomeKvOptions};

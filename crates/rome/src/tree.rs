@@ -1,4 +1,4 @@
-//! The ordered store: a B-link tree whose nodes are objects with versions.
+//! The ordered store: a B-link tree, with objects that have versions as its nodes.
 
 mod access;
 mod bulk;
@@ -114,7 +114,7 @@ impl<K: TreeKey, V: Field> RomeTree<K, V> {
         self.opened.arena().ok()?.gate()
     }
 
-    /// The node in whose memory it is.
+    /// The node that has it in its memory.
     ///
     /// ```
     /// # use farfield_rome::{RomeTree, TreeOptions};

@@ -208,7 +208,7 @@ fn may_try_again(error: &fabric::Error) -> bool {
     error.is_refused() || error.is_unreachable() || matches!(error.kind(), FabricError::Revoked { .. })
 }
 
-/// A call whose request was sent: [`Client::begin`](crate::Client::begin).
+/// A call with a request that was sent: [`Client::begin`](crate::Client::begin).
 ///
 /// Dropping it gives it up. Its effect may still happen, and its slot is used again when the server has answered.
 ///
@@ -324,7 +324,7 @@ impl<'a, Rep: Value> Call<'a, Rep> {
     }
 }
 
-/// Calls whose requests were sent in one put: [`Client::begin_batch`](crate::Client::begin_batch).
+/// Calls with requests that were sent in one put: [`Client::begin_batch`](crate::Client::begin_batch).
 ///
 /// ```
 /// # use farfield_rpc::{Client, RpcOptions, Server};

@@ -442,9 +442,9 @@ impl Link {
         Err(Error::custom(ServerClosed { server: self.server }).about(self.server))
     }
 
-    /// Takes a free slot for a new call: which, and its number. One whose call was given up is free again with its
-    /// reply. With `given_up` it is taken without: the server may be in the middle of that call, and answers the new
-    /// one when it has ended.
+    /// Takes a free slot for a new call: which, and its number. A slot of a call that was given up is free again with
+    /// its reply. With `given_up` it is taken without: the server may be in the middle of that call, and answers the
+    /// new one when it has ended.
     pub(crate) fn try_take(&self, given_up: bool) -> Option<(usize, u64)> {
         let take = |slot: usize, found: u64| {
             let number = (found >> STATE_BITS) + 1;

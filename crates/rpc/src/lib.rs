@@ -24,9 +24,9 @@
 //! message claims the slot (a local compare-and-swap), handles the requests one after the other, keeps the replies,
 //! gives the slot back, and puts the replies.
 //!
-//! *Once.* A message whose number is that of the slot's last call is a repetition: its replies are put again, and
-//! nothing else happens. So a client may put a request as often as it likes. It does so by itself, 10 ms after it began
-//! to wait, and then at most every 100 ms. A message with a lower number is late, and is ignored.
+//! *Once.* A message with the number of the slot's last call is a repetition: its replies are put again, and nothing
+//! else happens. So a client may put a request as often as it likes. It does so by itself, 10 ms after it began to
+//! wait, and then at most every 100 ms. A message with a lower number is late, and is ignored.
 //!
 //! *Openings.* A message names the opening of the client that it belongs to, by the address of the client's region. No
 //! two openings have an address in common: one that was freed is not given out again, and another incarnation of the
@@ -91,9 +91,9 @@
 //!
 //! # Limits
 //!
-//! A server's node calls its handler itself: it has no client. Requests of different puts are handled in any order.
-//! What a server has done is in its memory alone: exactly-once ends with it. For what has to outlive a server, use a
-//! [replicated log](https://docs.rs/farfield-mu).
+//! A server's node calls its handler itself: it has no client. Requests of different puts are handled in any order. The
+//! record of handled calls is in the server's memory alone: exactly-once ends with it. For what has to outlive a
+//! server, use a [replicated log](https://docs.rs/farfield-mu).
 //!
 //! Source: the shape is that of FaRM's and HERD's message slots (Dragojević et al., NSDI 2014; Kalia et al., SIGCOMM
 //! 2014), with Birrell and Nelson's last reply of each activity (1984). Openings, hashes and slots that several

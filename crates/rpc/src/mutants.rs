@@ -6,7 +6,7 @@ farfield_core::mutants! {
     /// *Scenario:* `rpc/retried`.
     RPC_TWICE = "rpc-twice" in "Rpc":
         "A request that is put again is handled again.";
-    /// *Missing:* the hash of a message, whose words land in any order.
+    /// *Missing:* the hash of a message: its words land in any order.
     ///
     /// *Scenario:* `rpc/service`.
     RPC_TORN = "rpc-torn" in "Rpc":
@@ -42,7 +42,7 @@ farfield_core::mutants! {
     /// *Scenario:* `rpc/window`.
     RPC_WINDOW = "rpc-window" in "Rpc":
         "A client has one slot more than the server has for it.";
-    /// *Missing:* the number of the next call of a slot whose call was given up. Needs no reordering.
+    /// *Missing:* the number of the next call of a slot after a call was given up. Needs no reordering.
     ///
     /// *Scenario:* `rpc/given-up`.
     RPC_NUMBER_REUSED = "rpc-number-reused" in "Rpc":
@@ -57,7 +57,7 @@ farfield_core::mutants! {
     /// *Scenario:* `rpc/retried-by-two`.
     RPC_NOT_REPEATED = "rpc-not-repeated" in "Rpc":
         "A wait puts its request once.";
-    /// *Missing:* the record of a request whose handler has ended without a reply. Needs no reordering.
+    /// *Missing:* the record of a request after its handler has ended without a reply. Needs no reordering.
     ///
     /// *Scenario:* `rpc/no-reply`.
     RPC_FORGETS = "rpc-forgets" in "Rpc":

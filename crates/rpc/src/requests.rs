@@ -66,7 +66,7 @@ struct ServerSlot {
 struct Last {
     opening: u64,
     number: u64,
-    /// The message with its replies. It is put again if the request comes again.
+    /// The message with its replies. It is put again if the request arrives again.
     reply: Vec<u64>,
 }
 

@@ -200,7 +200,7 @@ impl Caller<'_> {
     }
 }
 
-/// Node 0 has a server whose requests its service thread handles; the others have a client each.
+/// Node 0 has a server, and its service thread handles the requests; the others have a client each.
 fn open_on_service(cluster: &Cluster, course: &Rc<Course>, options: RpcOptions) -> Result<Clients> {
     let effects = Arc::clone(&course.effects);
     open_with(cluster, course, options, move |node| {

@@ -75,8 +75,8 @@ impl Drop for Handle {
 }
 
 impl<Req: Value, Rep: Value> Server<Req, Rep> {
-    /// Opens a server whose requests are handled by threads of this node, with [`Server::serve`],
-    /// [`Server::serve_next`], [`Server::try_serve`] or [`Server::accept`]. It waits for no client.
+    /// Opens a server. Threads of this node handle its requests, with [`Server::serve`], [`Server::serve_next`],
+    /// [`Server::try_serve`] or [`Server::accept`]. It waits for no client.
     ///
     /// ```
     /// # use farfield_rpc::{RpcOptions, Server};
@@ -93,9 +93,9 @@ impl<Req: Value, Rep: Value> Server<Req, Rep> {
         Ok(Server { handle: Arc::new(handle), types: PhantomData })
     }
 
-    /// Opens a server whose requests are handled by the node's service thread: also while all threads of the
-    /// application compute. The handler must be short, and must not wait for another node: the service thread has other
-    /// work. If it panics, the node is dead. No other thread serves: [`Server::serve`] and the like fail with
+    /// Opens a server. The node's service thread handles its requests, also while all threads of the application
+    /// compute. The handler must be short, and must not wait for another node: the service thread has other work. If it
+    /// panics, the node is dead. No other thread serves: [`Server::serve`] and the like fail with
     /// [`ErrorKind::Config`](farfield_core::ErrorKind::Config).
     ///
     /// ```

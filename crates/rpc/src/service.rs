@@ -43,7 +43,7 @@ impl<Req: Value, Rep: Value, H: FnMut(NodeId, Req) -> Rep + Send> Poller for Ser
     }
 }
 
-/// Puts the word that the server is closed to its clients, whose calls then end with an error that says so. Without it
+/// Puts the word that the server is closed to its clients. Their calls then end with an error that says so. Without it
 /// they would time out.
 ///
 /// It is registered when the object is closed. A client that was connected before is known then: that is the service

@@ -88,7 +88,7 @@ fn a_full_window_is_an_error_after_which_nothing_has_happened() {
     assert_eq!(seen, [0, 1, 2, 3]);
 }
 
-/// What is left after the deadline is not sent, and its errors say so.
+/// The calls that are left after the deadline are not sent, and their errors say so.
 #[test]
 fn many_calls_end_with_their_deadline() {
     let nodes = local_session(2).expect("a session");
@@ -222,7 +222,7 @@ fn a_repeated_request_is_answered_again_and_handled_once() {
     assert_eq!(handled.load(Ordering::Relaxed), 1);
 }
 
-/// The wait asks again by itself, and its reply comes when the server has time.
+/// The wait asks again by itself, and its reply arrives when the server has time.
 #[test]
 fn a_call_that_timed_out_is_waited_for_again() {
     let nodes = local_session(2).expect("a session");
@@ -352,7 +352,7 @@ fn invalid_options_and_batches_are_refused() {
     assert!(ep.block_on(clients[0].call_many(&ep, &[])).is_empty());
 }
 
-/// Threads do not handle what the service thread handles.
+/// Threads do not handle requests for the service thread.
 #[test]
 fn threads_do_not_serve_for_the_service_thread() {
     let nodes = local_session(1).expect("a session");
@@ -464,8 +464,8 @@ fn messages_of_no_client_are_ignored() {
     assert_eq!(eps[1].block_on(call.wait()), Ok(7));
 }
 
-/// A request comes while another thread has an earlier one of its slot, whose call was given up: a thread that sleeps
-/// is woken for it.
+/// A request arrives while another thread has an earlier one of its slot, from a call that was given up: a thread that
+/// sleeps is woken for it.
 #[test]
 fn a_slot_is_used_again_while_its_request_is_kept() {
     let nodes = local_session(2).expect("a session");

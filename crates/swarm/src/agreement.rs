@@ -62,7 +62,7 @@ pub(crate) struct GetCell<'c, 'e> {
     attempts: usize,
 }
 
-/// A memory node whose cell changes more often while it is read counts as one that does not answer.
+/// If a memory node's cell changes more often while it is read, the node counts as one that does not answer.
 const ATTEMPTS_MAX: usize = 64;
 
 enum Step<'e> {
@@ -546,7 +546,7 @@ impl<'e> Core<'e> {
     /// The section keeps a memory node that joins from getting the cell meanwhile.
     async fn words_in(&self, _section: &Section<'_, 'e>, cell: usize) -> Option<PerReplica<CellWord>> {
         let live = self.holders_of_cell(cell).await?;
-        // A compare-and-swap comes after those of this client before it (`NAR` before `NAR`); a get might not.
+        // A compare-and-swap follows those of this client before it (`NAR` before `NAR`); a get might not.
         let get = |replica: usize| Ok(self.endpoint.cas(self.cell_at(replica, cell), 0, 0));
         let words = self.gather_holders(live, get).await;
         (words.len() == live.len())

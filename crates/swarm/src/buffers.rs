@@ -50,9 +50,9 @@ pub(crate) enum Used {
 /// The buffers of a writer.
 pub(crate) struct Pool {
     pub(crate) free: Vec<u16>,
-    /// What was replaced since the last request.
+    /// The buffers that were replaced since the last request.
     pub(crate) retired: Vec<Used>,
-    /// What was replaced before the last request.
+    /// The buffers that were replaced before the last request.
     pub(crate) asked_for: Vec<Used>,
     /// The number of the last request, and the nodes that have to answer, once they are known.
     pub(crate) request: u64,

@@ -134,7 +134,7 @@ impl Entry {
         Entry::new(at, FREE)
     }
 
-    /// This client has the register, whose key was deleted; or the group of registers.
+    /// This client has the register, after its key was deleted; or the group of registers.
     pub(crate) fn held(at: Location, owner: usize) -> Entry {
         Entry::new(at, HELD + owner as u64)
     }
@@ -157,7 +157,7 @@ impl Entry {
     }
 
     /// How often its register has come to the client that has it before, if it came to no other: first as a free one,
-    /// then as one whose key was deleted, in each instance.
+    /// then as one of a deleted key, in each instance.
     pub(crate) fn coming(self) -> u64 {
         self.at().instance << 1 | u64::from(self.is_held())
     }

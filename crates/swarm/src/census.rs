@@ -242,7 +242,7 @@ pub(crate) fn agreed_seats(node: &Node, endpoint: &Endpoint, view: &View, table:
                 for (part, word) in words.iter_mut().enumerate().skip(1) {
                     *word = endpoint.get(at.at(part)).await?;
                 }
-                // They are there before it joins, and do not change afterwards, unless another one comes.
+                // They are there before it joins, and do not change afterwards, unless another one arrives.
                 if endpoint.get(at).await? != found {
                     words[0] = Seat { standing: Standing::Comes, ..Seat::from_words(words) }.words()[0];
                 }
@@ -432,7 +432,7 @@ impl<'e> Core<'e> {
         })
     }
 
-    /// Whether all have answered the last request. It goes on with the request.
+    /// Whether all have answered the last request. It continues the request.
     pub(crate) fn is_answered(&self) -> bool {
         self.with_place(|place| {
             let (writer, pool) = (place.writer, &mut place.pool);

@@ -14,7 +14,7 @@ use crate::version::Version;
 /// Each needs a section, and the client's other calls have some.
 const CHORES_AT_A_TIME: usize = 8;
 
-/// Groups of registers whose keys were deleted that a client may have at most.
+/// Groups of registers of deleted keys that a client may have at most.
 const IN_HAND_MAX: usize = 2;
 
 /// A piece of work that is left.
@@ -28,7 +28,7 @@ pub(crate) enum Chore {
     End(Ended),
     /// An insert or a move that was dropped, or that found no majority.
     Settle(Doubt),
-    /// A write that was dropped, to a register whose key moves: its buffer is needed until that has ended.
+    /// A write that was dropped, to a register of a key that moves: the write's buffer is needed until that has ended.
     Leave { cell: usize, entry: Entry, buffer: usize },
 }
 

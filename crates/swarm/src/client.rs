@@ -70,7 +70,7 @@ pub(crate) struct Place {
     pub(crate) reserved: u64,
     /// How many it has reserved the last time.
     pub(crate) reserves: u64,
-    /// Writes whose callers have dropped them, or which found no majority.
+    /// Writes that their callers have dropped, or that found no majority.
     pub(crate) unfinished: Vec<Unfinished>,
     /// What only a client of a store has.
     pub(crate) store: Option<StorePlace>,
@@ -101,7 +101,7 @@ pub(crate) struct StorePlace {
     pub(crate) are_groups_taken: bool,
     /// The groups of registers that this client has taken.
     pub(crate) groups: HashSet<usize>,
-    /// Where the search for a free group, and for free registers, goes on.
+    /// Where the search for a free group, and for free registers, continues.
     pub(crate) next_group_cell: usize,
     pub(crate) next_cell: usize,
     /// Until when there is none, as far as this client knows.
@@ -469,7 +469,7 @@ impl Core<'_> {
         Error::custom(TimestampsUsedUp).of(self.shared.object.path())
     }
 
-    /// The version of a write whose guess may have been stale: later than what was found. If the clock is behind that,
+    /// The version of a write, if its guess may have been stale: later than the one found. If the clock is behind that,
     /// it is set forward.
     pub(crate) async fn later_than(&self, at: Location, found: Version, stale: Version) -> Result<Version> {
         let later = stale.at(found.timestamp() + 1).verified();

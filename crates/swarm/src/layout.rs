@@ -1,4 +1,4 @@
-//! Where everything lies in the memory of a memory node.
+//! Where everything is in the memory of a memory node.
 //!
 //! ```text
 //! region `registers`: for each register
@@ -17,8 +17,8 @@
 //!
 //! An object of several shards (`shards`) has these of each of them, one behind the other.
 //!
-//! The value in place lies beside the metadata words, so one get reads both. A write puts it on one
-//! memory node, the first that its client asks.
+//! The value in place is beside the metadata words, so one get reads both. A write puts it on one memory node, the
+//! first that its client asks.
 
 use farfield_core::Result;
 use farfield_core::toolkit::region_bytes;

@@ -82,7 +82,7 @@ pub struct Lent {
     pub path: String,
     /// How many bytes lie here.
     pub bytes: u64,
-    /// The memory node whose place this one has taken, if it is not one from the beginning ([`MemoryNode::replacing`]).
+    /// The memory node that this one has replaced, if it is not one from the beginning ([`MemoryNode::replacing`]).
     pub replaces: Option<NodeId>,
 }
 
@@ -183,7 +183,7 @@ impl MemoryNode {
             if let Some(plan) = Plan::of(&theirs.layout)
                 && !plan.memory.contains(&self.node.id())
             {
-                // It is open already, or goes on to be opened, with another memory node at this place.
+                // It is open already, or is still being opened, with another memory node at this place.
                 self.want(&call, &plan);
                 continue;
             }

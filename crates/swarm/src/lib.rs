@@ -1,5 +1,5 @@
-//! SWARM: registers whose copies lie on several memory nodes, of which any minority may die, and a key-value store made
-//! of them. A read or a write takes one round trip, is linearizable, and ends in a bounded number of steps whatever the
+//! SWARM: registers with copies on several memory nodes, of which any minority may die, and a key-value store made of
+//! them. A read or a write takes one round trip, is linearizable, and ends in a bounded number of steps whatever the
 //! other clients do. (A write that has no free buffer waits for answers, see below.)
 //!
 //! A memory node lends memory, and computes nothing for it. Each of them has, for every register:
@@ -37,7 +37,7 @@
 //! it finds two versions of one writer, the first has ended.
 //!
 //! *In-n-Out* (§4) stores a value of any size in one round trip: a put to a buffer of the writer, and behind it a
-//! compare-and-swap of the metadata word, which points to the buffer. When it is verified, the value also goes to its
+//! compare-and-swap of the metadata word, which points to the buffer. When it is verified, the value is also put to its
 //! place beside the metadata words, on one memory node. A reader gets both at once, and knows by the hash whether they
 //! belong together. If they do not, it follows the pointer.
 //!

@@ -348,5 +348,5 @@ fn not_yet<F>(_: &impl Fn(Instant) -> F) -> Option<F> {
     None
 }
 
-/// Calls for which a memory node that was slow, or has failed, comes last.
+/// Calls for which a memory node that was slow, or has failed, is asked last.
 const SLOW_FOR: u32 = 256;

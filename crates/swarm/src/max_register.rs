@@ -40,7 +40,7 @@ impl<'e> Core<'e> {
         self.max_read_beside(Vec::new(), order, at, section).await
     }
 
-    /// [`Core::max_read_of`] of a majority and of those memory nodes whose words are known.
+    /// [`Core::max_read_of`] of a majority and of the memory nodes with known words.
     pub(crate) async fn max_read_beside(
         &self,
         shown: Vec<(usize, Buf<'e, u64>)>,
@@ -159,8 +159,8 @@ impl<'e> Core<'e> {
             .filter(|replica| !holders.contains(*replica) && words.iter().all(|(answered, _)| answered != replica));
         let order: Order = words.iter().map(|(replica, _)| *replica).chain(others).collect();
         let needed = self.majority() - holders.count();
-        // Those that have answered a moment ago are waited for: what is still on its way when the read ends keeps its
-        // section, and so the buffers of others.
+        // Those that have answered a moment ago are waited for: an operation that is still on its way when the read
+        // ends keeps its section, and so the buffers of others.
         let at_least = self.shared.options.patience.max(patience::WRITE_BACK);
         let written = self
             .gather_within(at_least, false, order, needed, |replica| {

@@ -5,7 +5,7 @@
 //! from now on:
 //!
 //! 1. The register is *frozen*: a bit is set in its instance word, by a compare-and-swap, on a majority. A call that
-//!    finds the bit goes to the index.
+//!    finds the bit turns to the index.
 //! 2. The metadata words are read, from a majority. The highest version is the *limit*: the last one that counts.
 //! 3. The index changes: the key has the new register, with the new value, or with the same one if the condition is not
 //!    met any more. The record contains the limit. Of several clients that try, one succeeds, perhaps for another one
@@ -22,9 +22,10 @@
 //!
 //! *No read is lost.* A reader takes a version that is verified, so its write has ended; or one that it has found
 //! twice: then a majority had it at the first look, and the register was not yet frozen when the second one began; or
-//! one whose writer has begun another call there, so this one has ended. For that, a write is verified only when it has
-//! ended, also the second one of a stale guess: that one is a guess, too, and readers tell by its buffer that it is of
-//! the same call. And a client begins no other write of a register before it knows whether its last one counts.
+//! one after which its writer has begun another call there, so this one has ended. For that, a write is verified only
+//! when it has ended, also the second one of a stale guess: that one is a guess, too, and readers tell by its buffer
+//! that it is of the same call. And a client begins no other write of a register before it knows whether its last one
+//! counts.
 //!
 //! *A delete or a move.* A delete looks for the bit as a write does, and a move looks for seals after the freeze: one
 //! of both finds the other. A move that finds a seal takes the key out of the index instead; a delete that finds the
@@ -32,7 +33,7 @@
 //!
 //! *Each end has one owner.* An entry leaves the index with its limit, however it leaves: for a deleted key, the limit
 //! is the seal that has ended it. Several deletes may have sealed one register, and each finds a later entry of the key
-//! then. The one whose seal is the limit has done its work; the others go on.
+//! then. The one with the limit as its seal has done its work; the others go on.
 //!
 //! *The limit is kept.* A client that builds on a record with a limit first puts that beside the register's locks, on a
 //! majority, unless the register was used again since. The client that makes the register free does the same before.
@@ -60,8 +61,8 @@ use crate::store::Words;
 use crate::timestamp_lock::Mode;
 use crate::version::{Location, Version};
 
-/// How often a write looks for the end of a move in its own section. Then it goes on without, since others wait for the
-/// section.
+/// How often a write looks for the end of a move in its own section. Then it continues without, since others wait for
+/// the section.
 const LOOKS_IN_SECTION: usize = 4;
 
 /// The result of an attempt to move a key.
@@ -77,7 +78,7 @@ pub(crate) enum Moved {
 
 /// A register that no write of that instance changes any more.
 enum Frozen {
-    /// Its last version, whose value was read.
+    /// Its last version; the value of that was read.
     At(Version),
     /// Its key was deleted, by this seal.
     Sealed(Version),

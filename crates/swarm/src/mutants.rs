@@ -83,7 +83,7 @@ farfield_core::mutants! {
     /// *Scenario:* `swarm/opened-after-a-leave`.
     SWARM_SUCCESSOR_HURRIES = "swarm-successor-hurries" in "SwarmArray":
         "A client takes what the memory nodes show for all that they will show.";
-    /// *Missing:* that a write may have ended whose timestamp is not known to be fresh. Needs no reordering.
+    /// *Missing:* that a write may have ended while its timestamp is not known to be fresh. Needs no reordering.
     ///
     /// *Scenario:* `swarm/opened-after-its-end`.
     SWARM_SUCCESSOR_WRITES_AGAIN = "swarm-successor-writes-again" in "SwarmArray":

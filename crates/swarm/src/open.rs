@@ -38,7 +38,7 @@ pub(crate) struct Shape<'s> {
     pub(crate) calls: &'static [&'static str],
 }
 
-/// The participants if none are named: all places of the session, so that a node that comes later names the same ones.
+/// The participants if none are named: all places of the session, so that a later node names the same ones.
 pub(crate) fn default_participants(node: &Node, path: &str) -> Vec<NodeId> {
     if node.is_reopening(path) { node.members_for(path) } else { (0..node.nodes() as u16).map(NodeId).collect() }
 }
@@ -175,7 +175,7 @@ impl Opened {
         let object = Arc::new(opening.regions(regions).require_regions(expect).calls(calls).open()?);
         let view = View::new(plan.seats(node, &object, None)?, plan.parts.words_of_each());
         let sections = Arc::new(Sections::new(clients));
-        // If this fails in the middle, the service thread goes no further.
+        // If this fails in the middle, the service thread stops there.
         let closes = Arc::new(Closes::of(&sections));
         let opened = node.now();
         let mut arrival = match *rank {

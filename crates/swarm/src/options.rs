@@ -67,8 +67,8 @@ pub struct SwarmStoreOptions {
     pub key_bytes_max: usize,
     /// The longest value, in bytes, for values that are byte strings. Default: 64.
     pub value_bytes_max: usize,
-    /// Keys whose place a client remembers. A call on another key takes one round trip more (an update or a delete
-    /// two). Default: 65,536.
+    /// A client remembers the places of so many keys. A call on another key takes one round trip more (an update or a
+    /// delete two). Default: 65,536.
     pub cached_keys: usize,
     /// The memory nodes, the clients and their buffers.
     pub replicas: SwarmOptions,
@@ -151,7 +151,7 @@ impl SwarmOptions {
         ))
     }
 
-    /// Where everything lies in the memory of a memory node.
+    /// Where everything is in the memory of a memory node.
     pub(crate) fn layout(
         &self,
         registers: usize,

@@ -1,7 +1,7 @@
 //! The registers of a store: which client has which, and when one may be used again for another key.
 //!
-//! A client takes registers in groups, whose owners are in the last cells of the index. It gives each to a key that it
-//! inserts. When a key was deleted, or has moved (`moving`), a register comes back in these steps:
+//! A client takes registers in groups; the owners of these are in the last cells of the index. It gives each to a key
+//! that it inserts. When a key was deleted, or has moved (`moving`), a register returns in these steps:
 //!
 //! 1. Its metadata words are sealed, or its instance word is marked, on a majority. No read and no write of it succeeds
 //!    any more.
@@ -10,8 +10,8 @@
 //! 3. All nodes are asked whether calls are under way that have begun before (`sections`), and all have answered. So a
 //!    call that finds the next step has begun after the mapping had left: what it has done to the register has had no
 //!    effect.
-//! 4. All memory nodes get the number of its next instance. A call that begins from now on finds it, and goes back to
-//!    the index, however old its location is.
+//! 4. All memory nodes get the number of its next instance. A call that begins from now on finds it, and returns to the
+//!    index, however old its location is.
 //! 5. All nodes are asked once more.
 //! 6. All metadata words are exchanged for empty ones of the new instance. A compare-and-swap that is still on its way
 //!    finds another word than it expects.
@@ -51,11 +51,11 @@ pub(crate) struct Doubt {
     pub(crate) deciding: Deciding,
     pub(crate) mapping: Entry,
     pub(crate) version: Version,
-    /// The register whose entry the mapping replaces, with its limit (`moving`).
+    /// The register of the entry that the mapping replaces, with its limit (`moving`).
     pub(crate) moved: Option<(Location, Version)>,
 }
 
-/// A register whose key was deleted or has moved.
+/// A register after its key was deleted or has moved.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Ended {
     /// The instance that has ended.
@@ -127,7 +127,7 @@ impl<'e> Core<'e> {
             if !(is_new_used_up && self.is_one_coming()) && self.take_group().await? {
                 continue;
             }
-            // Without a memory node that is not evicted, none comes back.
+            // Without a memory node that is not evicted, none returns.
             let waited = if self.do_all_answer() { self.wait_for_ended().await } else { Ok(false) };
             if matches!(waited, Ok(true)) || self.take_free().await? {
                 continue;
@@ -463,7 +463,7 @@ impl UnusedRegister<'_, '_> {
         core::mem::forget(self);
     }
 
-    /// It has no timestamp left: it comes back with its next instance.
+    /// It has no timestamp left: it returns with its next instance.
     pub(crate) fn renew(self) {
         self.core.end_register(self.at);
         self.keep();

@@ -202,7 +202,7 @@ impl Replacement {
             on_each_home(&self.node, endpoint, &self.others(0), self.majority(), set)?;
             endpoint.block_on(cores[0].ask_all_with(counts))
         });
-        // What it has put and asked has ended before its sections do.
+        // Its puts and requests have ended before its sections do.
         cores[0].wait_for_all_replicas();
         cores[0].leave_all();
         *self.places.lock() = cores.into_iter().map(Core::into_place).collect();
@@ -288,7 +288,7 @@ impl<'e> Core<'e> {
         self.wait_for_reads().await
     }
 
-    /// Says what is copied just now, after what was copied before has landed.
+    /// Says what is copied just now, after the copies before that have landed.
     async fn set_progress(&self, replica: usize, progress: Progress) -> Result<()> {
         let word = self.replica(replica).clients.at(self.asks().table.progress());
         self.endpoint.get(word).await?;

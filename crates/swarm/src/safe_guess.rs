@@ -59,7 +59,7 @@ pub(crate) enum Sealed {
     Before,
     /// It was used again, for another key.
     Moved,
-    /// Its key moves to another register: the index decides which comes first.
+    /// Its key moves to another register: the index decides which of the two is first.
     Moving,
     /// It has no timestamp left: it was not sealed, and its key has to move.
     UsedUp,
@@ -176,7 +176,7 @@ impl<'e> Core<'e> {
                     }
                     *earlier = found;
                 }
-                // It is the same write, whose guess was stale.
+                // It is the same write: its guess was stale.
                 Some(earlier) if is_store && earlier.version.buffer() == version.buffer() => *earlier = found,
                 // Its writer has begun another write, so this one has ended.
                 Some(earlier) => {
@@ -362,7 +362,7 @@ impl<'e> Core<'e> {
         Ok(written)
     }
 
-    /// Writes a version whose timestamp is a guess, and reads the register at the same time.
+    /// Writes a version with a guessed timestamp, and reads the register at the same time.
     async fn write_guessed(
         &self,
         section: &Section<'_, 'e>,
@@ -497,8 +497,8 @@ impl<'e> Core<'e> {
         Error::from(timeout).of(self.shared.object.path())
     }
 
-    /// Writes a version whose timestamp is known to be fresh. If the register ends meanwhile, this has happened before.
-    /// False if its key moves.
+    /// Writes a version with a timestamp that is known to be fresh. If the register ends meanwhile, this has happened
+    /// before. False if its key moves.
     async fn write_fresh(&self, at: Location, version: Version, image: &Buf<'e, u64>) -> Result<bool> {
         if self.shared.index.is_some() {
             let mut posted = Replicas::default();
@@ -528,7 +528,7 @@ impl<'e> Core<'e> {
     }
 }
 
-/// A write that is under way. If it ends in the middle, it goes on to the list of the unfinished ones.
+/// A write that is under way. If it ends in the middle, it is moved to the list of the unfinished ones.
 struct Write<'c, 'e, 'i> {
     core: &'c Core<'e>,
     home: Home,

@@ -205,7 +205,7 @@ fn lock() -> Scenario {
     .kills(&["swarm-lock-modeless"])
 }
 
-/// Two writers, whose values in place may mix or come late.
+/// Two writers: their values in place may mix or be late.
 fn in_place() -> Scenario {
     Scenario::new("swarm/in-place", "what lies in place is taken with its own version only", 3, |cluster| {
         let Opened { clients, history } = open(cluster, 1, SwarmOptions::default())?;
@@ -289,7 +289,7 @@ fn dropped() -> Scenario {
     })
 }
 
-/// The same, with a stale guess, so that it may be dropped while it is written again. Another write comes before its
+/// The same, with a stale guess, so that it may be dropped while it is written again. Another write begins before its
 /// end.
 fn dropped_late() -> Scenario {
     Scenario::new("swarm/dropped-late", "a write that is dropped in its slow path happens once", 3, |cluster| {
@@ -360,7 +360,7 @@ fn one_word() -> Scenario {
     })
 }
 
-/// A writer that knows another one's later version in the word that they share, and whose own versions are earlier.
+/// A writer that knows another one's later version in the word that they share; its own versions are earlier.
 fn one_word_behind() -> Scenario {
     let about = "a metadata word that writers share does not fall";
     Scenario::new("swarm/one-word-behind", about, 3, |cluster| {
@@ -409,7 +409,7 @@ fn window() -> Scenario {
     })
 }
 
-/// A client in the place of one whose write was dropped.
+/// A client in the place of one with a dropped write.
 fn next_client() -> Scenario {
     Scenario::new("swarm/next-client", "a client goes on where the one before it has ended", 3, |cluster| {
         let options = SwarmOptions { spare_buffers: 2, ..SwarmOptions::default() };

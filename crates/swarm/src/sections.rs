@@ -80,7 +80,7 @@ struct Requests {
     current: (u64, u64),
 }
 
-/// Answers the requests of all clients, on the service thread. When the object is closed here, that goes on until its
+/// Answers the requests of all clients, on the service thread. When the object is closed here, that continues until its
 /// memory is freed: others may have asked by then.
 pub(crate) struct Answers {
     sections: Arc<Sections>,
@@ -309,14 +309,14 @@ impl Section<'_, '_> {
         self.has_put.set(has_put);
     }
 
-    /// What it has put to a memory node has landed.
+    /// Its puts to a memory node have landed.
     pub(crate) fn has_landed(&self, replica: usize) {
         let mut has_put = self.has_put.get();
         has_put.remove(replica);
         self.has_put.set(has_put);
     }
 
-    /// The read has ended, and does not wait for what it has put to memory nodes that do not answer.
+    /// The read has ended, and does not wait for its puts to memory nodes that do not answer.
     pub(crate) fn end(self) {
         let has_put = self.has_put.take();
         if has_put != Replicas::default() {

@@ -126,7 +126,7 @@ impl<'e> Cores<'e> {
         self.cores.len()
     }
 
-    /// The shard of a key with this hash. Its cell comes of the low bits, and its tag of the highest ones.
+    /// The shard of a key with this hash. Its cell is given by the low bits, and its tag by the highest ones.
     pub(crate) fn of_hash(&self, hash: u64) -> &Core<'e> {
         let bits = (hash >> 24) & u64::from(u32::MAX);
         &self.cores[((bits * self.cores.len() as u64) >> 32) as usize]
@@ -142,8 +142,8 @@ impl<'e> Index<usize> for Cores<'e> {
 
 impl Drop for Cores<'_> {
     fn drop(&mut self) {
-        // The next client in this place has another endpoint, and must not be overtaken by what this one has put. Nor
-        // must a section end before that.
+        // The next client in this place has another endpoint, and must not overtake the puts of this one. Nor must a
+        // section end before that.
         self.first().wait_for_all_replicas();
         self.first().leave_all();
         let own = self.cores.drain(..).map(Core::into_place).collect();

@@ -1,15 +1,15 @@
-//! Writes whose guesses were stale (Algorithm 10, WRITE).
+//! Writes with stale guesses (Algorithm 10, WRITE).
 //!
 //! Round trips, four at most unless a memory node fails: the guess; the value of the later version, beside the words of
 //! the lock; that version to a majority, and the lock; the value once more. When the later version is at a majority
 //! already, the second is not needed, but a lock that was taken before takes two.
 //!
-//! *The lock behind the later version.* A reader that is refused the lock of a guess goes on to a later version (lemma
+//! *The lock behind the later version.* A reader that is refused the lock of a guess moves on to a later version (lemma
 //! C.4), so there has to be one. The paper brings it to a majority before the lock is asked for. Here both go to a
 //! memory node one behind the other (`NAR` before `NAR`), so that this holds: *if a memory node shows the writer's side
 //! of the lock of a guess, it shows a version above the guess, or a majority has one*. A reader that is refused gets
 //! the words of that memory node after the lock's, and its next look is at that one and at a majority. So it finds a
-//! later version, and brings it to a majority before it goes on. It does not find the guess once more, unless the
+//! later version, and brings it to a majority before it continues. It does not find the guess once more, unless the
 //! memory node has died meanwhile. When a majority has the lock, a majority has a later version, as in the paper.
 //!
 //! *Where the later version goes.* Nothing is known for certain about the word of its writer, so a compare-and-swap of
@@ -25,8 +25,8 @@
 //! copy replaces it only if another memory node that has answered still has it. If that one has died meanwhile, the
 //! client waits for all reads that may have found the guess (`succession`).
 //!
-//! On a memory node that has not answered, this writer's word is not known. There the later version goes to the word of
-//! its own writer, and the lock is asked for when it is there.
+//! On a memory node that has not answered, this writer's word is not known. There the later version is written to the
+//! word of its own writer, and the lock is asked for when it is there.
 
 use core::future::Future;
 use core::pin::Pin;

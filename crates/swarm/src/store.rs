@@ -1,4 +1,4 @@
-//! SWARM-KV (§5): a key-value store whose values are replicated registers, and whose index is replicated as they are.
+//! SWARM-KV (§5): a key-value store. Its values are replicated registers, and its index is replicated as they are.
 //!
 //! ```text
 //! the image of a value
@@ -217,7 +217,7 @@ struct Name<'c, 'e> {
     /// The client of its shard.
     core: &'c Core<'e>,
     cell: usize,
-    /// Where the bytes' memory goes for the next call.
+    /// Where the bytes' memory is kept for the next call.
     spare: &'c RefCell<Vec<Vec<u8>>>,
 }
 
@@ -368,7 +368,7 @@ impl<'e, K: Key, V: Value> SwarmStoreClient<'e, K, V> {
     /// As [`SwarmStoreClient::update`] and [`SwarmStoreClient::insert`].
     pub async fn upsert(&self, key: &K, value: &V) -> Result<()> {
         measured!(self.cores.first(), UPSERT, self.upsert(key, value));
-        // Another client may insert and delete it in between, as often as this goes around.
+        // Another client may insert and delete it in between, in each round of this loop.
         while !self.replace(key, value).await? {
             if self.add(key, value).await? {
                 break;

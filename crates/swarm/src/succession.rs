@@ -402,7 +402,7 @@ impl Core<'_> {
 struct Earlier {
     /// For each buffer, the last write that a metadata word names it for.
     last_in: Vec<Option<(Home, Version)>>,
-    /// Writes to registers whose keys move.
+    /// Writes to registers of keys that move.
     moving: Vec<(Home, Version)>,
 }
 

@@ -28,8 +28,9 @@
 //!
 //! *Timestamps last for years.* A clock counts microseconds, and 40 bits of them are over after twelve days. In a store
 //! the timestamps of a register count from the beginning of an epoch, of 2³⁹ microseconds each, which is that of its
-//! instance. A key whose register is used up moves to another one (`moving`) with its next write; a register that comes
-//! free begins an instance of the present epoch. Until 256 epochs are over, a store is four and a half years old.
+//! instance. When its register is used up, a key moves to another one (`moving`) with its next write; a register that
+//! becomes free begins an instance of the present epoch. Until 256 epochs are over, a store is four and a half years
+//! old.
 //!
 //! An array has no index in which its registers could move, and needs none: it has so many shards that 47 bits are left
 //! for the timestamps, which last as long. Only an array that is too large for that even with the most shards has
@@ -115,7 +116,7 @@ impl Format {
         Version(word, self)
     }
 
-    /// A write whose timestamp is a guess.
+    /// A write with a guessed timestamp.
     pub(crate) fn guessed(self, timestamp: u64, writer: usize, buffer: u16) -> Result<Version, TimestampsUsedUp> {
         debug_assert!(writer < (1 << self.writer_bits) - 1 && u64::from(buffer) < self.verified());
         if timestamp > self.timestamp_max() {
@@ -143,7 +144,7 @@ const COUNT_BITS: u32 = 31;
 const EPOCH_MAX: u64 = (1 << (INSTANCE_BITS - COUNT_BITS)) - 1;
 /// Of the microseconds of an epoch.
 const EPOCH_BITS: u32 = 39;
-/// When an epoch begins, the count goes on with these bits of it: they tell limits apart (`moving`).
+/// When an epoch begins, the count continues with these bits of it: they tell limits apart (`moving`).
 const COUNT_KEPT: u64 = (1 << 16) - 1;
 
 /// A register, and its instance: it has another one for each key.

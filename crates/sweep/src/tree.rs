@@ -28,7 +28,7 @@ pub(crate) const SWEPT: &[&str] = &[
 const MORE_PACKAGES: [(&str, &str); 2] = [("mowgli", "crates/mowgli/"), ("farfield-cli", "crates/cli/")];
 /// Files in there that only unit tests run.
 const PARSERS_AND_JUDGES: [&str; 3] = ["crates/core/src/history", "crates/mowgli/", "crates/cli/"];
-/// Files in there whose code no scenario runs, or that are scenarios themselves.
+/// Files in there that contain scenarios, or code that no scenario runs.
 const NOT_SWEPT: &[&str] = &[
     "crates/core/src/node/config",
     "crates/core/src/node/local.rs",
@@ -126,7 +126,7 @@ impl Profile {
     }
 }
 
-/// The manifest with nothing in the feature of the seeded bugs, whose list may have several lines.
+/// The manifest with nothing in the feature of the seeded bugs; its list may have several lines.
 fn without_mutants(manifest: &str) -> String {
     let mut is_in_list = false;
     let mut kept = Vec::new();
@@ -182,7 +182,7 @@ impl Tree {
                 "Cargo.toml" => [&bytes[..], PROFILES.as_bytes()].concat(),
                 _ => bytes,
             };
-            // What has not changed is not built again.
+            // Unchanged files are not built again.
             if std::fs::read(&to).ok().as_ref() != Some(&bytes) {
                 std::fs::write(&to, bytes)?;
             }
@@ -231,7 +231,7 @@ impl Tree {
     /// refuses are removed from `sites`; returns how many. `say` hears of the progress.
     pub(crate) fn build(&self, sites: &mut BTreeMap<u32, Site>, say: impl Fn(&str)) -> Result<usize> {
         let all = sites.len();
-        // Those that were refused before are left out at once: what has not changed is not built again.
+        // Those that were refused before are left out at once: unchanged files are not built again.
         let mut known = self.known_refused();
         sites.retain(|_, site| !known.contains(&site.name));
         for round in 1.. {
@@ -280,7 +280,7 @@ impl Tree {
     }
 }
 
-/// Whether a target is the library of its package, whose name has `_` for `-`.
+/// Whether a target is the library of its package: that one's name has `_` for `-`.
 fn is_library(package: &str, target: &str) -> bool {
     package.replace('-', "_") == target
 }

@@ -11,7 +11,7 @@ pub struct NoSuchCell {
     pub cells: usize,
 }
 
-/// The error of a call that names a cell whose lock the transaction does not hold
+/// The error of a call that names a cell without holding its lock
 /// ([`Error::custom_ref`](farfield_core::Error::custom_ref)).
 ///
 /// ```

@@ -9,7 +9,7 @@ use farfield_locks::{LockArray, LockGuard, TableGuard};
 
 use crate::{COMMIT, Few, NotInTransaction, Transactions};
 
-/// A set of cells whose locks are held. Dropping the transaction discards its writes and releases the locks.
+/// A set of cells, with their locks held. Dropping the transaction discards its writes and releases the locks.
 ///
 /// ```
 /// # use farfield::{LockKind::ALock, LockOptions, TransactionOptions, Transactions};
@@ -172,7 +172,7 @@ impl<'a> Transaction<'a> {
     pub fn commit(mut self) -> impl Future<Output = Result<()>> {
         Attempt::new(move || {
             let (meter, endpoint) = (self.all.object.meter(), self.endpoint);
-            // A commit that is measured goes the way of one that has to wait.
+            // A measured commit takes the path of one that has to wait.
             let timing = if meter.is_on() { meter.start(endpoint, COMMIT) } else { Timing::OFF };
             let together = endpoint.together();
             let mut writing = Writing { next: 0, refused: None, puts: Few::new(), result: Ok(()), together };

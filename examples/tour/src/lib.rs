@@ -15,7 +15,7 @@ use farfield::{
 };
 use serde::{Deserialize, Serialize};
 
-/// The counts: plain data, which lies in network memory as it is.
+/// The counts: plain data, which is in network memory as it is.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[zerocopy(crate = "farfield::zerocopy")]
 #[repr(C)]

@@ -56,8 +56,8 @@ Exit status:
 /// What is said with an unknown scenario, or a choice that does not fit.
 const OTHER_BUILD: &str = "the line is of another build or program";
 
-/// The scenarios and mutants of a program whose command line is that of `farfield check`. [`main`] is the short form
-/// for scenarios alone.
+/// The scenarios and mutants of a program with the command line of `farfield check`. [`main`] is the short form for
+/// scenarios alone.
 ///
 /// ```no_run
 /// # mod mailbox {
@@ -186,8 +186,8 @@ impl Program {
         found.ok_or_else(|| usage(format!("--mutant {name}: there is none of this name, but {}", names())))
     }
 
-    /// The selected scenarios: those with a name, or whose names contain it; only such that can be searched
-    /// exhaustively, if that is wanted.
+    /// The selected scenarios: for each name the one with it, or else those with it in their names; only such that can
+    /// be searched exhaustively, if that is wanted.
     fn select(&self, names: &[String], exhaustive: bool) -> Result<Vec<Scenario>> {
         let all = &self.scenarios;
         let mut chosen = vec![names.is_empty(); all.len()];

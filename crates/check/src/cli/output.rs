@@ -51,7 +51,7 @@ pub fn program() -> String {
     path.file_name().map_or("farfield".into(), |name| name.to_string_lossy().into_owned())
 }
 
-/// Times that are added up stay far from what a clock can say.
+/// Sums of times stay far below the limit of a clock.
 const SECONDS_MAX: Duration = Duration::from_secs(100 * 366 * 24 * 3600);
 
 /// Reads a number of seconds.

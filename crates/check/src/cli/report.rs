@@ -317,7 +317,7 @@ pub(super) fn names(scenarios: &[Scenario]) -> String {
     lines.into_iter().map(|(_, line)| line).collect::<Vec<_>>().join("\n")
 }
 
-/// A table whose columns are as wide as their contents; those in `numbers` are aligned to the right.
+/// A table with columns as wide as their contents; those in `numbers` are aligned to the right.
 fn columns<const N: usize>(rows: &[[String; N]], numbers: &[usize]) -> String {
     let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
     let widths: [usize; N] = std::array::from_fn(width);

@@ -272,8 +272,7 @@ impl<'a> Search<'a> {
         self.before + self.start.elapsed()
     }
 
-    /// Saves the search, if it is time to.
-    /// What was found is worth more than the checkpoint.
+    /// Saves the search, if it is time to. The finding is worth more than the checkpoint.
     fn save_or_tell(&mut self, is_end: bool) -> Result<()> {
         self.save(is_end).or_else(|error| self.tell(&format!("The checkpoint is not written: {error:#}\n")))
     }
@@ -424,7 +423,7 @@ impl<'a> Search<'a> {
         let mut text = failing.told(&name, &self.plan.again, self.plan.timeline.is_none());
         if let (Some(path), false) = (&self.plan.timeline, self.is_drawn) {
             self.is_drawn = true;
-            // The search goes on without a picture.
+            // The search continues without a picture.
             text += &match super::write_page(path, timeline) {
                 Ok(()) => format!("  The timeline is in {}\n", path.display()),
                 Err(error) => format!("  There is no timeline: {error:#}\n"),
@@ -437,7 +436,7 @@ impl<'a> Search<'a> {
     fn tell(&self, text: &str) -> Result<()> {
         self.bar.suspend(|| {
             if self.plan.quiet_stdout {
-                // Nobody may read it any more, and the result goes elsewhere.
+                // It may have no reader any more, and the result is written elsewhere.
                 let _ = write!(io::stderr(), "{text}");
                 return Ok(());
             }

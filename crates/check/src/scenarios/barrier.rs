@@ -331,7 +331,7 @@ fn late_fence() -> Scenario {
     .faults(Faults::new().cuts(1).side([1]))
 }
 
-/// A node has put to two groups whose owner takes the right away, before the put is visible or after.
+/// A node has put to two groups. Their owner takes the right away, before the put is visible or after.
 fn groups_revoked() -> Scenario {
     let about = "puts to groups that their owner has closed to a node keep it from no barrier";
     Scenario::new("barrier/groups-revoked", about, 2, |cluster| {

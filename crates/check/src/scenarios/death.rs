@@ -65,7 +65,7 @@ fn stays(cluster: &Cluster, node: usize) {
     let nodes: Vec<Node> = cluster.nodes().to_vec();
     cluster.thread(node, "stays", move |ep| {
         let look = || is_decided(&nodes[node]).then_some(());
-        // The wait has no deadline, since the suspicion may come late: if none comes, the wait never ends, which is a
+        // The wait has no deadline, since the suspicion may be late: without one the wait never ends, which is a
         // failure.
         ep.block_on(ep.wait_until(Instant::NEVER, look))?;
         Ok(())

@@ -28,7 +28,7 @@ fn is_config<T>(opened: Result<T>) {
     assert!(matches!(error.kind(), ErrorKind::Config { .. }), "{error}");
 }
 
-/// Sizes whose products are beyond any memory, or beyond what a number can hold, so that they would come out small.
+/// The products of these sizes exceed any memory, or overflow a number, and would then be small.
 fn is_huge<T>(mut open: impl FnMut(usize) -> Result<T>) {
     for huge in [1 << 41, 1 << 59, 1 << 61, usize::MAX / 8, usize::MAX] {
         is_config(open(huge));
@@ -168,7 +168,7 @@ fn locks(cluster: &Cluster) -> Result<()> {
     is_config(rows(1 << 17));
     is_config(Barrier::open(&node, "threads", 0));
     is_huge(|threads| Barrier::open(&node, "threads", threads));
-    // What was refused has left nothing open.
+    // The refused openings have left nothing open.
     keep(cluster, (open(2)?, rows(2)?, Barrier::open(&node, "threads", 2)?));
     Ok(())
 }

@@ -186,13 +186,13 @@ fn cells() -> Scenario {
         .kills(&["queue-cell-kept"])
 }
 
-/// Several laps of the slots: each cell comes back to its producer by way of all slots.
+/// Several laps of the slots: each cell returns to its producer by way of all slots.
 fn laps() -> Scenario {
     let plan = Plan { threads: &[(1, 1, LAPS)], ..PLAN };
     queue::<[u64; 2]>("queue/laps", "a cell has one value at a time, lap after lap", plan).small()
 }
 
-/// The same on the home node, whose spare cells follow those of the slots.
+/// The same on the home node: its spare cells follow those of the slots.
 fn laps_at_home() -> Scenario {
     let plan = Plan { threads: &[(0, 1, LAPS)], ..PLAN };
     queue::<[u64; 2]>("queue/laps-at-home", "a cell of the home has one value at a time, lap after lap", plan)

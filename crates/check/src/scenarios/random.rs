@@ -147,8 +147,8 @@ fn run(cluster: &Cluster, peril: Peril, kinds: &[Kind]) -> Result<()> {
     Ok(())
 }
 
-/// Waits until the nodes that are left agree on which of them are, and reach each other. Comes before the judgements at
-/// the end.
+/// Waits until the nodes that are left agree on which of them are, and reach each other. Precedes the judgements at the
+/// end.
 fn decide(cluster: &Cluster) -> Result<()> {
     let nodes = cluster.nodes();
     let words = (0..nodes.len()).map(|node| word(cluster, node, "reached")).collect::<Result<Vec<_>>>()?;

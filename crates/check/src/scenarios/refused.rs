@@ -238,8 +238,8 @@ fn values() -> Scenario {
     .kills(&["queue-refused-published"])
 }
 
-/// The put of a value is accepted, and the compare-and-swap that would publish it is refused. The cell goes to another
-/// thread only when the put has landed: it would overwrite the other's value. For queue-spare-in-flight.
+/// The put of a value is accepted, and the compare-and-swap that would publish it is refused. Another thread gets the
+/// cell only when the put has landed: it would overwrite the other's value. For queue-spare-in-flight.
 fn published() -> Scenario {
     let about = "a cell whose enqueue was refused goes to another thread when nothing lands there any more";
     Scenario::new("queue/refused-publication", about, 2, |cluster| {

@@ -279,7 +279,7 @@ fn stale() -> Scenario {
                 Ok::<(), farfield_core::Error>(())
             })?;
         }
-        // What was under the lock may be half-written, as after a death.
+        // The data under the lock may be half-written, as after a death.
         for (node, new) in cluster.nodes().iter().zip(&new) {
             let ep = node.endpoint()?;
             let lock: &Mutex = new[5].downcast_ref().expect("the lock");

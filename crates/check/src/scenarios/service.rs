@@ -51,7 +51,7 @@ fn departs() -> Scenario {
     })
 }
 
-/// A node whose members leave one after the other, or at once, goes on alone: each departure was agreed on.
+/// A node continues alone when the others leave, one after the other or at once: each departure was agreed on.
 fn two_leave() -> Scenario {
     Scenario::new("leave/two", "two of three nodes leave, and the third goes on alone", 3, |cluster| {
         (1..3).for_each(|node| leaves(cluster, node));

@@ -22,7 +22,7 @@ pub struct Replay {
     pub(super) choices: Vec<(usize, u16)>,
 }
 
-/// A line that is no replay, or one whose choices do not fit the execution.
+/// A line that is no replay, or a replay with choices that do not fit the execution.
 ///
 /// ```
 /// let error = "barrier/visible".parse::<farfield_check::Replay>().unwrap_err();

@@ -179,7 +179,7 @@ struct Worker {
     into: Vec<u64>,
 }
 
-/// What a node sends in the first and the last word of a call.
+/// A node sends this in the first and the last word of a call.
 fn stamp(number: u64, from: usize, to: usize) -> u64 {
     number * 1_000_003 + from as u64 * 1009 + to as u64
 }

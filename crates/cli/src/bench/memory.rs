@@ -9,13 +9,13 @@ use farfield_check::cli::exit::usage;
 
 use crate::doctor::{self, size};
 
-/// What a node's process takes without any object, and each of its threads with its endpoint and its results.
+/// The memory of a node's process without any object, and of each of its threads with its endpoint and its results.
 const PROCESS_BYTES: u64 = 20 << 20;
 const THREAD_BYTES: u64 = 3 << 20;
-/// What a node takes where the nodes find each other: its header, its socket, its name.
+/// The memory of a node where the nodes find each other: its header, its socket, its name.
 const HEADER_BYTES: u64 = 32 << 10;
 
-/// What a run takes.
+/// The memory of a run.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Need {
     nodes: u64,
@@ -43,8 +43,8 @@ impl Need {
     }
 }
 
-/// Checks that each of these runs, which are one after the other, fits into what this machine has free. `lower` names
-/// the options that make a run smaller.
+/// Checks that each of these runs, which are one after the other, fits into the free memory of this machine. `lower`
+/// names the options that make a run smaller.
 ///
 /// # Errors
 /// How much the largest needs, how much there is, and what to lower.

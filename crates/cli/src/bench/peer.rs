@@ -1,7 +1,7 @@
 //! Other systems that do the same work as a benchmark of Farfield, in turns with it in the same run.
 //!
-//! A peer is a small C program (`bench/peers`), whose source is in this binary: it is compiled when a run needs it,
-//! with the system's own tools, into a directory that goes with the run. A peer's work follows from Farfield's
+//! A peer is a small C program (`bench/peers`) with its source in this binary: it is compiled when a run needs it, with
+//! the system's own tools, into a directory that is removed after the run. A peer's work follows from Farfield's
 //! [`Measurement`] of the same turn, and its line of JSON becomes a measurement with the same bench, case and setup.
 
 mod compare;
@@ -67,7 +67,7 @@ pub(crate) struct Peers {
 
 impl Peers {
     /// Finds the tools of the peers that were asked for. If some are missing, it says how to install them, and the run
-    /// goes on without that peer.
+    /// continues without that peer.
     pub(crate) fn find(asked: &[Peer]) -> Result<Peers> {
         let mut peers = Peers { found: Vec::new(), directory: None, signals: Signals::default(), told: Vec::new() };
         for peer in asked {
@@ -124,7 +124,7 @@ impl Peers {
         self.signals.seen().map_or(Ok(all), |interrupted| Err(interrupted.into()))
     }
 
-    /// What a run of Farfield has given. One that a signal has cut short failed for that.
+    /// The outcome of a run of Farfield. One that a signal has cut short failed for that.
     pub(crate) fn unless_interrupted<T>(&self, outcome: Result<T>) -> Result<T> {
         outcome.map_err(|error| self.signals.seen().map_or(error, Into::into))
     }

@@ -149,7 +149,7 @@ struct Plan {
 /// What a run has shown.
 struct Ran {
     done: Vec<Done>,
-    /// What the memory nodes lend, all together.
+    /// The memory that the memory nodes lend, all together.
     memory_bytes: u64,
     /// When one of them was killed, on the clock of the host.
     killed_ns: Option<u64>,
@@ -265,7 +265,7 @@ impl Plan {
         }
     }
 
-    /// About what the memory nodes lend: of `swarm`, which needs most of it.
+    /// About the memory that the memory nodes lend: that of `swarm`, which needs most.
     fn need(&self) -> Need {
         let writers = u64::from(self.clients);
         let value = u64::from(self.size) + 32;

@@ -322,7 +322,7 @@ mod tests {
     /// They were lost when a node's standard output ended before them.
     #[test]
     fn the_last_complaints_of_a_node_that_succeeds_are_printed() {
-        // Its status comes before what a process of its own still says.
+        // Its status precedes the last words of a process of its own.
         let (said, printed) = run(node("echo result 1; (sleep 0.03; echo late >&2; echo later >&2) >&- &"));
         assert_eq!((&said[..], &*printed), (&["result 1".into()][..], "[0] late\n[0] later\n"));
         let start = Instant::now();

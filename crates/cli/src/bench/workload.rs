@@ -334,7 +334,7 @@ impl Zipf {
 }
 
 /// k^-θ summed over the `ranks` values of k from `first` on: directly if they are few, else by the Euler–Maclaurin
-/// formula, whose next term is below 10^-8 of the sum here.
+/// formula. Its next term is below 10^-8 of the sum here.
 fn power_sum(first: u64, ranks: u64, theta: f64) -> f64 {
     if ranks <= 64 {
         return (first..=first + (ranks - 1)).map(|k| (k as f64).powf(-theta)).sum();

@@ -242,7 +242,7 @@ pub struct Failure {
 
 impl Failure {
     fn of(error: &farfield::Error) -> Failure {
-        // A call of a server ends as what has ended its wait.
+        // A call of a server ends with the error that has ended its wait.
         let because = |error: &farfield::Error| {
             let of = Failure::of(error);
             (of.variant, of.nodes.into_iter().map(NodeId).collect())

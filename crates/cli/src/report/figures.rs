@@ -12,7 +12,7 @@ use super::picture::{Axis, Bar, Bars, Chart, Picture};
 use super::words::{self, digits, short, time};
 use crate::spread::Spread;
 
-/// A y axis whose values are this far apart is logarithmic.
+/// A y axis with values this far apart is logarithmic.
 const LOG_FROM: f64 = 25.0;
 /// More bars than these make a picture that is higher than a screen.
 const BARS_MAX: usize = 14;

@@ -66,7 +66,7 @@ impl Picture {
             draw(&root)?;
             root.present()?;
         }
-        // The element around it depends on where the picture goes.
+        // The element around it depends on the place of the picture.
         let content = text.split_once('>').map_or("", |(_, rest)| rest);
         let content = content.trim_end().trim_end_matches("</svg>").to_owned();
         Ok(Picture { name: String::new(), title: title.to_owned(), described, height, content })

@@ -9,7 +9,7 @@ use super::group::{Case, Results};
 use super::words::{self, digits, short, time};
 use crate::output::grouped;
 
-/// A table whose first column names the row.
+/// A table; its first column names the row.
 struct Table {
     caption: String,
     columns: Vec<String>,

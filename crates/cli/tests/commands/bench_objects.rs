@@ -124,7 +124,7 @@ fn replicated_calls_are_counted_beside_those_of_other_systems() {
         ("a raw update", 1.0),
     ];
     assert_eq!(medians.collect::<Vec<_>>(), expected);
-    // More of each value lies on memory nodes than with one copy.
+    // More of each value is on memory nodes than with one copy.
     assert!(figure(&lines[0], "memory_per_key") > 3.0 * figure(&lines[6], "memory_per_key"));
     assert!(table.contains("one trip %") && table.contains("replicas 3"), "{table}");
 }
@@ -314,7 +314,7 @@ fn a_node_that_dies_ends_the_run_and_is_named() {
         assert!(killed.success());
         let output = run.wait_with_output().expect("it ends");
         assert!(!output.status.success() && start.elapsed() < Duration::from_secs(50), "{name}");
-        // First of all, before what the others say of it.
+        // First of all, before the others' words about it.
         let first = "farfield: node 1 was killed by SIGKILL (signal 9)\n";
         assert!(said(&output).starts_with(first), "{name}: {}", said(&output));
         assert!(!said(&output).contains("the store is broken"), "{name}: {}", said(&output));

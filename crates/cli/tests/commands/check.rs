@@ -38,7 +38,7 @@ fn replay_lines(text: &str) -> Vec<&str> {
     text.lines().filter_map(|line| line.strip_prefix(COMMAND)?.strip_suffix('\'')).collect()
 }
 
-/// What comes before a line, where a bug is seeded.
+/// The text before a line, where a bug is seeded.
 const COMMAND: &str = "farfield check --mutant barrier-no-fence --replay '";
 const MUTANT: [&str; 2] = ["--mutant", "barrier-no-fence"];
 const MESSAGE: &str = "not visible after it";

@@ -13,10 +13,10 @@ const ACCOUNT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../hamband/types/acc
 const UNCHECKED: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../hamband/tests/wrong/withdraw_unchecked.wrdt");
 const MEASUREMENTS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/synthetic-measurements.jsonl");
 
-/// `farfield LINE`, whose words have blanks between them; `%` is a directory.
+/// `farfield LINE`, with blanks between its words; `%` is a directory.
 fn command(line: &str, directory: &TempDir) -> Command {
     let path = directory.path().to_str().expect("a plain path");
-    // What a shell starts in the background has SIGINT ignored, and so have its children.
+    // A shell starts a background process with SIGINT ignored, and its children inherit that.
     let mut command = Command::new("env");
     command.args(["--default-signal=INT", env!("CARGO_BIN_EXE_farfield")]);
     command.args(line.replace('%', path).split_whitespace()).current_dir(directory).env("TMPDIR", path);

@@ -106,7 +106,7 @@ fn clients_come_and_go_and_a_memory_node_dies() {
     let session = format!("memory-{}", std::process::id());
     let mut memory: Vec<Memory> = (0..3).map(|node| Memory::start(&session, node, "256MiB")).collect();
 
-    // The first client comes, and later another one.
+    // The first client starts, and later another one.
     let first = start(&session, 3);
     let stock = open(&first, 500).expect("the memory nodes lend it");
     for memory in &mut memory {
@@ -136,7 +136,7 @@ fn clients_come_and_go_and_a_memory_node_dies() {
     assert!(error.to_string().contains("left to lend"), "{error}");
     drop(third);
 
-    // A memory node dies in the middle of it. The first client goes, and is started again at the same place.
+    // A memory node dies in the middle of it. The first client leaves, and is started again at the same place.
     memory[1].signal(Signal::KILL);
     with_client(&second, &seen, |client, _| add(client, 0..200).expect("two of three live"));
     drop(stock);
@@ -226,7 +226,7 @@ fn memory_nodes_are_replaced_under_load() {
             });
         }
     });
-    // One that comes later finds the memory nodes of now, and goes on without the last one of the beginning.
+    // A later client finds the present memory nodes, and works without the last one of the beginning.
     let late = start(&session, 5);
     let seen = open(&late, 500).expect("most memory nodes live");
     memory[1].signal(Signal::KILL);

@@ -1,10 +1,10 @@
 //! The search for a linearization.
 //!
 //! The algorithm is Wing and Gong's (1993) with Lowe's memoisation ("Testing for linearizability", 2017), in the form
-//! that Porcupine made popular. Calls and returns are on one doubly linked list in order of time. A *minimal* operation
-//! is one whose call precedes the first return. The search places a minimal operation that the model allows, *lifts*
-//! its call and return off the list, and continues. If no operation can be placed, it backtracks: it puts operations
-//! back and tries another. It never enters a configuration twice.
+//! that Porcupine made popular. Calls and returns are on one doubly linked list in order of time. An operation is
+//! *minimal* if its call precedes the first return. The search places a minimal operation that the model allows,
+//! *lifts* its call and return off the list, and continues. If no operation can be placed, it backtracks: it puts
+//! operations back and tries another. It never enters a configuration twice.
 //!
 //! This search differs in the following points.
 //!

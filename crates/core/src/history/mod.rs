@@ -232,7 +232,8 @@ pub enum Effect<S> {
         /// The resulting state.
         leaves: S,
         /// Writes of one class can replace each other. If two change places, each is possible there if the other was.
-        /// No later operation can distinguish them, except reads whose `only_in` is one of the two resulting states.
+        /// No later operation can distinguish them, except reads with one of the two resulting states as their
+        /// `only_in`.
         class: u32,
     },
 }

@@ -106,7 +106,7 @@ pub struct QueueState {
 /// ```
 #[derive(Clone, Copy, Debug)]
 pub struct QueueModel {
-    /// The number of enqueuing calls whose values it holds.
+    /// It holds the values of so many enqueuing calls.
     pub capacity: usize,
 }
 

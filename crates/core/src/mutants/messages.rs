@@ -199,7 +199,7 @@ crate::mutants! {
 
     /// *Missing:* the fence of the refused call's endpoint; its put has no order with those of other endpoints.
     ///
-    /// *Scenario:* home n1, one enqueue of a node at a time. n0: enqueue 1, whose compare-and-swap is refused; another
+    /// *Scenario:* home n1, one enqueue of a node at a time. n0: enqueue 1 (its compare-and-swap is refused); another
     /// thread of n0: enqueue 2 ∥ n1: dequeue, which returns 1.
     QUEUE_SPARE_IN_FLIGHT = "queue-spare-in-flight" in "Queue": "A cell whose enqueue was refused goes to another thread while its put is in flight.";
 
@@ -214,7 +214,8 @@ crate::mutants! {
     /// closed and empty.
     QUEUE_CLOSE_BY_PUT = "queue-close-by-put" in "Queue": "`close` marks the end by a put.";
 
-    /// *Missing:* the end. An enqueue that knows of a later position than the marked one goes on. Needs no reordering.
+    /// *Missing:* the end. An enqueue that knows of a later position than the marked one continues. Needs no
+    /// reordering.
     ///
     /// *Scenario:* 2 nodes, home n0. n0: `enqueue`, `try_enqueue` is accepted ∥ n1: `close` has returned before.
     QUEUE_CLOSE_UNWALKED = "queue-close-unwalked" in "Queue":

@@ -56,11 +56,10 @@ crate::mutants! {
 
     // ---- the service thread ----
 
-    /// *Missing:* another attempt at what was refused, unless something else happens. This was a bug: random programs
-    /// found it.
+    /// *Missing:* another attempt after a refusal, unless something else happens. This was a bug: random programs found
+    /// it.
     ///
-    /// *Scenario:* 2 nodes. A release is refused, and left to the service thread, whose first attempt is refused as
-    /// well.
+    /// *Scenario:* 2 nodes. A release is refused, and left to the service thread. Its first attempt is refused as well.
     SERVICE_RETRY_FORGOTTEN = "service-retry-forgotten" in "Service thread":
         "A poller that was refused is not polled again soon.";
 

@@ -53,7 +53,7 @@ crate::mutants! {
     OWNED_PULL_FORWARD = "owned-pull-forward" in "OwnedVar": "`pull` gets lead, value, trail: in write order.";
 
     /// *Missing:* `NRR → NRR` has no order: without a wait in between, the lead may be read before the value. A
-    /// simulator whose queue pairs are first in, first out cannot show it.
+    /// simulator with queue pairs that are first in, first out cannot show it.
     ///
     /// *Scenario:* that of `owned-pull-forward`.
     OWNED_PULL_AT_ONCE = "owned-pull-at-once" in "OwnedVar":

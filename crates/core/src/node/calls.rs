@@ -381,7 +381,7 @@ impl Object {
     }
 }
 
-/// Stands first in a call of an object, and makes it again, to measure it. Otherwise the call goes on.
+/// Stands first in a call of an object, and makes it again, to measure it. Otherwise the call continues.
 macro_rules! measured {
     ($meter:expr, $endpoint:expr, $call:expr, $again:expr) => {
         if $meter.is_on() && $meter.measures($endpoint, $call) {
@@ -391,9 +391,9 @@ macro_rules! measured {
 }
 pub(crate) use measured;
 
-/// [`measured`] with [`Object::check_current`], for the price of the latter. The check comes second: a call that is
-/// made again has to ask whether it is measured, or the endpoint takes the next one for it. And a stale handle's calls
-/// are counted as failed.
+/// [`measured`] with [`Object::check_current`], for the price of the latter. The check is second: a call that is made
+/// again has to ask whether it is measured, or the endpoint takes the next one for it. And a stale handle's calls are
+/// counted as failed.
 macro_rules! current {
     ($object:expr, $endpoint:expr, $call:expr, $again:expr) => {
         if !$object.is_plain() {

@@ -243,9 +243,10 @@ impl Builder {
     /// queue, and collectives are not. A call that finds nothing to take, or no room, counts as one that ends well; a
     /// look at an empty ring does not count.
     ///
-    /// Each endpoint has room for 1,024 different calls, 1.3 MB of address space, of which it uses what is called.
-    /// Objects that are closed keep their places, and so does each generation of one that is reopened. What is opened
-    /// when all are taken is counted together, as an object without a path, of the kind `other`.
+    /// Each endpoint has room for 1,024 different calls, 1.3 MB of address space, of which it uses the part of the
+    /// calls that are made. Objects that are closed keep their places, and so does each generation of one that is
+    /// reopened. Objects that are opened when all are taken are counted together, as an object without a path, of the
+    /// kind `other`.
     ///
     /// ```
     /// let node = farfield::Node::builder().latencies(true).start()?;
@@ -371,8 +372,8 @@ impl Builder {
     }
 }
 
-/// Returns addresses for a session on RDMA whose nodes are all on this host. They belong to the loopback network and
-/// are chosen at random, so that no other session's nodes listen there.
+/// Returns addresses for a session on RDMA with all nodes on this host. They belong to the loopback network and are
+/// chosen at random, so that no other session's nodes listen there.
 ///
 /// ```
 /// let hosts = farfield::loopback_hosts(3);

@@ -18,8 +18,7 @@ pub(crate) struct LongWait {
 
 impl LongWait {
     /// How long it has lasted, once, when that has become long. It reads the clock only if somebody listens to the
-    /// event: `is_enabled` asks where the event is made, since a subscriber may choose by the module that an event
-    /// comes from.
+    /// event: `is_enabled` asks where the event is made, since a subscriber may choose events by their modules.
     pub(crate) fn becomes_long(&self, endpoint: &Endpoint, is_enabled: impl FnOnce() -> bool) -> Option<Duration> {
         if self.is_told.get() || !is_enabled() {
             return None;

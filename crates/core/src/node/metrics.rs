@@ -76,12 +76,12 @@ pub struct ObjectMetrics {
     /// Bytes of this node's memory that it uses.
     pub memory_bytes: u64,
     /// The calls that were made on this node, each with its name, if the node measures them
-    /// ([`Builder::latencies`](crate::Builder::latencies)). Calls whose futures were dropped are not among them.
+    /// ([`Builder::latencies`](crate::Builder::latencies)). Calls with dropped futures are not among them.
     pub calls: Vec<(&'static str, CallCounts)>,
 }
 
 impl Metrics {
-    /// What was measured of a call of the object at a path. None if it was never made, or the node does not measure
+    /// The measurements of a call of the object at a path. None if it was never made, or the node does not measure
     /// calls.
     ///
     /// ```

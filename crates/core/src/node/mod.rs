@@ -116,8 +116,8 @@ impl Node {
         Node::builder().environment()?.start()
     }
 
-    /// Whether a launcher (`farfield run`, `mpirun`, `srun`) has set this process's node number. With a part of what a
-    /// node needs it is launched, too, and [`Node::from_environment`] says what is missing.
+    /// Whether a launcher (`farfield run`, `mpirun`, `srun`) has set this process's node number. With a part of the
+    /// settings that a node needs it is launched, too, and [`Node::from_environment`] says what is missing.
     ///
     /// ```
     /// if !farfield::Node::is_launched() {

@@ -55,7 +55,7 @@ pub(super) struct OpenObject {
     opening: u64,
     expect: Expect,
     takes_in: bool,
-    /// Whether it lies on some nodes, and any others may use it. Then the participants are these, and this node.
+    /// Whether it is on some nodes, and any others may use it. Then the participants are these, and this node.
     has_homes: bool,
     is_home: bool,
     /// Incremented with every change of `state`, so that waiters can poll it without the lock.
@@ -537,7 +537,7 @@ impl Drop for Object {
     fn drop(&mut self) {
         let shared = self.node.shared();
         tracing::info!(node = self.node.id().0, object = self.path(), kind = self.open.kind, "closed");
-        // This comes before the path is free: the next opening of the path must see it.
+        // This precedes the release of the path: the next opening of the path must see it.
         shared.drops(self.open.opening);
         shared.service.objects.lock().remove(self.path());
     }

@@ -18,7 +18,7 @@ use crate::error::Error;
 
 /// Work that the service thread does for an object, a little at a time. It must not wait for another node, except for
 /// one round trip of its own at most. If it panics, so does the service thread, and the node is dead: to the others,
-/// and to its own threads, whose operations fail with [`Fenced`](farfield_fabric::ErrorKind::Fenced).
+/// and to its own threads. Their operations fail with [`Fenced`](farfield_fabric::ErrorKind::Fenced).
 ///
 /// ```
 /// # fn main() -> farfield::Result<()> {

@@ -7,10 +7,10 @@
 //! 2. counts itself one higher, locally and by a put to every other node;
 //! 3. waits until every row of its own copy is at least as high.
 //!
-//! The fence comes first and covers every node. The papers' first bug (LOCO appendix D, Fig. 22) was to leave it out:
-//! puts to one node land in order, so the signalled node sees the puts to *itself*, but a third node may still wait
-//! for its data. It is not enough that only participants fence, too, when barriers of different threads follow each
-//! other (Fig. 12). Hence the fence covers every node.
+//! The fence is the first step, and covers every node. The papers' first bug (LOCO appendix D, Fig. 22) was to leave it
+//! out: puts to one node land in order, so the signalled node sees the puts to *itself*, but a third node may still
+//! wait for its data. It is not enough that only participants fence, too, when barriers of different threads follow
+//! each other (Fig. 12). Hence the fence covers every node.
 //!
 //! | call | round trips | operations of one thread, n nodes |
 //! |---|---|---|
@@ -18,8 +18,8 @@
 //! | `wait_unfenced` | 0 | n − 1 puts |
 //!
 //! The round trips do not include the time until the others arrive. The put of an arrival is not fenced by the next
-//! call, if all earlier puts to that node were: a thread that sees it reads nothing because of it but what was fenced
-//! before.
+//! call, if all earlier puts to that node were: a thread that sees it reads nothing because of it but data that was
+//! fenced before.
 //!
 //! *When a node dies*, waiting threads get an error that names it, as long as any node is missing. This holds even if
 //! the dead node had arrived, since other nodes may know of its death before they arrive, and then never do. Some
@@ -168,7 +168,7 @@ impl Barrier {
         Ok(Barrier(Arc::new(shared)))
     }
 
-    /// The nodes whose threads meet: those among which the barrier was opened.
+    /// The nodes of the threads that meet: those among which the barrier was opened.
     ///
     /// ```
     /// # fn main() -> farfield::Result<()> {
@@ -298,7 +298,7 @@ impl BarrierThread {
         })
     }
 
-    /// The rest of a wait: all of it, with its fence, or what is left after [`BarrierThread::arrive`].
+    /// The rest of a wait: all of it, with its fence, or the rest after [`BarrierThread::arrive`].
     async fn wait_on(
         &mut self,
         endpoint: &Endpoint,

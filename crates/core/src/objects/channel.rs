@@ -1,11 +1,11 @@
-//! A stream of typed values from one writer to many readers: a [`RingBuffer`] whose messages are values.
+//! A stream of typed values from one writer to many readers: a [`RingBuffer`] with values as messages.
 //!
 //! A message is the words of one value, as in a slot of a [`KvStore`](crate::KvStore) or a cell of a
 //! [`Queue`](crate::Queue). Memory, order, credit, costs and the behaviour at a death are those of the ring
 //! ([`ring_buffer`](crate::objects::ring_buffer)):
 //!
-//! - Each reader gets each value once, in the order of sending. (In a [`Queue`](crate::Queue), by contrast, each value
-//!   goes to one consumer.)
+//! - Each reader gets each value once, in the order of sending. (In a [`Queue`](crate::Queue), by contrast, one
+//!   consumer takes each value.)
 //! - A reader that does not read holds up the writer, once the channel is full. A dead or departed reader does not.
 //! - If the writer dies or leaves, readers get the values that it has sent, and then an error that names its node.
 //!

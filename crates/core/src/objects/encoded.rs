@@ -183,7 +183,7 @@ mod tests {
     }
 
     proptest! {
-        /// A value comes back from its words, and takes as many as its length says.
+        /// A value is decoded from its words, and takes as many as its length says.
         #[test]
         fn values_come_back(job in job()) {
             let encoded = Encoded::new(&job).unwrap();
@@ -201,7 +201,7 @@ mod tests {
             prop_assert!(value.is_ok() || is_encoding_error(value));
         }
 
-        /// What is cut off, or has something behind it, is an error.
+        /// Bytes that are cut off, or have others behind them, are an error.
         #[test]
         fn other_lengths_are_errors(job in job(), more in 1..9usize) {
             let mut bytes = Encoded::new(&job).unwrap().bytes().to_vec();

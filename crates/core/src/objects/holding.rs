@@ -64,7 +64,7 @@ impl Holding {
         self.0 |= HELD;
     }
 
-    /// Whether a holder has died: what the lock protects may be half-written.
+    /// Whether a holder has died: the protected data may be half-written.
     ///
     /// ```
     /// assert!(farfield::toolkit::Holding::new(true).is_poisoned());
@@ -74,7 +74,7 @@ impl Holding {
         self.0 & POISONED != 0
     }
 
-    /// What a dead holder may have left half-written is whole. Nothing where none has died.
+    /// The data that a dead holder may have left half-written is whole. Nothing where none has died.
     ///
     /// ```
     /// # let mut holding = farfield::toolkit::Holding::new(false);
@@ -86,7 +86,7 @@ impl Holding {
         self.0 |= if self.is_poisoned() { REPAIRED } else { 0 };
     }
 
-    /// Whether a holder has died, and what it left is repaired.
+    /// Whether a holder has died, and its data is repaired.
     ///
     /// ```
     /// # let mut holding = farfield::toolkit::Holding::new(true);

@@ -92,7 +92,7 @@ use crate::objects::participants::Participants;
 /// ```
 pub struct MutexArray {
     object: Object,
-    /// What this node adds to a word while it holds the lock.
+    /// This node adds this to a word while it holds the lock.
     me: u64,
     locks: Box<[Lock]>,
     /// Free locks that were not available without waiting.

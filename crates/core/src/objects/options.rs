@@ -8,7 +8,8 @@ use crate::error::{ErrorKind, Result};
 /// The most bytes that one region of an object may have.
 const REGION_BYTES_MAX: usize = 1 << 40;
 
-/// The most bytes of one buffer of this node's endpoints. What an object sends from a buffer cannot be longer.
+/// The most bytes of one buffer of this node's endpoints. A message that an object sends from a buffer cannot be
+/// longer.
 ///
 /// ```
 /// use farfield::toolkit::buf_bytes_max;

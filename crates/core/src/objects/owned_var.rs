@@ -18,8 +18,8 @@
 //! **Checksum.** The sum is XXH3 of the value, exclusive-or that of zeros, so that memory that was never written
 //! is a valid zero. One put; a remote read is one get. A mixture is taken for whole with probability 2⁻⁶⁴.
 //!
-//! A push sends a copy, so the writer may store again at once. It goes to the nodes that opened the variable: all, or
-//! the owner's readers alone ([`OwnedVar::open_among`]).
+//! A push sends a copy, so the writer may store again at once. The receivers are the nodes that opened the variable:
+//! all, or the owner's readers alone ([`OwnedVar::open_among`]).
 //!
 //! | call | round trips | operations |
 //! |---|---|---|
@@ -227,7 +227,7 @@ impl<T: Plain> OwnedVar<T> {
     }
 
     /// [`OwnedVar::open_with`] among these nodes, which must name the same: the owner and those that read it. Only they
-    /// open it, and a push goes to them alone.
+    /// open it, and a push reaches them alone.
     ///
     /// ```
     /// # fn main() -> farfield::Result<()> {
@@ -289,7 +289,7 @@ impl<T: Plain> OwnedVar<T> {
         OwnedVar::announce_part(node, path, participants, owner, tear_check, meter)
     }
 
-    /// [`OwnedVar::announce`] for a part of an object under whose name its calls are measured.
+    /// [`OwnedVar::announce`] for a part of an object. Its calls are measured under that object's name.
     pub(in crate::objects) fn announce_part(
         node: &Node,
         path: &str,

@@ -50,12 +50,12 @@
 //! its slot by a compare-and-swap: of a word that is vacant, or in a full queue still has values of position p −
 //! capacity. A marked slot is never filled again. Values that it has are taken, and the mark stays.
 //!
-//! - The queue is *closed* with that compare-and-swap. All positions before p are filled then, so what was accepted is
-//!   taken. Position p is not, and never will be; so no later one is filled either, since each call that fills a
+//! - The queue is *closed* with that compare-and-swap. All positions before p are filled then, so all accepted values
+//!   are taken. Position p is not, and never will be; so no later one is filled either, since each call that fills a
 //!   position knows that the one before it is filled. An enqueue of position p expects another word, and fails.
-//! - An *enqueue* that meets the mark is refused. It meets it: it goes from filled position to filled position, up to
+//! - An *enqueue* that meets the mark is refused. It meets it: it moves from filled position to filled position, up to
 //!   p.
-//! - A *dequeue* goes from taken position to taken position. It ends at p: all before is taken, and p's slot is marked
+//! - A *dequeue* moves from taken position to taken position. It ends at p: all before is taken, and p's slot is marked
 //!   and vacant.
 //! - Calls *that wait* do so at this slot. One that waits for room waits until p's slot is vacant, and one that waits
 //!   for a value until p is filled. The mark changes the word.
@@ -66,12 +66,12 @@
 //! expects. A call looks for the mark only where it finds another lap; an enqueue or dequeue that finds its own takes
 //! no step more. (A call that is overtaken by 2³⁰ laps would mistake an open queue for a closed one.)
 //!
-//! *Order of operations.* (1) The values' put comes before the compare-and-swap that publishes them, to the same node:
-//! a remote atomic flushes, so they have landed when the slot is seen filled. The put is not waited for. (2) The get of
-//! a value comes before the compare-and-swap that frees its cell: a later atomic may overtake a get, so there is a
-//! remote fence in between; neither is waited for either. (3) If the compare-and-swap succeeds the word has not changed
-//! since it was read, so the cell was not rewritten in between, and what the get read is whole. If it fails the value
-//! is thrown away.
+//! *Order of operations.* (1) The values' put precedes the compare-and-swap that publishes them, to the same node: a
+//! remote atomic flushes, so they have landed when the slot is seen filled. The put is not waited for. (2) The get of a
+//! value precedes the compare-and-swap that frees its cell: a later atomic may overtake a get, so there is a remote
+//! fence in between; neither is waited for either. (3) If the compare-and-swap succeeds the word has not changed since
+//! it was read, so the cell was not rewritten in between, and the get has read a whole value. If it fails the value is
+//! thrown away.
 //!
 //! | call | round trips | operations |
 //! |---|---|---|
@@ -105,7 +105,7 @@
 //! at first are in slots by now. All reopen the queue ([`Node::reopen`]), as they do when its home is dead or
 //! departed; it is empty then.
 //!
-//! Linearizable, lock-free. Source: Vyukov's bounded queue, whose slots have sequence numbers; the cell that is
+//! Linearizable, lock-free. Source: Vyukov's bounded queue, with sequence numbers in its slots; the cell that is
 //! exchanged with the slot, so that nothing is claimed before it is complete, and batches in one slot are ours.
 
 mod calls;
@@ -253,7 +253,7 @@ impl<V: Value> Queue<V> {
             for slot in 0..capacity {
                 slots.word(SLOTS + slot * 8).store(State::vacant(0, slot as u64).0);
             }
-            // This comes before their addresses are announced: from then on only remote atomics access them.
+            // This is done before their addresses are announced: from then on only remote atomics access them.
             memory_fence();
             regions.alloc("cells", GroupKey::DATA, cells_bytes).of(path)?;
         }
@@ -344,7 +344,7 @@ impl<V: Value> Queue<V> {
     /// # Errors
     /// The queue is closed. A byte string that is too long. The home node is dead or departed. A timeout, if
     /// [`QueueOptions::enqueues_per_node`] others are in progress and none of them ends. An operation was refused: the
-    /// error comes when nothing of the call lands any more.
+    /// error is returned when nothing of the call lands any more.
     pub async fn try_enqueue(&self, endpoint: &Endpoint, value: &V) -> Result<bool> {
         self.fill(endpoint, core::slice::from_ref(value), WaitLimit::Now).await
     }

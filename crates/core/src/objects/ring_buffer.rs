@@ -275,7 +275,7 @@ impl RingBuffer {
             }
             expected
         };
-        // What the service threads send each other is no call of a user.
+        // A message between service threads is no call of a user.
         let calls: &[&str] = if options.read_by_service { &[] } else { &CALLS };
         let opening = ObjectBuilder::new(node, path, kind).layout(layout).calls(calls);
         let object = opening.participants(participants.iter()).regions(regions).require_regions(expect).announce()?;

@@ -82,7 +82,7 @@ impl<T: Plain> SharedVar<T> {
     }
 
     /// [`SharedVar::open`] among these nodes, which must name the same. Only they open it, and [`SharedVar::push_all`]
-    /// goes to them alone.
+    /// reaches them alone.
     ///
     /// ```
     /// # fn main() -> farfield::Result<()> {

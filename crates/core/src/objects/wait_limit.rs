@@ -33,7 +33,7 @@ pub enum WaitLimit {
 }
 
 impl WaitLimit {
-    /// The deadline of an operation that begins to wait, or goes on with it. None if it must not wait.
+    /// The deadline of an operation that begins to wait, or continues. None if it must not wait.
     ///
     /// ```
     /// # use farfield::WaitLimit;

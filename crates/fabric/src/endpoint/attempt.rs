@@ -4,10 +4,10 @@ use core::future::Future;
 use core::pin::Pin;
 use core::task::{Context, Poll};
 
-/// What an attempt comes to: the value of the call, or the future of its rest.
+/// The outcome of an attempt: the value of the call, or the future of its rest.
 pub type Begun<T, F> = Result<T, F>;
 
-/// A call that makes an attempt when it is first polled, and goes on with a future of its own only if that has not
+/// A call that makes an attempt when it is first polled, and continues with a future of its own only if that has not
 /// ended it. That future may move: it is in memory that the endpoint keeps
 /// ([`Endpoint::boxed`](super::Endpoint::boxed)). So a caller has no room to provide for the wait, and an uncontended
 /// call is as cheap as its operations.

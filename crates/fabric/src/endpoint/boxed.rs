@@ -1,4 +1,4 @@
-//! Memory for futures that wait, which goes from one to the next.
+//! Memory for futures that wait, which passes from one to the next.
 
 use core::cell::RefCell;
 use core::future::Future;
@@ -39,7 +39,7 @@ pub struct Boxed<'e, F> {
 }
 
 impl Endpoint {
-    /// Moves a future into memory of its own, which goes from one such future to the next: as a rule nothing is
+    /// Moves a future into memory of its own, which passes from one such future to the next: as a rule nothing is
     /// allocated. A future that awaits the result is small, and so is every one around it. For the part of a call that
     /// waits, behind a first look that need not.
     ///

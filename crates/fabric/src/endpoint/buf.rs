@@ -69,7 +69,7 @@ impl<T: Plain> DerefMut for Buf<'_, T> {
     #[inline]
     fn deref_mut(&mut self) -> &mut [T] {
         if !self.block().is_idle() {
-            // A put whose handle was dropped or forgotten may still read the memory.
+            // A put may still read the memory after its handle was dropped or forgotten.
             self.endpoint.wait_for_block(self.block());
         }
         // SAFETY: as in `deref`; no operation is in flight, and `&mut self` excludes other references.

@@ -47,7 +47,7 @@ pub enum CallEnd {
 pub struct CallCounts {
     /// Of the calls, those that ended with an error other than a timeout.
     pub errors: u64,
-    /// Of the calls, those whose deadline passed.
+    /// Of the calls, those that passed their deadline.
     pub timeouts: u64,
     /// How long all calls took, failed ones included.
     pub latencies: Latencies,
@@ -293,7 +293,7 @@ impl Endpoint {
     }
 
     /// Whether a call that has just begun is to be measured. A call that is measures itself by being made again, behind
-    /// [`Endpoint::calls_again`]; that one is not, and goes on.
+    /// [`Endpoint::calls_again`]; that one is not, and continues.
     ///
     /// ```
     /// # use farfield_fabric::*;

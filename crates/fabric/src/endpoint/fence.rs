@@ -353,7 +353,7 @@ fn first_error(first: Result<()>, got: Result<()>) -> Result<()> {
     }
 }
 
-/// The gets of a fence in the order in which they were posted. Their memory goes from one fence to the next.
+/// The gets of a fence in the order in which they were posted. Their memory passes from one fence to the next.
 struct Gets<'e> {
     endpoint: &'e Endpoint,
     state: &'e DynState,
@@ -387,7 +387,7 @@ impl Drop for Gets<'_> {
     }
 }
 
-/// A task that waits for the ends of operations whose results others take.
+/// A task that waits for the ends of operations; other tasks take their results.
 struct AwaitsReads<'e>(&'e Cell<u32>);
 
 impl<'e> AwaitsReads<'e> {

@@ -8,7 +8,7 @@ use core::cell::{Cell, RefCell};
 
 use crate::ptr::{GroupKey, NodeId, RemotePtr};
 
-/// The marks of an endpoint whose operations take time. Operations are numbered from 1.
+/// The marks of an endpoint with operations that take time. Operations are numbered from 1.
 pub(super) struct Marks {
     /// Of the first three groups, by number of node.
     base: Box<[Mark]>,

@@ -101,7 +101,7 @@ struct DynState {
     issued: Cell<u64>,
     /// Room for the gets of a fence.
     fence_gets: Cell<VecDeque<fence::PostedGet>>,
-    /// How many tasks wait for reads whose handles others have ([`Endpoint::wait_for_reads`]).
+    /// How many tasks wait for reads while others have the handles ([`Endpoint::wait_for_reads`]).
     reads_awaited: Cell<u32>,
 }
 
@@ -489,7 +489,7 @@ impl Endpoint {
 
     /// Fails with the error that an operation on a word would be refused with now, and posts nothing. A refused
     /// operation has not been done, while one that fails after it was posted may have been. The check is that of an
-    /// atomic, so a node whose device has no atomics fails it. It does not predict resources that this endpoint may
+    /// atomic, so it fails if the node's device has no atomics. It does not predict resources that this endpoint may
     /// lack itself ([`ErrorKind::PoolExhausted`], [`ErrorKind::NoQueuePair`] to its own node).
     ///
     /// ```

@@ -16,7 +16,7 @@ use crate::local::Instant;
 use crate::pool::Block;
 use crate::ptr::{Plain, RemotePtr};
 
-/// A posted operation whose result is a `T`.
+/// A posted operation with a `T` as its result.
 ///
 /// The operation is already in flight: awaiting or waiting only returns how it ended. A completed put means that its
 /// source may be reused, not that its bytes are visible at the target. Dropping or forgetting the handle does not stop
@@ -196,7 +196,7 @@ impl<'e, T> Op<'e, T> {
     /// The failure, if one is known. A refused operation has had no effect, and disturbs no other.
     #[inline(always)]
     pub fn accepted(self) -> Result<Self> {
-        // Not dropped here, so that a handle whose state is known stays in registers: as in `into_value`.
+        // Not dropped here, so that a handle with a known state stays in registers: as in `into_value`.
         let op = ManuallyDrop::new(self);
         match &*op.state {
             State::Failed(code, remote, len) => Err(op.endpoint.explain(*code, *remote, *len)),
@@ -254,7 +254,7 @@ impl<'e, T: Plain> Op<'e, T> {
         endpoint.block_on(self)
     }
 
-    /// The result, if the operation is complete and its result lies in this handle, as on shared memory. Otherwise the
+    /// The result, if the operation is complete and its result is in this handle, as on shared memory. Otherwise the
     /// operation.
     ///
     /// ```
@@ -504,7 +504,7 @@ impl<'e, T: Plain> BufOp<'e, T> {
         self.accepted().map(drop)
     }
 
-    /// The buffer, if the operation is complete and that lies in this handle, as on shared memory. Otherwise the
+    /// The buffer, if the operation is complete and that is in this handle, as on shared memory. Otherwise the
     /// operation: see [`Op::into_value`].
     ///
     /// ```

@@ -335,7 +335,7 @@ impl Endpoint {
     #[inline(never)]
     fn block_on_slow<T>(&self, mut future: Pin<&mut dyn Future<Output = T>>) -> T {
         let mut context = Context::from_waker(&elsewhere::OWN);
-        // It may be nested in another wait, which goes on as if this had not been, or looks once too often.
+        // It may be nested in another wait, which continues as if this had not been, or looks once too often.
         let outer = if self.elsewhere.is_blocking() {
             (self.asleep.get(), self.watches.get(), self.next_deadline.get())
         } else {
@@ -467,7 +467,7 @@ struct WordWait {
 }
 
 impl WordWait {
-    /// Whether it is time for what is looked at now and then: at each look but while the thread spins.
+    /// Whether it is time for a rare check: at each look but while the thread spins.
     #[inline]
     fn is_rare(&self, endpoint: &Endpoint) -> bool {
         self.polls.is_multiple_of(16) || !endpoint.spins.get()

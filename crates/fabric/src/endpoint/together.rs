@@ -41,8 +41,8 @@ impl Drop for Together<'_> {
 }
 
 impl Endpoint {
-    /// Until the value is dropped, what is posted after each [`Together::next`] counts as posted at the same time as
-    /// the rest: the longest chain is the number of round trips. On a fabric that completes operations at once they are
+    /// Until the value is dropped, operations after each [`Together::next`] count as posted at the same time as the
+    /// rest: the longest chain is the number of round trips. On a fabric that completes operations at once they are
     /// counted as one after the other otherwise.
     ///
     /// ```

@@ -1,5 +1,5 @@
 //! Operations on single words over RDMA, by the short way of its lane: posted without a buffer, and polled for without
-//! a task. Each kind has a function of its own, out of the way of shared memory, whose operations are inlined.
+//! a task. Each kind has a function of its own, out of the way of shared memory: operations there are inlined.
 
 use core::cell::RefMut;
 

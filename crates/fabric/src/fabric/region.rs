@@ -186,12 +186,12 @@ impl Words {
         Words { region, count }
     }
 
-    /// The words of ordinary memory, which is zeroed and whose address no other thread has yet.
+    /// The words of ordinary memory, which is zeroed; no other thread has its address yet.
     pub(crate) fn of_region(region: Region, count: usize, pattern: &[u64]) -> Words {
         if pattern.iter().any(|value| *value != 0) {
             let words = region.words(0, count).iter().zip(pattern.iter().cycle());
             words.filter(|(_, value)| **value != 0).for_each(|(word, value)| word.store(*value));
-            // This comes before their address is announced.
+            // This is done before their address is announced.
             memory_fence();
         }
         Words::new(region, count)

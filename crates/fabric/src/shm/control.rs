@@ -188,7 +188,7 @@ impl Control {
         self.call(service);
         self.look_for_deaths(fabric, &mut event);
         if quiet && !timeout.is_zero() {
-            // A nudge for a request that comes after this ends the wait.
+            // A nudge for a later request ends the wait.
             fabric.answer_fences();
             self.wait(fabric, service, timeout.min(WAIT_MAX));
             self.waker.drain();

@@ -5,11 +5,11 @@
 //!
 //! - **threads of this process** by `membarrier(2)`, which knows exactly where they run;
 //! - **threads of another process** by a request to its service thread, which does the same there. The request is a
-//!   counter on that node's card; the answer is another one. A service thread that waits for an answer itself goes on
-//!   answering, so two nodes can ask each other;
+//!   counter on that node's card; the answer is another one. A service thread that waits for an answer itself continues
+//!   to answer, so two nodes can ask each other;
 //! - where a process has ended, as its descriptor says (`pidfd_open(2)`), there is nothing to fence;
-//! - where no answer comes in time (the process is stopped, or dead and not seen to have ended), by `membarrier`'s slow
-//!   command, which waits until every core has passed through the scheduler.
+//! - where no answer arrives in time (the process is stopped, or dead and not seen to have ended), by `membarrier`'s
+//!   slow command, which waits until every core has passed through the scheduler.
 //!
 //! The kernel has a fast command for all processes, too. It is not used here, because Linux leaves out cores: from 5.4
 //! on, a core on which this process ran before it was registered, and from 5.11 on, a core on which a thread of this
@@ -85,7 +85,7 @@ impl Memory {
     fn has_passed(&self, node: NodeId, request: u64) -> bool {
         let Some(card) = self.peer(node).map(NodeHeader::of) else { return true };
         card.fences_done.load(Ordering::Acquire) >= request
-            // The writes of a lane that was closed come before this; one that opens later reads what was written
+            // The writes of a lane that was closed come before this; one that opens later reads the values written
             // before.
             || card.open_lanes.load(Ordering::SeqCst) == 0
             || self.has_ended(node)

@@ -5,8 +5,8 @@
 //! later one sees the change. So once each odd mark has changed, nothing lands there any more. No call that gives back
 //! waits for that: the memory stays in a list until an allocation finds that it is so, and that the region has no
 //! holder here any more. An allocation waits only where it would need more memory than is good. A peer that is stopped
-//! in the middle of a write keeps the memory in the list; one whose process has ended does not. Reads check the
-//! generation again after they have read, so no call waits for them.
+//! in the middle of a write keeps the memory in the list, until its process has ended. Reads check the generation again
+//! after they have read, so no call waits for them.
 
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicU64, Ordering};
@@ -59,11 +59,11 @@ pub(super) struct OwnGroup {
 
 #[derive(Default)]
 struct GivenBack {
-    /// What was given back since the fence began.
+    /// The memory that was given back since the fence began.
     unfenced: Vec<Freed>,
-    /// A fence of all writers, and what was given back before it began.
+    /// A fence of all writers, and the memory that was given back before it began.
     fence: Option<(Fence, Vec<Freed>)>,
-    /// What is behind a fence, with the writes that were under way when that was done.
+    /// The memory behind a fence, with the writes that were under way when that was done.
     fenced: Vec<(Vec<Write>, Vec<Freed>)>,
 }
 
@@ -102,7 +102,7 @@ impl GivenBack {
         }
     }
 
-    /// Passes on to `give` what is in no use any more.
+    /// Passes on to `give` the memory that is in no use any more.
     fn reclaim(&mut self, fabric: &ShmFabric, mut give: impl FnMut(&Freed)) {
         if let Some((fence, freed)) = self.fence.take_if(|(fence, _)| fabric.is_done(fence)) {
             debug_assert!(fence.is_over());

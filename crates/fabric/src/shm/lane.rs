@@ -197,8 +197,8 @@ impl ShmLane {
         self.write(&place, || unsafe { copy_shared(place.at, src, len) })
     }
 
-    /// `put_from` memory that others see: what this thread has stored before is visible to them before the source is
-    /// read (CW→NLR).
+    /// `put_from` memory that others see: this thread's earlier stores are visible to them before the source is read
+    /// (CW→NLR).
     ///
     /// # Safety
     /// As [`ShmLane::put_from`].

@@ -370,7 +370,7 @@ impl Fabric for ShmFabric {
             return Ok(()); // it was never seen here, and will never come
         }
         self.memory.admit(peer)?;
-        // What has begun in an earlier call goes on.
+        // A revocation that an earlier call has begun continues.
         let (begun, permits) = {
             let mut rights = lock(&self.rights);
             self.memory.own_right(group, peer).store(TAKEN, Ordering::SeqCst);
@@ -481,7 +481,7 @@ impl Fabric for ShmFabric {
 
     fn wake_local(&self) {
         let bell = &self.memory.own.card().waiters;
-        // The caller's stores come before the read, as a sleeper's announcement comes before its own.
+        // The caller's stores precede the read, as a sleeper's announcement precedes its own.
         core::sync::atomic::fence(Ordering::SeqCst);
         if bell.sleepers.load(Ordering::Relaxed) != 0 {
             lane::ring(bell);
@@ -507,8 +507,8 @@ impl Transport for ShmFabric {
         (0..groups).try_for_each(|group| self.revoke(peer, GroupKey(group as u8), timeout))
     }
 
-    /// Only dead nodes are fenced on shared memory: those whose service thread has died, while other threads of theirs
-    /// still run.
+    /// Only dead nodes are fenced on shared memory: their service thread has died, while other threads of theirs still
+    /// run.
     fn fence_self(&self) {
         self.fenced.store(true, Ordering::SeqCst);
         fence(Ordering::SeqCst); // with the one in `close_if_fenced`: one of the two sees the other
@@ -532,7 +532,7 @@ impl Transport for ShmFabric {
 
     fn leave_uncleanly(&self) {
         self.fence_threads();
-        self.control.goodbye(); // the life word goes to zero without `left`
+        self.control.goodbye(); // the life word becomes zero without `left`
     }
 
     fn explain(&self, code: Code, remote: RemotePtr<u8>, len: usize) -> Error {

@@ -15,8 +15,8 @@
 //!  18880  4095·256       rights: [peer][group], 1 if the peer's right to the group was taken
 //! ```
 //!
-//! Rights have a place for every number of a node. Their pages are taken when a peer of that number comes: a read of a
-//! page that is not there takes one, and on a full disk would be a signal.
+//! Rights have a place for every number of a node. Their pages are taken when a peer of that number arrives: a read of
+//! a page that is not there takes one, and on a full disk would be a signal.
 
 use core::ops::Range;
 use core::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
@@ -42,7 +42,8 @@ pub(crate) struct NodeHeader {
     pub(crate) left: AtomicU32,
     pub(crate) waiters: DoorBell,
     pub(crate) service: DoorBell,
-    /// Of memory whose writes wake no thread of this node. Threads of all nodes that read it by operations sleep on it.
+    /// Of memory in which writes wake no thread of this node. Threads of all nodes that read it by operations sleep on
+    /// it.
     pub(crate) others: DoorBell,
     /// Lanes open now, less those in the background: a hint of how many threads share the cores.
     pub(crate) lanes: AtomicU32,
@@ -84,7 +85,7 @@ pub(crate) struct GroupBytes(pub(crate) [AtomicU64; GroupKey::COUNT_MAX]);
 #[repr(C, align(64))]
 pub(crate) struct Mark(pub(crate) AtomicU64);
 
-/// Who sleeps, and the futex word they sleep on.
+/// The sleeping threads, and the futex word they sleep on.
 #[repr(C, align(64))]
 pub(crate) struct DoorBell {
     /// The number of this node's sleepers; and [`FAR`], if threads that wait by operations may sleep.

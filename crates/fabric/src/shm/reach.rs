@@ -26,7 +26,7 @@ pub(super) struct Memory {
     pub(super) peers: Vec<OnceLock<Option<CardMapping>>>,
     /// One more than the highest number of a node that has been heard of.
     pub(super) known: AtomicUsize,
-    /// Dead and departed nodes whose memory must be given back.
+    /// Dead and departed nodes; their memory must be given back.
     pub(super) gone: Mutex<Vec<Gone>>,
     /// The processes of other nodes, as far as they can be seen.
     pub(super) processes: Mutex<BTreeMap<NodeId, Process>>,

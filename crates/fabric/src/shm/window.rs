@@ -152,8 +152,8 @@ impl Windows {
         mapped.peers.range(windows_of(peer)).for_each(|(index, _)| self.all[*index].close());
     }
 
-    /// Gives back the memory of a peer whose windows are closed. A late read ends in an error, since all generations
-    /// there are the retired one.
+    /// Gives back the memory of a peer with closed windows. A late read ends in an error, since all generations there
+    /// are the retired one.
     ///
     /// # Safety
     /// No thread of this node writes to it any more, or will.

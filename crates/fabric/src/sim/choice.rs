@@ -51,7 +51,7 @@ impl Touch {
     }
 }
 
-/// The footprint of a step: two steps whose footprints are independent commute.
+/// The footprint of a step: two steps with independent footprints commute.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Footprint {
     pub(super) actors: [Option<u32>; 2],
@@ -103,7 +103,7 @@ pub struct Choice {
 
 /// Decides what happens next.
 pub trait Chooser {
-    /// Whether steps whose time cannot be observed are taken at once, without a decision.
+    /// Whether a step is taken at once, without a decision, if its time cannot be observed.
     fn eager(&self) -> bool {
         false
     }

@@ -179,7 +179,7 @@ impl Fabric for SimFabric {
             let keep: Arc<dyn core::any::Any + Send + Sync> =
                 Allocation::new(start, whole, generation, Arc::clone(&world.arena) as _);
             // SAFETY: the range is in the arena, which `keep` keeps mapped, is aligned to 64, and belongs to no other
-            // region in this execution; it is accessed through `Word`s only, whose accesses the machine executes.
+            // region in this execution; it is accessed through `Word`s only, and the machine executes their accesses.
             Ok(unsafe { Region::new(base, bytes, remote, keep) })
         })
         .unwrap_or_else(|| Err(SimFabric::over()))

@@ -33,12 +33,12 @@ use crate::error::Code;
 use crate::fabric::{ControlEvent, DeathRule};
 use crate::ptr::{GroupKey, NodeId};
 
-/// The faults of an execution whose scenario has some. Sets of nodes are bits.
+/// The faults of an execution, if its scenario has some. Sets of nodes are bits.
 pub(super) struct FaultState {
     /// The faults that may still happen.
     left: Faults,
     crashed: u64,
-    /// The crashed nodes whose operations are over. If the system decides deaths, all nodes know then.
+    /// The crashed nodes, once their operations are over. If the system decides deaths, all nodes know then.
     over: u64,
     stalled: u64,
     paused: Vec<u16>,
@@ -436,7 +436,7 @@ impl Inner {
         }
     }
 
-    /// The thread whose line shows a fault.
+    /// The thread with the line that shows a fault.
     fn thread_of(&self, fault: Fault) -> Option<usize> {
         let node = match fault {
             Fault::Continue(thread) | Fault::Pause(thread) => return Some(usize::from(thread)),

@@ -20,7 +20,7 @@ use crate::ptr::{GroupKey, NodeId, RemotePtr};
 /// One endpoint's lane.
 pub(super) struct SimLane {
     fabric: SimFabric,
-    /// The machine thread whose queue pairs are those for the first three groups; it names the operations.
+    /// The machine thread with the queue pairs for the first three groups; it names the operations.
     lane: Cpu,
     /// Its queue pairs, by class of groups: first those for the first three.
     classes: SmallVec<[Class; 1]>,
@@ -87,7 +87,7 @@ impl SimLane {
         SimLane { fabric, lane: base.lane, classes, peers, outstanding: 0, polled_at: None }
     }
 
-    /// The machine thread for a group, whose queue pairs begin with their first operation.
+    /// The machine thread for a group. Its queue pairs begin with their first operation.
     fn lane_for(&mut self, key: GroupKey) -> Option<Cpu> {
         let found = self.classes.iter().find(|class| class.key == key.class());
         if let Some(class) = found {

@@ -315,7 +315,7 @@ impl Inner {
         self.acted(thread, mix(key, new));
     }
 
-    /// A change of a structure whose contents are unknown here: they depend on the order of the changes.
+    /// A change of a structure with contents that are unknown here: they depend on the order of the changes.
     pub(super) fn own_written(&mut self, thread: usize, key: Key) {
         let own = &mut self.own.cells[(key & !OWN) as usize];
         let before = own.digest;

@@ -1,4 +1,4 @@
-//! A large table whose entries all begin alike, of which most are never written.
+//! A large table: its entries all begin alike, and most are never written.
 //!
 //! Entries lie in a small file of pages that every part of the table maps privately: a part of it that is written gets
 //! pages of its own (copy on write), and the others take no memory, though each can be read like any.

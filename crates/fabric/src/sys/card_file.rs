@@ -42,7 +42,7 @@ pub(crate) struct CardMapping {
 }
 
 // SAFETY: an address and a length; the memory stays mapped until the only owner drops it, and all access uses atomics,
-// or raw pointers, whose users are responsible for it.
+// or raw pointers; their users are responsible for it.
 unsafe impl Send for CardMapping {}
 
 // SAFETY: as above.

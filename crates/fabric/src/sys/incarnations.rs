@@ -90,7 +90,7 @@ impl SessionDir {
         here.retain(|node| *node < of.numbers); // another build may count further
         let mut living = Vec::new();
         for &node in &here {
-            // A starting node comes up by itself, or never; so does one whose card cannot be read.
+            // A starting node is up later by itself, or never; so is one with an unreadable card.
             let card = self.open_peer(node).ok().flatten();
             living.extend(card.filter(|card| card.len() == file.bytes && is_alive(card)).map(|card| (node, card)));
         }

@@ -175,8 +175,8 @@ where
     // SAFETY: `head` is this thread's registered list; `life` stays mapped as long as the guard, which unlinks it,
     // and for ever if the guard is forgotten.
     unsafe { link(&*head, life) };
-    // Only now, for the kernel ignores an entry whose word is not ours and must not miss one that is. Release: a peer
-    // that sees the node alive sees its earlier writes to its card.
+    // Only now, for the kernel ignores an entry with a word that is not ours, and must not miss one with ours. Release:
+    // a peer that sees the node alive sees its earlier writes to its card.
     if let Err(value) = life.word.compare_exchange(0, tid, Ordering::Release, Ordering::Relaxed) {
         // SAFETY: linked just above, by this thread.
         unsafe { unlink(&*head, life) };

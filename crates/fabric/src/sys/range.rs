@@ -76,7 +76,7 @@ pub(crate) struct Range {
 }
 
 // SAFETY: a range is an address and a length; the memory behind it stays mapped until the only owner drops it, and all
-// access uses raw pointers, whose users are responsible for it.
+// access uses raw pointers; their users are responsible for it.
 unsafe impl Send for Range {}
 
 // SAFETY: as above; no method reads or writes the memory. `map_from` replaces memory that is not in use yet.

@@ -299,8 +299,7 @@ fn peer(fd: BorrowedFd<'_>) -> io::Result<libc::ucred> {
     // Not rustix's call: its type has no room for process 0, the kernel's number for an invisible namespace.
     let mut peer = libc::ucred { pid: 0, uid: u32::MAX, gid: u32::MAX };
     let mut len = size_of::<libc::ucred>() as libc::socklen_t;
-    // SAFETY: the kernel writes at most `len` bytes to `peer`, which has that size, and all of whose bit patterns are
-    // valid.
+    // SAFETY: the kernel writes at most `len` bytes to `peer`. That has this size, and all its bit patterns are valid.
     let answer = unsafe {
         libc::getsockopt(fd.as_raw_fd(), libc::SOL_SOCKET, libc::SO_PEERCRED, (&raw mut peer).cast(), &raw mut len)
     };

@@ -61,7 +61,7 @@ impl Bare {
         // SAFETY: the block is this one's, has room for a word, and no operation is under way.
         unsafe { local.write(operands[0]) };
         let flags = IBV_SEND_SIGNALED | if is_inline { IBV_SEND_INLINE } else { 0 };
-        // SAFETY: the lane keeps the queue pair, whose only user this is; the block is registered and waits for the
+        // SAFETY: the lane keeps the queue pair, and this is its only user; the block is registered and waits for the
         // end.
         let errno = unsafe {
             if self.qp_ex.is_null() {

@@ -450,8 +450,8 @@ impl Connections {
         Ok(())
     }
 
-    /// Connects a lane to a class of this node's own groups. All of it holds the lock: a fence or a revocation comes
-    /// before, and is seen here, or comes after, and ends the connections made here.
+    /// Connects a lane to a class of this node's own groups. All of it holds the lock: a fence or a revocation is
+    /// earlier, and is seen here, or later, and ends the connections made here.
     fn open_own(&self, lane: u32, class: u8) -> Result<(), Code> {
         let mut board = self.lock();
         let board = &mut *board;

@@ -143,7 +143,7 @@ unsafe extern "C" fn poll(_: *mut ibv_cq, _: c_int, wc: *mut ibv_wc) -> c_int {
     1
 }
 
-/// A stub of a device whose posting and polling is the above.
+/// A stub of a device with the posting and polling above.
 fn device(is_extended: bool) -> Arc<Device> {
     let stub = Stub::new(is_extended, |_, _| {});
     stub.replace_data_path(post, poll, |qp| {

@@ -67,7 +67,7 @@ impl Sleepers {
     }
 
     fn wake(&self) {
-        // The caller's stores come before the look, as the sleeper's announcement comes before its own.
+        // The caller's stores precede the look, as the sleeper's announcement precedes its own.
         fence(Ordering::SeqCst);
         if self.count.load(Ordering::Relaxed) != 0 {
             self.ring();

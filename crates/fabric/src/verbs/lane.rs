@@ -160,7 +160,7 @@ impl LanePort {
 }
 
 impl VerbsLane {
-    /// Opens a lane without peers, whose endpoint has its buffers in `store`.
+    /// Opens a lane without peers. Its endpoint has its buffers in `store`.
     ///
     /// # Errors
     /// The device has no more completion queues, or no more memory can be registered.

@@ -34,7 +34,7 @@
 //! posts a read of 8 bytes (which finds the earlier put done, see above) and sets the fence flag on the put (which
 //! waits for the read). That is one round trip for each put that follows a put to the same node, and nothing for a put
 //! that follows a get. Gets into shared cells wait for earlier reads by the fence flag. Most devices without a promise
-//! do place in order; users who know that of theirs can set [`VerbsOptions::in_order`].
+//! do place in order; if yours is known to, set [`VerbsOptions::in_order`].
 //!
 //! Hardware complies. Soft-RoCE in Debian's kernel 6.1 does not, in two cases. It loses, once in some hundred times,
 //! the event that a request with the fence flag waits for, and the request never starts. And if the acknowledgement of

@@ -147,7 +147,7 @@ impl Harness {
         (weak * self.effort_percent / 100).max(weak.min(10))
     }
 
-    /// Such rounds of a case whose threads wait for each other in each of them. On a busy machine that takes
+    /// Such rounds of a case in which the threads wait for each other each time. On a busy machine that takes
     /// milliseconds: a tenth of the rounds is enough if the others would take too long.
     pub(crate) fn rounds_in_turns(&self, weak: usize) -> impl Iterator<Item = usize> {
         let (rounds, start) = (self.rounds(weak), Instant::now());
@@ -229,7 +229,7 @@ impl Node {
         self.fabric.alloc(GroupKey::DATA, bytes).unwrap()
     }
 
-    /// Memory whose writes wake waiters.
+    /// Memory in which writes wake waiters.
     pub(crate) fn signals(&self, bytes: usize) -> Region {
         self.fabric.alloc(GroupKey::SIGNAL, bytes).unwrap()
     }
@@ -251,7 +251,7 @@ impl Drop for Node {
     }
 }
 
-/// Memory of a node in a group of its own, whose rights can be revoked, once all nodes reach it.
+/// Memory of a node in a group of its own, with rights that can be revoked, once all nodes reach it.
 pub(crate) fn guarded(nodes: &[Node], owner: usize, bytes: usize) -> (GroupKey, Region) {
     let key = nodes[owner].fabric.create_group(Bell::Silent).unwrap();
     let region = nodes[owner].fabric.alloc(key, bytes).unwrap();
@@ -326,7 +326,7 @@ pub(crate) fn alone(node: &Node, body: impl Fn(&Endpoint) + Sync) {
     threads([(node, &|| body(&node.endpoint()))]);
 }
 
-/// Runs one thread, with an endpoint whose pool has this size.
+/// Runs one thread, with an endpoint that has a pool of this size.
 pub(crate) fn alone_with_pool(node: &Node, pool_bytes_max: usize, body: impl Fn(&Endpoint) + Sync) {
     threads([(node, &|| body(&node.endpoint_with_pool(pool_bytes_max)))]);
 }

@@ -419,7 +419,7 @@ pub(crate) fn round_trips_are_the_longest_chain(harness: &Harness) {
             })),
             0
         );
-        // A remote one, then two together, one of them on the own node, then one whose completion is never observed.
+        // A remote one, then two together, one of them on the own node, then one that is never seen to complete.
         assert_eq!(
             trips(cost(endpoint, async {
                 endpoint.get(word(1)).await.unwrap();

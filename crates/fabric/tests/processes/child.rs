@@ -264,8 +264,8 @@ impl Obeying {
             signal(pid, libc::SIGSTOP);
             until("the peer does not stop", &|| all_stopped(pid))?;
             self.fabric.free(region).map_err(|error| error.to_string())?;
-            // Giving back waits for no fence, and a revocation does, whatever comes of it. The first one may be for
-            // what was given back earlier.
+            // Giving back waits for no fence, and a revocation does, whatever its outcome. The first one may be for
+            // memory that was given back earlier.
             let mut begun = Vec::new();
             for _ in 0..2 {
                 let region = self.fabric.alloc(GroupKey::DATA, BYTES).map_err(|error| error.to_string())?;

@@ -261,7 +261,7 @@ fn revoking_a_stopped_writer() {
     assert_eq!(owner.ask("revoke 1 1 1000"), Ok("0".into()));
 }
 
-/// Revokes the right of a peer whose threads come and go: no write lands afterwards.
+/// Revokes the right of a peer while its threads start and end: no write lands afterwards.
 #[test]
 fn revoking_a_process_whose_threads_end() {
     let place = Place::new();

@@ -2,7 +2,7 @@
 //! output voltages at its target by setting their duty cycles, over network memory, in a loop of 10 to 100 µs.
 //!
 //! Node 0 is the controller, every other node a converter. They share two arrays of owned variables: the controller
-//! owns the duty cycles, each converter its voltage, and a push goes to the one node that reads it (`parts.rs`). The
+//! owns the duty cycles, each converter its voltage, and a push reaches the one node that reads it (`parts.rs`). The
 //! longer the controller's loop takes, the further the output strays from its target: it is steady up to a period of 40
 //! µs, and swings beyond. The paper gives that threshold and no constants, so those of the model were selected for it,
 //! and `model.rs` says how the threshold follows from them. The paper's own figure was measured on 21 machines.

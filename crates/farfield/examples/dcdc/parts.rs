@@ -158,7 +158,7 @@ impl Part {
         leaves.map_or(step, |leaves| leaves.min(step))
     }
 
-    /// Does what is due: sends what was held back until now, and steps.
+    /// Does the work that is due: sends the values held back until now, and steps.
     pub(crate) fn act(&mut self, now: Nanos, delay: Nanos) -> Result<()> {
         match self {
             Part::Controller(part) => part.act(now, delay),

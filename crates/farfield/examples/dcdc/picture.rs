@@ -222,7 +222,7 @@ fn builder<'a, 'b>(area: &'a Area<'b>, has_labels: bool) -> ChartBuilder<'a, 'b,
 
 fn axes<'a, 'b>(area: &'a Area<'b>, x: Range<f64>, y: Range<f64>, has_labels: bool) -> Drawing<Chart<'a, 'b>> {
     let mut chart = builder(area, has_labels).build_cartesian_2d(x, y)?;
-    // As many digits as it has, without what is lost in sums.
+    // As many digits as it has, without those that are lost in sums.
     let label = |value: &f64| ((value * 1e6).round() / 1e6 + 0.0).to_string();
     let rows = if area.dim_in_pixel().1 > (100 * FINE) as u32 { 6 } else { 3 };
     chart

@@ -77,7 +77,7 @@ mod tests {
         [40, 45, 60].map(|period_us| Setting { timing: timing(period_us) }).to_vec()
     }
 
-    /// What goes through network memory is what the model says without a network, to the last bit.
+    /// The values in network memory are those of the model without a network, to the last bit.
     #[test]
     fn values_through_network_memory_are_those_of_the_model() {
         for delay_us in [0, 3, 10, 27] {
@@ -99,7 +99,7 @@ mod tests {
         assert_eq!(seen(&runs[0]), seen(&in_one_thread(3, &settings).expect("a run")));
     }
 
-    /// A converter's push is one put, and the controller's one for each converter: a push goes to its reader.
+    /// A converter's push is one put, and the controller's one for each converter: a push is for its reader alone.
     #[test]
     fn a_push_goes_to_the_one_node_that_reads_it() {
         let nodes = local_session(6).expect("a session");

@@ -91,7 +91,7 @@ fn variables_cost_as_documented() {
     assert_eq!(costs(&near, guards[0].pull(&near), [0; 4]), [1; 5]);
 }
 
-/// A push goes to those that opened the variable, and to nobody else.
+/// A push reaches the nodes that opened the variable, and no other.
 #[test]
 fn a_push_goes_to_the_readers_only() {
     let _alone = alone("costs of variables among some");
@@ -119,7 +119,7 @@ fn a_push_goes_to_the_readers_only() {
     costs(&near, shared.fence(&near, scene.nodes[0].others()), [0, 1, 0, 1]);
     assert_eq!(vars[1].0.load(), 7);
     assert_eq!((vars[1].1.try_load(), vars[1].2.try_load()), (Some(8), Some([9; 5])));
-    // A node that is not named does not open it.
+    // A node that is not named cannot open it.
     let error = refused(OwnedVar::<u64>::open_among(&scene.nodes[1], "word", &pair, pair[0], TearCheck::Guards));
     assert!(matches!(error.kind(), ErrorKind::NotAParticipant { .. }), "{error}");
     let error = refused(SharedVar::<u64>::open_among(&scene.nodes[1], "shared", &pair));

@@ -29,8 +29,8 @@ fn job() -> impl Strategy<Value = Job> {
 
 const BYTES_MAX: usize = 128;
 
-/// A value comes back whole from the store, the queue and the channel. If it is longer than their limit, each refuses
-/// it with the same error.
+/// The store, the queue and the channel return a value whole. If it is longer than their limit, each refuses it with
+/// the same error.
 #[test]
 fn values_of_serde_go_where_values_go() {
     let _alone = alone("values by serde");

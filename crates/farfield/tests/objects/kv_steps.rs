@@ -203,7 +203,7 @@ fn plain_data_of_any_size_agrees_with_a_map() {
     );
 }
 
-/// Each kind of change ends the waits of other nodes, whose own calls see it then.
+/// Each kind of change ends the waits of other nodes. Their own calls see it then.
 #[test]
 fn a_wait_ends_with_the_next_change_of_its_key() {
     on_each_fabric("waits for changes of a key", 2, |scene: &Scene| {

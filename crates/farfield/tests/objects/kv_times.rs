@@ -101,7 +101,7 @@ fn times(scene: &Scene, kvs: &[KvStore<u64, u64>], node: usize) {
     }
 }
 
-/// A store that is reopened has what is left of the times.
+/// A store that is reopened has the rest of the times.
 #[test]
 fn a_reopened_store_keeps_the_times() {
     on_each_fabric("times of a reopened store", 2, |scene| {

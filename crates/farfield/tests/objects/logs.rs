@@ -67,7 +67,7 @@ fn logs_are_the_same(scene: &Scene) {
         while (seen.len() as u64) < entries_max {
             drain(&mut seen);
         }
-        // A reader that goes would count as one that reads no more.
+        // A dropped reader counts as one that reads no more.
         drop(reader);
         seen
     });

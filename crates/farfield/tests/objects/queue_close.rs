@@ -7,8 +7,8 @@ use farfield::{ErrorKind, Queue, QueueOptions};
 
 use crate::harness::{Over, SOON, Scene, alone, everywhere, on_each_fabric, refused, session};
 
-/// Producers and consumers on two nodes, and a third one that closes the queue: what was accepted is taken, once, and
-/// all end. One of the threads that close it has done it.
+/// Producers and consumers on two nodes, and a third one that closes the queue: the accepted values are taken, once,
+/// and all end. One of the threads that close it has done it.
 #[test]
 fn accepted_values_are_taken_and_no_others() {
     everywhere("closing", 3, |scene| {
@@ -60,7 +60,7 @@ fn accepted_values_are_taken_and_no_others() {
     });
 }
 
-/// Those who wait for a value, or for room, end long before their timeout.
+/// Calls that wait for a value, or for room, end long before their timeout.
 #[test]
 fn waiting_calls_end_when_the_queue_closes() {
     on_each_fabric("closed while others wait", 3, |scene| {

@@ -1,7 +1,7 @@
 //! An operation that is refused at posting causes no duplicate, no hole, and no endless wait. Each operation of a
 //! scripted run of each object is refused once.
 //!
-//! The first such bug was in a ring whose sender ignored a refusal. With one put refused, `try_send` reported that the
+//! The first such bug was in a ring: its sender ignored a refusal. With one put refused, `try_send` reported that the
 //! message was sent. The head covered the hole, and readers took it for empty messages.
 
 use std::collections::VecDeque;

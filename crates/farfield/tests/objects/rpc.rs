@@ -203,8 +203,8 @@ fn refused_puts_are_repeated() {
     });
 }
 
-/// A server whose thread sleeps is woken by a request, and so is its client by the reply: neither takes as long as a
-/// wait without a bell.
+/// A request wakes a server's sleeping thread, and the reply wakes its client: neither takes as long as a wait without
+/// a bell.
 #[test]
 fn sleepers_are_woken() {
     let _alone = alone("calls of sleepers");

@@ -13,7 +13,7 @@ use crate::harness::{Rng, Scene, everywhere, poll_times};
 
 const REGISTERS: usize = 3;
 
-/// A value that can be torn, and says by whom it was written.
+/// A value that can be torn, and names its writer.
 type Value = [u64; 5];
 
 fn value(writer: u64) -> Value {

@@ -12,7 +12,7 @@ use farfield::{Endpoint, Node, NodeId, Result};
 
 const ROLE: &str = "FARFIELD_TEST_ROLE";
 const BEGUN: &str = "has begun";
-/// What a process has measured is passed on, if its line begins like this.
+/// A process's line of measurements is passed on if it begins like this.
 pub(crate) const MEASURED: &str = "measured: ";
 /// Longer than any step takes, in an emulated machine on a busy one, too.
 pub(crate) const STEP_MAX: Duration = Duration::from_secs(60);

@@ -140,7 +140,7 @@ pub(crate) struct Summary {
     pub(crate) text: String,
 }
 
-/// A call whose arguments depend on those of two calls.
+/// A call with arguments that depend on those of two calls.
 #[derive(Clone, Debug)]
 pub(crate) enum Summarised {
     Call(usize, Vec<Core>),

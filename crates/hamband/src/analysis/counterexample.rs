@@ -74,7 +74,7 @@ pub(crate) enum Shown {
 /// The elements that sets may have: by leaf type, each value and a term that has it.
 type Pool = BTreeMap<String, Vec<(String, Term)>>;
 
-/// A value, whose parts are numbers of terms.
+/// A value, with numbers of terms as its parts.
 enum Plan {
     Leaf(usize),
     Tuple(Vec<Plan>),

@@ -23,7 +23,7 @@ pub(super) enum Datum {
 
 use Datum as D;
 
-/// Integers of states and arguments. What is computed of them may be larger.
+/// Integers of states and arguments. Values computed from them may be larger.
 const INTS: [i64; 5] = [-1, 0, 1, 2, 3];
 const IDS: u8 = 2;
 
@@ -358,7 +358,7 @@ const MORE: [(&str, &str); 4] = [
     ),
 ];
 
-/// The solver and the trial agree on the types whose domain is small.
+/// The solver and the trial agree on the types with a small domain.
 #[test]
 fn the_solver_agrees_with_trying_everything() {
     let names = ["account", "bank_map", "counter", "courseware", "gset", "gset_by_element", "lww_register", "movie"];

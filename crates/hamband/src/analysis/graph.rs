@@ -213,7 +213,7 @@ pub fn analyse(spec: &Specification, options: &Options) -> Result<Analysis, Solv
     let is_free = |method: &usize| {
         !conflicts.iter().any(|(a, b)| a == method || b == method) && !dependencies.iter().any(|(of, _)| of == method)
     };
-    // What has conflicts or dependencies is irreducible, whatever its summaries are.
+    // A method with conflicts or dependencies is irreducible, whatever its summaries are.
     let free: Vec<usize> = (0..count).filter(is_free).collect();
     for first in &free {
         for second in &free {

@@ -24,7 +24,7 @@ use super::syntax::{
 use super::text::{Mistake, Parsed, Position};
 use super::types::Type;
 
-/// Words that no declaration can have for a name: with them an expression or a clause goes on.
+/// Words that no declaration can have for a name: with them an expression or a clause continues.
 const RESERVED: &[&str] = &[
     "and",
     "bool",

@@ -196,7 +196,7 @@ impl<'a> Question<'a> {
     }
 
     /// Gives a condition a name, under which a counterexample shows what it means. The name may only be asserted, not
-    /// its negation: it implies a condition with quantifiers, whose value the solver does not tell.
+    /// its negation: it implies a condition with quantifiers, and the solver gives no values for those.
     pub(crate) fn cause(&mut self, condition: &Term, meaning: String) -> Term {
         if &**condition == "false" {
             return condition.clone();

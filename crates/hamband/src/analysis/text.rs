@@ -49,7 +49,7 @@ impl fmt::Display for SpecError {
 
 impl std::error::Error for SpecError {}
 
-/// A mistake whose file is not known yet.
+/// A mistake in a file that is not known yet.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Mistake {
     pub(crate) at: Position,

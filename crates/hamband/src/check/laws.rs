@@ -139,7 +139,7 @@ impl<T: DataType> Laws<T> {
         Ok(Ok(state))
     }
 
-    /// Applies a call after another one. The laws of `apply` are tested where it comes first.
+    /// Applies a call after another one. The laws of `apply` are tested where it is the first.
     pub(super) fn then(&self, state: &T, call: &T::Update) -> After<T> {
         let mut state = state.clone();
         match catch_unwind(AssertUnwindSafe(|| state.apply(call))) {

@@ -14,7 +14,7 @@ use super::{OPTIONS, call, open, open_each, wait_until};
 use crate::{Replicated, Writer};
 
 pub(super) fn scenarios() -> Vec<Scenario> {
-    // The source's first put goes to the lowest rank.
+    // The source's first put is to the lowest rank.
     let by_majority = dies("hamband/decided", 3, &[2], None).rule(DeathRule::Majority);
     vec![
         dies("hamband/dies", 3, &[2], None).faults(Faults::new().crashes(1).of([2])).kills(&[

@@ -23,7 +23,7 @@ pub struct Timestamp {
     pub node: u16,
 }
 
-/// A register whose last writer wins (Shapiro et al., 2011, specification 9; figure 8 of the paper). `Write` is
+/// A register in which the last writer wins (Shapiro et al., 2011, specification 9; figure 8 of the paper). `Write` is
 /// reducible: of two writes, the later one is the summary.
 ///
 /// ```
@@ -83,8 +83,8 @@ impl<V: Element> LwwRegister<V> {
         self.content.as_ref().map(|(at, _)| *at)
     }
 
-    /// A write of this node, at a time of its clock. If the value here has a later time, the write comes right after
-    /// it, so it is not lost.
+    /// A write of this node, at a time of its clock. If the value here has a later time, the write follows directly
+    /// after it, so it is not lost.
     ///
     /// ```
     /// use farfield_hamband::types::{LwwRegister, LwwUpdate, Timestamp};

@@ -8,7 +8,7 @@ use super::tags::{NotYetHere, Tag, Tags};
 use super::{Element, Never, initially_empty};
 use crate::{Coordination, DataType, methods};
 
-/// A grow-only set, whose elements are added in sets (§2, figures 8 and 9 of the paper). `Add` is reducible: two
+/// A grow-only set, with elements that are added in sets (§2, figures 8 and 9 of the paper). `Add` is reducible: two
 /// additions are that of the union.
 ///
 /// ```
@@ -84,8 +84,8 @@ impl<E: Element> DataType for GSet<E> {
     }
 }
 
-/// A grow-only set, whose elements are added one by one (§2, figure 9 of the paper). Two elements are not one, so `Add`
-/// has no summary: it is irreducible conflict-free.
+/// A grow-only set, with elements that are added one by one (§2, figure 9 of the paper). Two elements are not one, so
+/// `Add` has no summary: it is irreducible conflict-free.
 ///
 /// ```
 /// use farfield_hamband::DataType;

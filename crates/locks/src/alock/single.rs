@@ -1,4 +1,4 @@
-//! A single ALock: an array of one, whose home is chosen.
+//! A single ALock: an array of one, with a chosen home.
 
 use farfield_fabric::{Endpoint, Instant, NodeId};
 

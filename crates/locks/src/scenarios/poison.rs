@@ -75,8 +75,8 @@ fn told_once<L: Entries>(name: &str, open: fn(&Cluster) -> Result<Vec<Rc<L>>>, o
     .faults(Faults::new().crashes(1).of([1]))
 }
 
-/// Two words on two nodes are equal whenever the lock is free, unless a holder has died. What a holder that is cut off
-/// has put lands before the lock is released, or never.
+/// Two words on two nodes are equal whenever the lock is free, unless a holder has died. The puts of a holder that is
+/// cut off land before the lock is released, or never.
 fn holder_is_cut_off<L: Entries>(name: &str, open: fn(&Cluster) -> Result<Vec<Rc<L>>>) -> Scenario {
     let about = "a lock is taken from one that is cut off, and nothing of it lands later";
     Scenario::new(name, about, 3, move |cluster| {

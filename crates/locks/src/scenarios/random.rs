@@ -111,8 +111,8 @@ fn program(cluster: &Cluster) -> Result<()> {
     cluster.at_end(move || {
         let (ep, done) = (node.endpoint()?, done.take());
         for (lock, data) in data.iter().enumerate() {
-            // The dead node may have worked under it without returning from the release. Or the release, with the puts
-            // to the node that it goes to, was lost with the node.
+            // The dead node may have worked under it without returning from the release. Or the release was lost with
+            // the node, and the puts before it to the same destination.
             let counts = |node: usize| node != VICTIM || !crashed(VICTIM);
             let sections = done.iter().filter(|(of, node)| *of == lock && counts(*node)).count() as u64;
             let unknown = if crashed(VICTIM) { started.get() } else { 0 };

@@ -132,7 +132,7 @@ fn dropped_release<L: Entries>(name: &str, open: fn(&Cluster) -> Result<Vec<Rc<L
     })
 }
 
-/// Node 2 dies, perhaps behind node 1, of which an operation is refused. The lock goes to the others.
+/// Node 2 dies, perhaps behind node 1, of which an operation is refused. The others get the lock.
 fn refused_behind_dies<L: Entries>(name: &str, open: fn(&Cluster) -> Result<Vec<Rc<L>>>) -> Scenario {
     Scenario::new(name, "a release that is refused, in front of a dead waiter, is not lost", 4, move |cluster| {
         let locks = open(cluster)?;

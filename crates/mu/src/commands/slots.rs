@@ -54,7 +54,7 @@ pub(crate) struct Slip {
 struct Side {
     core: Arc<Core>,
     own: Region,
-    /// A node that comes back has another one.
+    /// A node that returns has another one.
     at: fn(&Peer) -> RemotePtr<u64>,
     slot_bytes: usize,
 }

@@ -110,14 +110,14 @@ impl Lead {
         Lead { candidacy: None, rests_until: None, round: 0 }
     }
 
-    /// Another node has come to a rank. What the one before it has granted is void.
+    /// Another node has come to a rank. The grants of the one before it are void.
     pub(super) fn forget(&mut self, rank: usize) {
         if let Some(candidacy) = &mut self.candidacy {
             candidacy.others[rank] = Other::NEW;
         }
     }
 
-    /// Whether this node should lead. A leader stays as long as it is trusted, also when a lower rank comes back: each
+    /// Whether this node should lead. A leader stays as long as it is trusted, also when a lower rank returns: each
     /// change costs a pause.
     fn should_lead(core: &Core) -> bool {
         if !core.has_vote(core.me) {
@@ -163,7 +163,7 @@ impl Lead {
             return Progress::Busy;
         }
         if promised != candidacy.stamp || core.control.word(grant_at(core.ranks(), core.me)).load() != promised.0 {
-            // Until the right of all others to this log is revoked: then the service thread goes on.
+            // Until the right of all others to this log is revoked: then the service thread continues.
             return Progress::Idle;
         }
         let asked = ask(core, peers, endpoint, candidacy);

@@ -18,7 +18,7 @@
 //! *Promises.* Let E lead with a ballot b for which it counts the earlier node D, and f others. If E is not gone for
 //! the new node, it is one of those that have answered, and has counted D before that, so it had promised b. If E is
 //! gone, it is gone for all that have answered: they have granted E before that. Of the 2f others f + 1 have answered,
-//! and f are of E's majority: one of them is in both, and has promised b. So what the new node promises is b or higher.
+//! and f are of E's majority: one of them is in both, and has promised b. So the new node promises b or a higher one.
 //!
 //! *Entries.* An entry that was decided with D's help has a ballot b, as above. The leader of step 3 has a ballot that
 //! is not lower, and a majority without the new node, or with D before step 1. So it has the entry: it is that leader,
@@ -300,7 +300,7 @@ impl LogPoller {
         let mut is_retried = false;
         for rank in (0..core.ranks()).filter(|rank| *rank != core.me && !core.is_gone(*rank)) {
             let Some(node) = core.node_at(rank) else { continue };
-            // Until it has taken this node in, it may wipe out what this one has put. It says how it stands after that,
+            // Until it has taken this node in, it may wipe out the puts of this one. It says how it stands after that,
             // so it is told again then.
             let told = Some((node, standing, core.standing(rank).is_said()));
             if self.returns.told[rank] == told || !self.peers[rank].is_some() {

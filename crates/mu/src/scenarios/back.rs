@@ -30,7 +30,7 @@ pub(super) fn scenarios() -> Vec<Scenario> {
     ]
 }
 
-/// The nodes of a scenario: node 0 goes, node 3 comes in its place, and then node 1 goes.
+/// The nodes of a scenario: node 0 goes, node 3 takes its place, and then node 1 goes.
 const COMES: usize = 3;
 
 /// What has happened.

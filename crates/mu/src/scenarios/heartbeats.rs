@@ -1,4 +1,4 @@
-//! A log whose leaders are suspected by heartbeats.
+//! A log with leaders that heartbeats suspect.
 
 use core::time::Duration;
 use std::rc::Rc;

@@ -98,7 +98,7 @@ impl Model for LockModel {
     }
 }
 
-/// Panics unless the calls are linearizable. A lock whose holder has died, or was evicted, is given back at some time.
+/// Panics unless the calls are linearizable. A lock is given back at some time if its holder has died, or was evicted.
 pub(super) fn check_locks(calls: &Recorder<LockModel>) {
     let (mut held, mut given_back) = (Vec::new(), Vec::new());
     calls.each(|event| match (event.input, event.answered_ns()) {

@@ -49,7 +49,7 @@ struct Course {
     /// By node: what it has read.
     read: RefCell<Vec<Vec<u64>>>,
     places: usize,
-    /// The ranks whose nodes go, one after the other.
+    /// The ranks of the nodes that go, one after the other.
     goes: Vec<usize>,
     /// How many have come back.
     came: Word,
@@ -128,8 +128,8 @@ fn read(me: usize, member: &Member, course: &Course) -> Result<u64> {
                     return Err(error);
                 };
                 let mut read = course.read.borrow_mut();
-                // None goes missing later: the others keep it. A leader that has died may have begun at a later one
-                // than the present.
+                // None is missing later: the others keep it. A leader that has died may have begun at a later one than
+                // the present.
                 assert!(next >= member.base, "node {me} is at entry {next}, and has none before {}", member.base);
                 assert!(read[me].is_empty(), "node {me} has lost entries since it has a vote");
                 let of =
@@ -276,7 +276,7 @@ fn comes(
 ) -> Result<Option<(Node, Rc<Member>)>> {
     let node = starter.start(me)?;
     let ep = node.endpoint()?;
-    // The simulator lets it start before the one whose place it takes has gone.
+    // The simulator lets it start before the node that it replaces has gone.
     while course.went.load() <= at as u64 {
         let is_turn = || (course.went.load() > at as u64 || course.is_over()).then_some(());
         let _ = ep.block_on(ep.wait_until(ep.deadline(), is_turn));

@@ -1,4 +1,4 @@
-//! The state for a node that comes back, in pieces.
+//! The state for a returning node, in pieces.
 
 use core::time::Duration;
 

@@ -1,4 +1,4 @@
-//! The queue of claims, the commands that change it, and its pieces for a node that comes back.
+//! The queue of claims, the commands that change it, and its pieces for a returning node.
 
 use std::collections::VecDeque;
 

@@ -102,7 +102,7 @@ impl Arena {
         }
     }
 
-    /// The version from which on readers need what was replaced.
+    /// The version from which on readers need the replaced blocks.
     fn needed_from(&self, ep: &Endpoint) -> Result<u64> {
         let mut watching = Watching::begin(self);
         // It is in memory, since atomics change it. What is read next is read after it (`CR → CR`, `CR → NRR`): a

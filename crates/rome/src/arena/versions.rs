@@ -88,8 +88,8 @@ impl Arena {
 
     /// The active words of this version are stored. Returns when it is stable.
     ///
-    /// A thread whose turn has not come yet says that it is done, and a thread before it raises `stable` for it. So a
-    /// thread that sleeps here holds up no other.
+    /// Before its turn, a thread notes that it is done, and a thread before it raises `stable` for it. So a thread that
+    /// sleeps here holds up no other.
     ///
     /// # Errors
     /// [`Moved`]: the change has not happened, and will not.
@@ -227,8 +227,8 @@ impl Arena {
         None
     }
 
-    /// Goes on with a freeze at this version; whether there is one. A thread that has read before until when it is may
-    /// end it all the same.
+    /// Continues a freeze at this version; whether there is one. A thread that has read before until when it is may end
+    /// it all the same.
     pub(crate) fn stay_frozen(&self, version: u64, until: Instant) -> bool {
         self.frozen_until.store(until.ns);
         self.stable_now().0 == version | Stable::FROZEN
@@ -241,7 +241,7 @@ impl Arena {
         }
     }
 
-    /// Ends a freeze whose time is over: the node that takes the tree may have died. Any thread does.
+    /// Ends an expired freeze: the node that takes the tree may have died. Any thread does.
     pub(crate) fn thaw_late(&self, ep: &Endpoint) {
         let now = self.stable_now();
         if now.is_frozen() && ep.now().ns >= self.frozen_until.load() {

@@ -120,7 +120,7 @@ fn scanned() -> Scenario {
     })
 }
 
-/// It goes on to a third node, or back.
+/// It moves on to a third node, or back.
 fn twice() -> Scenario {
     let about = "two nodes take the same partition, one after the other";
     Scenario::new("rome/kv-moved-twice", about, 3, |cluster| {
@@ -153,7 +153,7 @@ fn on() -> Scenario {
 }
 
 /// The third node may think that the first one has had it all the time. If that one stops, its copy may be out of date
-/// when it goes on.
+/// when it continues.
 fn back() -> Scenario {
     let about = "a node takes a partition back, while another one has not heard that it was away";
     Scenario::new("rome/kv-moved-back", about, 3, |cluster| {

@@ -1,4 +1,4 @@
-//! A node that comes to a store that others have open.
+//! A node that joins a store that others have open.
 
 use std::cell::RefCell;
 use std::rc::Rc;

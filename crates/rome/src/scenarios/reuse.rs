@@ -189,8 +189,8 @@ fn full() -> Scenario {
     })
 }
 
-/// A queue: each key is greater than those before, and the least one goes. There are fewer blocks than leaves that have
-/// been.
+/// A queue: each key is greater than those before, and the least one is deleted. There are fewer blocks than leaves
+/// that have been.
 fn window() -> Scenario {
     Scenario::new("rome/window", "a leaf that gets no more keys is merged when it has none", 2, |cluster| {
         // A split leaves ten or eleven pairs. The sixth deletion rewrites the leaf, which has no few pairs then, and
@@ -205,8 +205,8 @@ fn window() -> Scenario {
     .kills(&["rome-leaf-stays", "rome-tombstone-stays"])
 }
 
-/// A reader that remembers nodes comes to one that was merged. Its slot is free by then, and so is its tombstone's
-/// block soon.
+/// A reader that remembers nodes reaches one that was merged. Its slot is free by then, and so is its tombstone's block
+/// soon.
 fn buried() -> Scenario {
     Scenario::new("rome/buried", "a tombstone stays until no reader can come to it", 2, |cluster| {
         let opened = open(cluster, tiny(10))?;

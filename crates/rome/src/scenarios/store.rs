@@ -258,7 +258,7 @@ fn chores() -> Scenario {
     .kills(&["rome-kv-chores-pass"])
 }
 
-/// One key goes and another one comes: at no moment is the one that is found without the other the first.
+/// One key is deleted and another one inserted: at no moment is the one that is found without the other the first.
 fn ends() -> Scenario {
     let about = "the first and the last pair of all partitions are of one moment";
     Scenario::new("rome/kv-ends", about, 3, |cluster| {
@@ -313,7 +313,7 @@ fn full() -> Scenario {
     .kills(&["rome-kv-full-is-done"])
 }
 
-/// The other partition goes on, and errors are true.
+/// The other partition stays usable, and errors are true.
 fn owner_dies() -> Scenario {
     let about = "an owner's death ends what concerns its keys, truly; the other keys are there";
     Scenario::new("rome/kv-owner-dies", about, 3, |cluster| {

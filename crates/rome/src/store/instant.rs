@@ -253,7 +253,7 @@ fn put_gates<K: TreeKey, V: Field>(trees: &[At<K, V>], ep: &Endpoint, is_closed:
     }
 }
 
-/// Partitions whose gates this reader may have closed, until it is dropped.
+/// Partitions with gates that this reader may have closed, until it is dropped.
 struct Gated<'a, K: TreeKey, V: Field> {
     trees: &'a mut [At<K, V>],
     ep: &'a Endpoint,

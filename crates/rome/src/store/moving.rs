@@ -21,15 +21,15 @@
 //! call. Whatever it reads then is the state at a later moment before the freeze; or that of F, which was the current
 //! one from the freeze until the move at least, and so at t or at the freeze, whichever is later. Reads at one instant
 //! compare the word at two moments, and it is "moved" at neither, so the partition was there between them. A scan that
-//! has begun goes on at the old place, as of its version; its memory stays until the last node has closed that tree.
+//! has begun continues at the old place, as of its version; its memory stays until the last node has closed that tree.
 //!
 //! *A read of the new place* begins when the reader has seen "moved", and so after the whole snapshot was there (it is
 //! loaded before the call of step 4).
 //!
-//! *The new place is found* by a reader that sees "moved", or whose update is refused, or whose owner is dead: it gets
+//! *The new place is found* by a reader that sees "moved", after a refused update, or when the owner is dead: it gets
 //! the words `place` of all members, of which the old owner's and the new one's say it, and those of nodes that have
-//! found it. The highest epoch counts. No word says so before the move is done. A node that comes to the store later is
-//! a member like the others (`store/returned.rs`).
+//! found it. The highest epoch counts. No word says so before the move is done. A node that joins the store later is a
+//! member like the others (`store/returned.rs`).
 //!
 //! *Deaths.* The taker's before step 4: the freeze ends when its time is over ([`freeze_time`]), and the partition is
 //! where it was, with all changes. (A taker that lives and gives up says so, and they go on at once.) After it: the
@@ -40,18 +40,18 @@
 //! or changes were made after the freeze. It keeps its snapshot, and changes nothing, until it learns of the move. That
 //! is so if the word `place` of any node says it: the first one that says so is the old owner's, which is stored behind
 //! the compare-and-swap that moves the tree. And each request carries the epoch at which its node knows the partition.
-//! One that comes to the taker with the epoch of the snapshot comes of such a word.
+//! One that reaches the taker with the epoch of the snapshot is due to such a word.
 //!
-//! - A node that goes to the new place puts it into its own word `place` first (`CW → NRR`, before any read there). So
+//! - A node that turns to the new place puts it into its own word `place` first (`CW → NRR`, before any read there). So
 //!   as long as one of these nodes lives, all find it, the taker included, and what they have read there is the state
-//!   from which the taker goes on.
+//!   from which the taker continues.
 //! - If none has, no call has read the new place, and none will: the partition was lost with its old owner. Calls say
 //!   so.
 //! - The snapshot becomes the partition once: the service thread and the taker's threads take it out of the same lock,
 //!   and a word `place` is only raised.
 //!
 //! *A request that is late.* Each taking has a number, which the owner compares with that of its last freeze. One that
-//! its thread has given up, and that comes after a freeze for another, changes nothing: the version may be the same.
+//! its thread has given up, and that arrives after a freeze for another, changes nothing: the version may be the same.
 //!
 //! *A reply that is late* leaves the taker's snapshot as it is, too: the next `take_partition` asks again. The old
 //! owner compares the epoch: it may have given the partition away since, and taken it again, and its new tree may be

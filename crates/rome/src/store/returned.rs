@@ -1,4 +1,4 @@
-//! A node that is started at the place of one that has gone, and comes to a store that the others have open.
+//! A node that is started at the place of one that has gone, and joins a store that the others have open.
 //!
 //! It has memory for gates and the words `place`, which the others learn of when they take it in, as any member: so all
 //! that is argued in `store/moving.rs` of the words of members holds with it. It learns from their words where the

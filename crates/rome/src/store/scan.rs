@@ -50,8 +50,8 @@ impl<K: TreeKey, V: Field> Drop for RomeKvScan<'_, K, V> {
 }
 
 impl<K: TreeKey, V: Field> RomeKvThread<K, V> {
-    /// Scans a range in the order of its keys. Each partition is read as of one moment: when the scan comes to it. So
-    /// what is changed during the scan may be seen in a later partition, and not in an earlier one.
+    /// Scans a range in the order of its keys. Each partition is read as of one moment: when the scan reaches it. So
+    /// changes during the scan may be seen in a later partition, and not in an earlier one.
     ///
     /// ```
     /// # use farfield_rome::{RomeKv, RomeKvOptions};
@@ -96,7 +96,7 @@ impl<K: TreeKey, V: Field> RomeKvThread<K, V> {
 }
 
 impl<'t, K: TreeKey, V: Field> RomeKvScan<'t, K, V> {
-    /// One whose partitions are announced, and read as of these versions.
+    /// One over partitions that are announced, and read as of these versions.
     pub(super) fn as_of(
         thread: &'t mut RomeKvThread<K, V>,
         range: (Bound<K>, Bound<K>),
@@ -124,8 +124,8 @@ impl<'t, K: TreeKey, V: Field> RomeKvScan<'t, K, V> {
     /// # Errors
     /// [`RangeUnavailable`](crate::RangeUnavailable): an owner is dead, or does not answer. All pairs before its keys
     /// were added, by this call or earlier ones, and those that it has added of its keys are right.
-    /// [`RomeKvScan::skip`] goes on behind them. [`SnapshotExpired`](crate::SnapshotExpired): this thread was stopped,
-    /// or has waited too long between two calls.
+    /// [`RomeKvScan::skip`] continues behind them. [`SnapshotExpired`](crate::SnapshotExpired): this thread was
+    /// stopped, or has waited too long between two calls.
     pub async fn next(&mut self, ep: &Endpoint, into: &mut Vec<(K, V)>) -> Result<bool> {
         self.ended = None;
         let (partition, cursor, version) = match &mut self.current {

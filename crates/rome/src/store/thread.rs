@@ -276,7 +276,7 @@ impl<K: TreeKey, V: Field> RomeKvThread<K, V> {
 
     /// Fills empty partitions with pairs in the order of their keys: this node's own ones at the speed of
     /// [`Partition::load`](crate::Partition::load), those of others by updates in batches. If another node takes a
-    /// partition meanwhile, what is not loaded yet goes to that one.
+    /// partition meanwhile, the remaining pairs are sent to that one.
     ///
     /// ```
     /// # use farfield_rome::{RomeKv, RomeKvOptions};
@@ -457,7 +457,7 @@ impl<K: TreeKey, V: Field> RomeKvThread<K, V> {
         let (start, partitions) = (ep.now(), self.store.partitions());
         let (first, next) = self.store.range_of(if is_last { partitions - 1 } else { 0 });
         let range = (Bound::Included(first), next.map_or(Bound::Unbounded, Bound::Excluded));
-        // A pair of this partition comes before those of all others. If it has none, all of them have to be read at one
+        // A pair of this partition precedes those of all others. If it has none, all of them have to be read at one
         // instant: otherwise its first pair may come, and the one that is found go, before the other is read.
         if let Some(pair) = self.some(ep, &range, is_last, 1).await?.pop() {
             return Ok(Some(pair));

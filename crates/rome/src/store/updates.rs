@@ -81,7 +81,7 @@ pub(super) enum Ask<K, V> {
     Freeze(u64),
     /// The same for a while more, at this version.
     Stay(u64, u64),
-    /// The asking node has what was there at this version, and the partition is its own from now on.
+    /// The asking node has the pairs of this version, and the partition is its own from now on.
     Publish(u64, u64),
     /// It is not: changes go on.
     Thaw(u64),
@@ -329,8 +329,8 @@ impl<K: TreeKey, V: Field> Serving<K, V> {
         let until = ep.now() + freeze_time(*lease);
         match request.ask {
             Ask::Update(update) => {
-                // The service thread does not wait: its other work goes on. It alone freezes the partition. If the gate
-                // is closed from here on, the change passes it.
+                // The service thread does not wait: its other work continues. It alone freezes the partition. If the
+                // gate is closed from here on, the change passes it.
                 if arena.stable_now().is_frozen() || !gate.is_passable(ep) {
                     return Reply::Held;
                 }

@@ -133,8 +133,8 @@ fn in_use<K: TreeKey, V: Field>(tree: &RomeTree<K, V>) -> usize {
     blocks - free - waiting
 }
 
-/// A leaf whose keys are deleted gets no more of them when keys only rise, or only fall: it has to be merged all the
-/// same. Such leaves stayed for ever once, one for each fifty inserts.
+/// When keys only rise, or only fall, a leaf with deleted keys gets no more of them: it has to be merged all the same.
+/// Such leaves stayed for ever once, one for each fifty inserts.
 #[test]
 fn a_window_that_slides_keeps_its_memory() {
     const WINDOW: u64 = 1000;

@@ -120,7 +120,7 @@ impl<K: TreeKey, V: Field> Access<K, V> {
         }
     }
 
-    /// Keeps what is announced, while this thread reads other trees.
+    /// Keeps the announcement, while this thread reads other trees.
     ///
     /// # Errors
     /// [`SnapshotExpired`](crate::SnapshotExpired)
@@ -133,7 +133,7 @@ impl<K: TreeKey, V: Field> Access<K, V> {
         kept.of(self.path())
     }
 
-    /// Ends what is announced.
+    /// Ends the announcement.
     pub(crate) fn end(&self) {
         match self {
             Access::Here(partition) => partition.seat.clear(),

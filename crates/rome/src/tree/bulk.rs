@@ -74,7 +74,7 @@ impl<K: TreeKey, V: Field> Partition<K, V> {
     }
 }
 
-/// Nodes that no reader comes to yet. Their slots were never used, so no reader remembers one of them.
+/// Nodes that no reader reaches yet. Their slots were never used, so no reader remembers one of them.
 struct Load<'a> {
     arena: &'a Arena,
     store: Store<'a>,
@@ -86,7 +86,7 @@ struct Load<'a> {
     version: u64,
 }
 
-/// All pairs of a version whose blocks stay.
+/// All pairs of a version; its blocks stay.
 fn pairs_at<K: TreeKey, V: Field>(arena: &Arena, version: u64, into: &mut Vec<(K, V)>) {
     let (mut page, mut of_leaf) = (leaf_at::<K, V>(arena, &K::FIRST, version), Vec::new());
     loop {
@@ -150,7 +150,7 @@ impl Load<'_> {
         Ok(slot)
     }
 
-    /// Stores the last node of a level. Its version is earlier than that of any reader that comes to it.
+    /// Stores the last node of a level. Its version is earlier than that of any reader that reaches it.
     fn node<K: TreeKey, T: Field>(&mut self, level: &mut Level<K, T>, high: Option<K>) -> Result<()> {
         let slot = level.slot.take().map_or_else(|| self.slot(), Ok)?;
         level.slot = high.map(|_| self.slot()).transpose()?;

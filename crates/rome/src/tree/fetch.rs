@@ -46,7 +46,7 @@ impl Cache {
     }
 }
 
-/// How a search comes to a node. With cached ones it goes through nodes of different moments, and a slot may have been
+/// How a search reaches a node. With cached ones it passes through nodes of different moments, and a slot may have been
 /// given to another node between them. A search that takes only these steps ends: each leads down by a level, or to the
 /// right.
 #[derive(Clone, Copy)]

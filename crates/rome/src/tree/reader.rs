@@ -279,7 +279,7 @@ impl<K: TreeKey, V: Field> TreeReader<K, V> {
     }
 }
 
-/// The version as of which the caller, who has announced himself, reads. All that he reads next, he reads after it.
+/// The version as of which the caller reads. The caller is announced, and reads everything else after it.
 async fn version_now(opened: &Opened, ep: &Endpoint, seat: &mut Seat, ahead: &mut BTreeMap<u32, u64>) -> Result<u64> {
     ahead.clear();
     let version = Stable(ep.get(opened.stable_at()).await?).current()?;
@@ -330,7 +330,7 @@ impl Search<'_> {
     async fn walk<K: TreeKey, V: Field>(&mut self, key: &K, uses_cache: bool) -> Result<Option<Found>> {
         let (opened, ep) = (self.opened, self.ep);
         let (mut slot, mut parent) = if uses_cache { cached(self.cache, key) } else { (ROOT, None) };
-        // A root, too, whose active word was read before `stable`, may be out of date by any number of splits.
+        // A root, too, may be out of date by any number of splits if its active word was read before `stable`.
         let mut moves = 0;
         let (version, mut word) = match self.version {
             Some(version) => (version, ep.get(opened.slot_at(slot)).await?),

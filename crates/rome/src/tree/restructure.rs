@@ -3,16 +3,16 @@
 //! *Locks.* A split locks its node alone, and its parent later. A merge locks the parent, the left node and the right
 //! one, in this order: from the root down, and from left to right. So no two wait for each other.
 //!
-//! *Merges.* A leaf is merged with a neighbour when it comes to have a quarter of its pairs, and again when it has
-//! none, if both fit three quarters of a node; a node without pairs fits any. So of two neighbours one has more than a
-//! quarter, but for those whose parents differ.
+//! *Merges.* A leaf is merged with a neighbour when a quarter of its pairs is left, and again when it has none, if both
+//! fit three quarters of a node; a node without pairs fits any. So of two neighbours one has more than a quarter, but
+//! for those with different parents.
 //!
-//! *Links come first.* A node that its parent does not know yet is no neighbour of any. A merge that comes to one is
+//! *Links come first.* A node that its parent does not know yet is no neighbour of any. A merge that reaches one is
 //! left to later changes, which find it linked.
 //!
 //! *No change waits for these.* The change of a leaf that has led to them is visible before they begin. Each step is
 //! another change of the tree, for which `stable` has to be raised. So none begins without free memory, while `stable`
-//! is frozen, or at a closed gate: it is left to later changes. A change waits only if a freeze or a closed gate comes
+//! is frozen, or at a closed gate: it is left to later changes. A change waits only if a freeze or a closed gate begins
 //! within a step. A thread that does not wait at gates, the service thread, passes a gate that is closed while it makes
 //! an update with the step that has begun, and with no other one.
 
@@ -140,7 +140,7 @@ impl<K: TreeKey, V: Field> Partition<K, V> {
             page.pairs(u64::MAX, &mut children);
             let at = page.child_at(key);
             let lefts = at.saturating_sub(1)..(at + 1).min(children.len().saturating_sub(1));
-            // The neighbour that its parent does not know yet may fit: the split's link comes, and then this is done
+            // The neighbour that its parent does not know yet may fit: the split's link follows, and then this is done
             // again.
             if !knows_node_of::<K, T>(arena, ep, children[at].1 as u32, key) {
                 return Err(NotNow);
@@ -238,8 +238,8 @@ impl<'a, K: TreeKey, T: Field> Pair<'a, K, T> {
         let (mut pairs, mut of_right) = (Vec::new(), Vec::new());
         left_page.pairs(u64::MAX, &mut pairs);
         right_page.pairs(u64::MAX, &mut of_right);
-        // Nodes that are filled up would soon be split again. But one without pairs, or with a child alone, goes in any
-        // case.
+        // Nodes that are filled up would soon be split again. But one without pairs, or with a child alone, is merged
+        // in any case.
         let is_next_to_nothing = pairs.len().min(of_right.len()) <= 1;
         pairs.append(&mut of_right);
         let fits = if is_next_to_nothing { pairs_max } else { pairs_max * 3 / 4 };

@@ -29,7 +29,7 @@ pub(super) enum Edge<K> {
     End,
 }
 
-/// Where an edge lies, seen from a node.
+/// Where an edge is, seen from a node.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Side {
     Inside,
@@ -171,7 +171,7 @@ impl<K: TreeKey, V: Field> Cursor<K, V> {
                 Next::Before(first, second) => {
                     self.moves = self.moves.map(|moves| moves + 1);
                     rest.rev().for_each(|(slot, _)| self.queue.push_front(slot));
-                    // Where the leaf before it was merged away, the one that comes next is in the queue already.
+                    // Where the leaf before it was merged away, the next one is in the queue already.
                     let first = Some(first).filter(|first| second.is_some() || self.queue.front() != Some(first));
                     second.into_iter().chain(first).for_each(|slot| self.queue.push_front(slot));
                     if let (Some(cache), Some(parent)) = (fetch.cache(), self.parent) {
@@ -331,13 +331,13 @@ impl<K: TreeKey, V: Field> Cursor<K, V> {
     }
 }
 
-/// What comes of a leaf that was read.
+/// The outcome for a leaf that was read.
 enum Next {
     /// Its pairs are added.
     Taken,
     /// All its pairs were there.
     Passed,
-    /// This one comes next, and then the other one.
+    /// This one is next, and then the other one.
     Before(u32, Option<u32>),
     /// The inner node that has led to it is out of date.
     Stale,

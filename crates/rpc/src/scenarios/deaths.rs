@@ -96,7 +96,7 @@ fn batches_server_dies() -> Scenario {
     .faults(Faults::new().crashes(1).of([0]))
 }
 
-/// The members decide that the server is gone. Before, it handles what has come.
+/// The members decide that the server is gone. Before, it handles the requests that have come.
 fn server_cut() -> Scenario {
     Scenario::new("rpc/server-cut", "a server that is cut off handles no call twice", 3, |cluster| {
         let course = Course::new(cluster);
@@ -145,7 +145,7 @@ fn suspected() -> Scenario {
     .faults(Faults::new().false_suspicions(1).of([0]))
 }
 
-/// A client whose other call keeps the slot is evicted.
+/// A client is evicted while its other call keeps the slot.
 fn client_suspected() -> Scenario {
     let about = "a client that was evicted waits for no slot";
     Scenario::new("rpc/client-suspected", about, 3, |cluster| {

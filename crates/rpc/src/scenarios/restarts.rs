@@ -61,7 +61,7 @@ fn opens_again(name: &str, about: &str, threads: usize) -> Scenario {
     })
 }
 
-/// A client's node goes, and another one comes at its place.
+/// A client's node goes, and another one starts at its place.
 fn client_goes(name: &str, about: &str, leaves: bool) -> Scenario {
     Scenario::new(name, about, 4, move |cluster| {
         let course = Course::new(cluster);
@@ -135,7 +135,7 @@ fn client_dies() -> Scenario {
         .faults(Faults::new().crashes(1).of([1]))
 }
 
-/// The server dies, and another one comes at its place. What the first has done is lost with it.
+/// The server dies, and another one starts at its place. The record of the first is lost with it.
 fn server_dies() -> Scenario {
     let about =
         "no call of a server that has died reaches the next one, and its clients are told that its effect is unknown";

@@ -27,7 +27,7 @@ fn values() -> impl Strategy<Value = Vec<Vec<u8>>> {
 const SLOT: usize = HEADER + 8 * 7;
 
 proptest! {
-    /// A message comes back, with its number, opening and values.
+    /// A message is decoded, with its number, opening and values.
     #[test]
     fn messages_come_back(values in values(), number in 1u64..1 << 48, attempt in any::<u16>(), opening in any::<u64>()) {
         let image = message(&values, number, attempt.into(), opening);

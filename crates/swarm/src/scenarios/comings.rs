@@ -139,7 +139,7 @@ fn late_cut() -> Scenario {
 }
 
 /// A node closes the array after it has given up a write, which one memory node may have. It opens the array again, and
-/// goes on with the numbers that its clients had.
+/// continues with the numbers that its clients had.
 fn opened_again() -> Scenario {
     let about = "a node closes an array in the middle of a write, and opens it again";
     Scenario::new("swarm/opened-again", about, 4, |cluster| {
@@ -161,7 +161,7 @@ fn opened_again() -> Scenario {
     })
 }
 
-/// The value of the first opening lies in place on the first memory node, and the reader asks the others.
+/// The value of the first opening is in place on the first memory node, and the reader asks the others.
 fn opened_once_more() -> Scenario {
     let about = "a node opens an array again, and uses no buffer again that a reader may read";
     Scenario::new("swarm/opened-once-more", about, 4, |cluster| {
@@ -236,8 +236,8 @@ fn opened_behind() -> Scenario {
     .kills(&["swarm-successor-keeps-old"])
 }
 
-/// The last write of the first opening has ended, and no reader was told that. Another one comes after it. Then the
-/// next opening must not write it again.
+/// The last write of the first opening has ended, and no reader was told that. Another one follows it. Then the next
+/// opening must not write it again.
 fn opened_after_its_end() -> Scenario {
     let about = "a node opens an array again, and writes nothing again that it has written before";
     Scenario::new("swarm/opened-after-its-end", about, 4, |cluster| {

@@ -90,8 +90,8 @@ fn two_of_five() -> Scenario {
     .faults(Faults::new().crashes(2).of([3, 4]))
 }
 
-/// A writer dies whose value has reached one memory node, and another one whose guess was stale because of that.
-/// Readers that ask the other memory nodes settle both.
+/// A writer dies after its value has reached one memory node, and another one with a guess that was stale because of
+/// that. Readers that ask the other memory nodes settle both.
 fn two_writers_die() -> Scenario {
     Scenario::new("swarm/writers-die", "readers settle what two dead writers have left", 5, |cluster| {
         let Opened { clients, history } = open(cluster, 1, options())?;

@@ -159,8 +159,8 @@ pub(super) fn register(
     spawn(cluster, node, clients, history, || true, body);
 }
 
-/// A thread with a client whose calls all end well, whatever happens to others. (Where threads stand still, its node
-/// may be evicted, too.)
+/// A thread with a client. All its calls end well, whatever happens to others. (Where threads stand still, its node may
+/// be evicted, too.)
 pub(super) fn register_unfailing(
     cluster: &Cluster,
     node: usize,
@@ -274,7 +274,7 @@ impl Recorded<'_, '_> {
         }
     }
 
-    /// A write of register 0 that finds nothing later, and whose client dies before it has told readers so.
+    /// A write of register 0 that finds nothing later. Its client dies before it has told readers so.
     pub(super) fn write_unverified(&self, value: u64) -> Result<()> {
         let call = self.history.begin(self.node, 0, KvInput::Upsert(value));
         let core = self.client.cores.first();
@@ -325,7 +325,7 @@ impl Recorded<'_, '_> {
         Ok(())
     }
 
-    /// A write of register 0 that has reached one memory node, and goes no further.
+    /// A write of register 0 that has reached one memory node, and reaches no other.
     pub(super) fn write_to_one(&self, replica: usize, value: u64) -> Result<()> {
         self.history.begin(self.node, 0, KvInput::Upsert(value));
         self.ep.block_on(store_only(self.client.cores.first(), value, [replica].into_iter().collect(), 1))

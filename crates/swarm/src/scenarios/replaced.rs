@@ -44,7 +44,7 @@ struct Plan {
 const OF_THREE: Plan = Plan { leave: 1, comes: COMES };
 
 /// Node 0, a memory node, leaves at the first turn. Another one takes its place, which is the second turn. Then node 1
-/// leaves: what is on two memory nodes is on the new one.
+/// leaves: a version on two memory nodes is on the new one.
 fn replace(cluster: &Cluster, kind: &'static str, known: &Known, turn: &Turns) {
     replace_in(cluster, OF_THREE, kind, known, turn);
 }

@@ -128,8 +128,8 @@ fn deletes() -> Scenario {
     .kills(&["swarm-deleted-before"])
 }
 
-/// Two clients delete a key that another one inserts again and again: each delete hits one entry, and no entry goes
-/// without a delete.
+/// Two clients delete a key that another one inserts again and again: each delete hits one entry, and no entry
+/// disappears without a delete.
 fn deletes_inserts() -> Scenario {
     Scenario::new("swarm-kv/deletes-inserts", "no entry is deleted by nobody", 3, |cluster| {
         let Opened { stores, history } = open(cluster, options())?;
@@ -156,7 +156,7 @@ fn deletes_inserts() -> Scenario {
     })
 }
 
-/// An update whose value a reader may have taken before the key is deleted.
+/// An update. A reader may have taken its value before the key is deleted.
 fn update_delete() -> Scenario {
     Scenario::new("swarm-kv/update-delete", "an update happens once, however its key is deleted", 3, |cluster| {
         let Opened { stores, history } = open(cluster, options())?;
@@ -181,7 +181,7 @@ fn update_delete() -> Scenario {
     })
 }
 
-/// A client knows where a key was whose register has another key now.
+/// A client knows where a key was, and that register has another key now.
 fn moved() -> Scenario {
     Scenario::new("swarm-kv/moved", "a place that has another key is not used for the first one", 3, |cluster| {
         let Opened { stores, history } = open_small(cluster, options(), 1)?;
@@ -422,7 +422,7 @@ fn dropped_update() -> Scenario {
     })
 }
 
-/// A client is interrupted while it leaves a register to others, and goes on later.
+/// A client is interrupted while it leaves a register to others, and continues later.
 fn dropped_leave() -> Scenario {
     Scenario::new("swarm-kv/dropped-leave", "a register that was left is not touched again", 3, |cluster| {
         let Opened { stores, history } = open_small(cluster, options(), 1)?;

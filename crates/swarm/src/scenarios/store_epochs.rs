@@ -128,7 +128,7 @@ fn locked() -> Scenario {
     .kills(&["swarm-lock-of-epoch"])
 }
 
-/// A client ends what an earlier one has begun, whose clock was in the next epoch already: that one has reached one
+/// A client ends the work of an earlier one. That one's clock was in the next epoch already, and it has reached one
 /// memory node.
 fn halfway() -> Scenario {
     let about = "all memory nodes have the same instance of a register";

@@ -119,7 +119,7 @@ fn beside_two_updates() -> Scenario {
     .kills(&["swarm-limit-again"])
 }
 
-/// An update is on its way while a reader takes its guess, another update comes after it, and the key moves.
+/// An update is on its way while a reader takes its guess, another update follows it, and the key moves.
 fn beside_late_update() -> Scenario {
     let about = "an update that was read, and comes after a move, happens once";
     Scenario::new("swarm-kv/replace-late", about, 4, |cluster| {

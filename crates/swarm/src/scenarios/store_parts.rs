@@ -93,7 +93,7 @@ pub(super) fn client(
     spawn(cluster, node, stores, history, || true, body);
 }
 
-/// A thread with a client whose calls all end well, whatever happens to others.
+/// A thread with a client. All its calls end well, whatever happens to others.
 pub(super) fn client_unfailing(
     cluster: &Cluster,
     node: usize,
@@ -164,7 +164,7 @@ impl Recorded<'_, '_> {
         self.or_drop(core.tend_until(|| core.in_hand() == 0)).unwrap_or(Ok(()))
     }
 
-    /// Brings a register whose key was deleted as far as the calls that were under way at that time have ended.
+    /// Brings a register of a deleted key as far as the calls that were under way at that time have ended.
     pub(super) fn leave_first(&self) -> Result<()> {
         let core = self.client.cores.first();
         let has_ended = |chore: &Chore| matches!(chore, Chore::End(_));
@@ -172,7 +172,7 @@ impl Recorded<'_, '_> {
         self.ep.block_on(core.tend_until(is_first))
     }
 
-    /// Brings a register whose key was deleted as far as its words can be cleared.
+    /// Brings a register of a deleted key as far as its words can be cleared.
     pub(super) fn leave_second(&self) -> Result<()> {
         let core = self.client.cores.first();
         let can_be_cleared = || core.in_hand() == 0 || core.with_store(|store| !store.ended.is_empty());
@@ -230,7 +230,7 @@ impl Recorded<'_, '_> {
         })
     }
 
-    /// Finds out what has become of inserts that were dropped.
+    /// Finds out the outcome of inserts that were dropped.
     pub(super) fn settle(&self) -> Result<()> {
         self.ep.block_on(self.client.cores.first().settle_one()).map(|_| ())
     }

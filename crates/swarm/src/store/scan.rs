@@ -62,7 +62,7 @@ impl<'e, K: Key, V: Value> SwarmStoreClient<'e, K, V> {
         }
     }
 
-    /// Or an entry whose key moves.
+    /// Or an entry, if its key moves.
     async fn scan_among(
         &self,
         core: &Core<'e>,

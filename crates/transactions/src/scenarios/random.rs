@@ -35,7 +35,7 @@ struct Cells {
 }
 
 impl Cells {
-    /// Under the cell's lock. What is found is certain from then on.
+    /// Under the cell's lock. The value found is certain from then on.
     fn found(&self, cell: usize, value: u64, is_poisoned: bool) {
         let Value { committed, pending } = self.values[cell].get();
         let is_right = match pending {

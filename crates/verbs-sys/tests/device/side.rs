@@ -60,11 +60,11 @@ pub(crate) struct Device {
 pub(crate) const PORT: u8 = 1;
 
 impl Device {
-    /// All devices whose first port is active, or a word about why there is none.
+    /// All devices with an active first port, or a word about why there is none.
     pub(crate) fn all() -> Result<Vec<Rc<Device>>, String> {
         let verbs = Verbs::get().map_err(|error| error.to_string())?;
         let mut devices = Vec::new();
-        // Once, before the first device is opened: every test comes here first.
+        // Once, before the first device is opened: every test calls this first.
         static FORK: Once = Once::new();
         // SAFETY: no device is open yet.
         FORK.call_once(|| succeeds("ibv_fork_init", unsafe { (verbs.ibv_fork_init)() }));

@@ -82,7 +82,7 @@ fn expires() -> Scenario {
     })
 }
 
-/// The value is on another node than its inserter, which learns of the time from the tracker. The slot goes back to the
+/// The value is on another node than its inserter, which learns of the time from the tracker. The slot returns to the
 /// inserter, once.
 fn by_hash() -> Scenario {
     Scenario::new(
@@ -248,8 +248,8 @@ fn cut_renewal() -> Scenario {
     .kills(&["kv-renewal-dropped"])
 }
 
-/// A node dies while it changes the key, under a lock here or there: the key is removed nevertheless, and its slot
-/// comes back.
+/// A node dies while it changes the key, under a lock here or there: the key is removed nevertheless, and its slot is
+/// free again.
 fn dies(name: &str, lock: usize) -> Scenario {
     let about = "a key is removed when its time is up, whoever died under its lock";
     Scenario::new(name, about, 2, move |cluster| {
@@ -288,7 +288,7 @@ fn dies(name: &str, lock: usize) -> Scenario {
                     rounds.next().expect("its time is up some day");
                     a_moment(&ep).await;
                 }
-                // Its slot comes back.
+                // Its slot is free again.
                 for key in [1001, 1002] {
                     while let Err(error) = near.insert(&ep, &key, &[key; 2]).await {
                         assert!(is_full(&error), "{error}");
@@ -321,7 +321,7 @@ fn leaves() -> Scenario {
         let (first, second) = (clients.next().expect("of node 0"), clients.next().expect("of node 1"));
         cluster.thread_that_drops(0, "leaves", move |ep| {
             (0..choose(3)).for_each(|_| ep.block_on(a_moment(ep)));
-            // As programs do whose handles go with their scope, or with the store still open.
+            // A program may drop its handles with their scope, or leave with the store still open.
             if choose(2) == 0 {
                 drop(first);
             }

@@ -92,8 +92,8 @@ pub(in crate::scenarios) fn may_be_cut_off(cluster: &Cluster, clients: &mut [Cli
 /// A key beside those of the history.
 const BESIDE: u64 = 9999;
 
-/// Waits until the nodes that are left agree on which of them are, and each of them can change a key: a node whose
-/// service thread does not reach another one's is evicted for that.
+/// Waits until the nodes that are left agree on which of them are, and each of them can change a key: if a node's
+/// service thread does not reach another one's, the node is evicted for that.
 fn decide(nodes: &[Node], clients: &[Client]) -> Result<()> {
     let left = || (0..nodes.len()).filter(|node| goes_on(&nodes[*node]));
     loop {
@@ -174,7 +174,7 @@ pub(in crate::scenarios) fn judge(cluster: &Cluster, clients: &[Client], keys: &
                 // At some moment its values were lost.
                 history.record(key, Event::pending(9 + gone as u32, lived, KvInput::Delete));
                 // While it deletes a key, others find the key missing, and lost after its death. A delete that it has
-                // given up goes on, whatever it calls next.
+                // given up continues, whatever it calls next.
                 let deletes = |at: usize| {
                     let ended = |entry: &Entry| matches!(entry, Entry::Returned { call, .. } if *call == at);
                     let is_delete =

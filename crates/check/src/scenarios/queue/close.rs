@@ -89,7 +89,7 @@ fn full_batch() -> Scenario {
     queue::<u64>("queue/close-full-batch", "a batch in a closed queue is taken to its last value", plan)
 }
 
-/// The closer's knowledge is old: it goes on to the first position that is not filled. For `queue-close-unwalked`.
+/// The closer's knowledge is old: it continues to the first position that is not filled. For `queue-close-unwalked`.
 fn behind() -> Scenario {
     let plan = Plan { before: &[Enqueue(1)], threads: &[(1, 1, &[Close]), (0, 1, &[TryEnqueue(2)])], ..PLAN };
     queue::<u64>("queue/close-behind", "a node that knows little of a queue closes it at its end", plan)

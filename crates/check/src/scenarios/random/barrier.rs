@@ -12,7 +12,7 @@ use super::{Object, Program, Step};
 use crate::parts::Excuse;
 use crate::scenarios::keep;
 
-/// What the threads that have arrived knew, round by round.
+/// The knowledge of the arrived threads, round by round.
 type Arrived = Rc<RefCell<Vec<Vec<Message>>>>;
 
 struct Part {

@@ -3,14 +3,14 @@
 //! A *register* is a word with one writing thread, which writes the versions 1, 2, …; copies of variables are
 //! registers, too. For each register, a thread knows a version that is in memory: it has read it, or it has learned of
 //! it by a message. A message is whatever a thread passes to another by an object: a value in a queue, a key's value, a
-//! register's version, the release of a lock. It comes with what its sender knew, and with the sender's earlier puts to
+//! register's version, the release of a lock. It brings the knowledge of its sender, and the sender's earlier puts to
 //! the node where it landed (`NRW → NRW`, `NRW → NAR`). A read that finds an older version than the thread knows is a
 //! failure.
 
 use std::cell::RefCell;
 use std::rc::Rc;
 
-/// What a thread knew when it wrote or sent something.
+/// The knowledge of a thread when it wrote or sent something.
 #[derive(Clone, Default)]
 pub(super) struct Message {
     /// The version of each register that was in memory.
@@ -38,7 +38,7 @@ struct Register {
     writer: usize,
     /// Written by stores of the CPU, on its own node. Otherwise by puts.
     is_stored: bool,
-    /// What the writer knew when it wrote each version; none, if it wrote that one elsewhere only.
+    /// The writer's knowledge when it wrote each version; none, if it wrote that one elsewhere only.
     versions: Vec<Option<Message>>,
     /// The last version that was stored, or accepted as a put.
     last: u64,
@@ -57,7 +57,7 @@ impl Board {
         registers.len() - 1
     }
 
-    /// A number that needs no knowledge, for what is there from the start.
+    /// A number that needs no knowledge, for values that are there from the start.
     pub(super) fn token(&self) -> u64 {
         let (_, messages) = &mut *self.0.borrow_mut();
         messages.push(Message::default());
@@ -85,7 +85,7 @@ impl Party {
         Party { number, node, board: board.clone(), seen: unknown.clone(), put: unknown }
     }
 
-    /// What this thread knows, for another.
+    /// This thread's knowledge, for another.
     pub(super) fn message(&self) -> Message {
         Message { seen: self.seen.clone(), put: self.put.clone() }
     }

@@ -29,7 +29,7 @@ struct Lock {
     mutexes: Rc<Vec<Mutex>>,
     data: Protected,
     homes: [usize; 2],
-    /// What the last holder knew.
+    /// The knowledge of the last holder.
     released: RefCell<Message>,
     /// The sections that have begun.
     begun: Cell<u64>,
@@ -42,7 +42,7 @@ struct Section {
     how: How,
     /// Words of its own node are read and written by the CPU.
     by_cpu: bool,
-    /// A word of its node, to which it gets what the lock protects, without waiting for that.
+    /// A word of its node, to which it gets the protected data, without waiting for that.
     gets: Option<Region>,
 }
 
@@ -123,7 +123,7 @@ pub(super) fn open(program: &Program<'_>) -> Result<Box<dyn Object>> {
                 let ep = nodes[node].endpoint()?;
                 let guard = ep.block_on(lock.mutexes[node].lock(&ep))?;
                 if lock.homes.iter().all(|home| goes_on(*home)) {
-                    // What a node did that is gone may have been lost with it, or not.
+                    // The sections of a node that is gone may have been lost with it, or not.
                     let ended: u64 =
                         lock.ended.borrow().iter().enumerate().filter(|it| goes_on(it.0)).map(|it| it.1).sum();
                     lock.data.assert_sections(guard.is_poisoned(), ended..=lock.begun.get());

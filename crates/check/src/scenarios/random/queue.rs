@@ -50,7 +50,7 @@ pub(super) fn open(program: &Program<'_>) -> Result<Box<dyn Object>> {
     program.cluster.at_end(move || {
         let last = last.take();
         if peril.goes_on(&nodes[home]) {
-            // By any node that goes on.
+            // By any node that continues.
             let node = (0..nodes.len()).rfind(|node| peril.goes_on(&nodes[*node])).unwrap_or(home);
             let ep = nodes[node].endpoint()?;
             while ep.block_on(last[node].follow(&ep, Do::TryDequeue))?.is_some() {}

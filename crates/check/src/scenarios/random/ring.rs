@@ -42,8 +42,8 @@ impl Moments {
         self.0.borrow_mut().resize(count, ep.now());
     }
 
-    /// How many had happened before a deadline. Time passes when nothing else can happen: what had happened before is
-    /// known to all threads then.
+    /// How many had happened before a deadline. Time passes when nothing else can happen: all threads then know of
+    /// everything before.
     fn before(&self, deadline: Instant) -> usize {
         self.0.borrow().partition_point(|moment| *moment < deadline)
     }
@@ -114,7 +114,7 @@ pub(super) fn open(program: &Program<'_>) -> Result<Box<dyn Object>> {
 }
 
 impl Stream {
-    /// In the end each reader that goes on has got all messages, or a part of them from the start if the writer is
+    /// In the end each reader that continues has got all messages, or a part of them from the start if the writer is
     /// gone.
     fn judge(&self, nodes: &[Node]) -> Result<()> {
         let goes_on = |node: usize| self.peril.goes_on(&nodes[node]);

@@ -19,7 +19,7 @@ struct Clients {
 pub(super) fn open(program: &Program<'_>) -> Result<Box<dyn Object>> {
     let placement = if program.draw(2) == 0 { Placement::Inserter } else { Placement::Hash };
     let may_lose = matches!(program.peril, Peril::Death | Peril::Suspicion);
-    // With three nodes, the first key lies on node 0 if it is placed by its hash, and the second on the victim.
+    // With three nodes, the first key is on node 0 if it is placed by its hash, and the second on the victim.
     let all = keys([|hash| hash % 3 == 0, |hash| hash % 3 == u64::from(VICTIM.0), |_| true]);
     let keys = all[..if may_lose { 2 } else { 1 + program.draw(3) }].to_vec();
     let slots_per_node = match (may_lose, placement) {

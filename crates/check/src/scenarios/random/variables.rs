@@ -17,8 +17,8 @@ use crate::scenarios::vars::atomic::{Add, Calls, Exchange, Load, Store, Swap};
 
 // ---- AtomicVar ----------------------------------------------------------------------------------------------------
 
-/// A word whose users' calls are linearizable. If all calls are additions, each thread has a byte of the word for its
-/// own: so one who finds it knows which additions it contains, and what their threads knew.
+/// A word with linearizable calls. If all calls are additions, each thread has a byte of the word for its own: so a
+/// reader of the word knows which additions it contains, and the knowledge of their threads.
 struct Atomic {
     home: usize,
     vars: Rc<Vec<AtomicVar>>,

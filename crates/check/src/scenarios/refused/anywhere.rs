@@ -1,4 +1,4 @@
-//! Any operation of a node may be refused, whoever posts it: the caller, the service thread, a tracker.
+//! Any operation of a node may be refused, whether the caller posts it, the service thread or a tracker.
 
 use std::rc::Rc;
 use std::time::Duration;
@@ -54,7 +54,7 @@ fn unless_refused<T>(done: Result<T>) -> Result<()> {
     }
 }
 
-/// A change without an answer has happened or not, on all nodes. No call waits for ever, and every slot comes back.
+/// A change without an answer has happened or not, on all nodes. No call waits for ever, and every slot is free again.
 fn store(name: &str, placement: Placement) -> Scenario {
     let about = "a store of which an operation is refused loses no key, no lock and no slot";
     Scenario::new(name, about, 3, move |cluster| {
@@ -118,7 +118,7 @@ fn lock() -> Scenario {
         let node = cluster.node(1);
         cluster.at_end(move || {
             let ep = node.endpoint()?;
-            // What was refused to a service thread is done a moment later.
+            // A service thread repeats a refused operation a moment later.
             ep.block_on(ep.sleep_until(ep.now() + Duration::from_secs(1)));
             for round in 0..BYPASS_MAX + 2 {
                 let guard = ep.block_on(mutexes[1].try_lock(&ep))?;

@@ -1,4 +1,4 @@
-//! Calls that fail, are repeated, or meet a node that comes.
+//! Calls that fail, are repeated, or meet a node that starts meanwhile.
 
 use std::time::Duration;
 

@@ -16,7 +16,7 @@ struct Figure {
     is_in: fn(&str) -> bool,
 }
 
-/// Benchmarks whose result is the time of one operation, since the operations follow each other.
+/// Benchmarks that measure the time of one operation, since the operations follow each other.
 fn is_timed(bench: &str) -> bool {
     matches!(bench, "fabric" | "barrier")
 }

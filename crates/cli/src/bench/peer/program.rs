@@ -42,7 +42,7 @@ pub(super) struct Line {
     aborted: Option<u64>,
     /// How many locks there were.
     locks: Option<u64>,
-    /// Whether the process whose memory is accessed took part.
+    /// Whether the process that has the accessed memory took part.
     target_progresses: Option<bool>,
 }
 

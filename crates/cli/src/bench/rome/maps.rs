@@ -62,7 +62,7 @@ pub(super) enum System {
 const TABLE: TableDefinition<'_, u64, u64> = TableDefinition::new("pairs");
 
 impl System {
-    /// A map with these pairs, whose keys are in order.
+    /// A map with these pairs, in the order of their keys.
     pub(super) fn open(
         kind: Kind,
         node: &Node,

@@ -172,7 +172,7 @@ impl Shared {
 struct RomeWriter<'e> {
     writer: ObjectWriter,
     endpoint: &'e Endpoint,
-    /// Where the last word lies.
+    /// Where the last word is.
     last: usize,
 }
 

@@ -1,4 +1,4 @@
-//! Each map is the same map, and each way to read an object finds what was written.
+//! Each map is the same map, and each way to read an object finds the written value.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 

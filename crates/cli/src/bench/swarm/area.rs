@@ -10,8 +10,8 @@
 //!              7 bits   16      1
 //! ```
 //!
-//! A client has two buffers for each key on each memory node, and writes the one that it has not written last. A reader
-//! that comes late finds a hash that does not fit.
+//! A client has two buffers for each key on each memory node, and writes the one that it has not written last. A late
+//! reader finds a hash that does not fit.
 
 use std::cell::RefCell;
 
@@ -23,7 +23,7 @@ use zerocopy::IntoBytes;
 
 use super::system::Scale;
 
-/// A buffer, and what is in it.
+/// A buffer and its contents.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Number(pub(super) u64);
 
@@ -109,7 +109,7 @@ pub(super) fn open(
     ObjectBuilder::new(node, kind, kind).regions(own).require_regions(expected).open()
 }
 
-/// A value as it lies in the buffer with that number.
+/// A value as it is in the buffer with that number.
 pub(super) fn image<'e>(endpoint: &'e Endpoint, number: Number, value: &[u64]) -> Result<Buf<'e, u64>> {
     let mut image = endpoint.buf(1 + value.len())?;
     image[0] = hash(number, value);
@@ -140,7 +140,7 @@ pub(super) fn check_attempts(attempt: usize, key: usize) -> Result<()> {
     Err(ErrorKind::Corrupt { what: format!("the value of key {key}") }.into())
 }
 
-/// What a client has written last: for each key, how often it has tried, and in which buffer the last value is.
+/// The last writes of a client: for each key, how often it has tried, and in which buffer the last value is.
 pub(super) struct Uses {
     client: usize,
     uses: RefCell<Vec<(u16, bool)>>,

@@ -1,4 +1,4 @@
-//! The calls of one client, and what they took.
+//! The calls of one client, and their costs.
 
 use core::cell::RefCell;
 use std::time::Duration;

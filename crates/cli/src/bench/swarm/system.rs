@@ -1,4 +1,4 @@
-//! The systems: stores of values of a fixed size, whose keys are numbers and there from the beginning on.
+//! The systems: stores of values of a fixed size. Their keys are numbers, and are there from the beginning on.
 
 use std::fmt;
 

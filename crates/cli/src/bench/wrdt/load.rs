@@ -140,7 +140,7 @@ pub(super) trait Load: DataType {
     /// The state at the beginning.
     fn initial() -> Self;
 
-    /// The methods whose calls are drawn, all equally often.
+    /// Calls of these methods are drawn, all equally often.
     fn methods() -> Vec<MethodOf<Self>> {
         MethodOf::<Self>::ALL.to_vec()
     }
@@ -345,7 +345,7 @@ impl Load for Account {
     }
 }
 
-/// What is there from the beginning on, and stays: elements below this one. Those from here on come and go.
+/// Elements below this one are there from the beginning on, and stay. Those from here on come and go.
 const STAYS: u32 = 100;
 /// Elements that come and go.
 const COMES: u32 = 1_000;

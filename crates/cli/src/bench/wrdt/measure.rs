@@ -16,7 +16,7 @@ use crate::bench::worker::{self, say};
 
 /// One query in so many is timed: to read the clock twice takes about as long as a query.
 const TIMED: u64 = 16;
-/// Calls of each method whose operations are counted, before the run.
+/// The operations of so many calls of each method are counted, before the run.
 const COUNTED: u64 = 32;
 /// The parts of a run in which a death is looked at.
 pub(super) const SLICE: Duration = Duration::from_millis(10);
@@ -36,7 +36,7 @@ pub(super) struct Done {
     /// Operations that the whole node posted meanwhile, and their bytes.
     pub(super) posted: u64,
     pub(super) bytes: u64,
-    /// By method: what a call of it costs, if this node has counted it.
+    /// By method: the cost of a call, if this node has counted it.
     pub(super) costs: Vec<Option<Cost>>,
     /// A hash of the state at the end.
     pub(super) state: u64,

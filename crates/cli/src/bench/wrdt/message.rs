@@ -1,6 +1,6 @@
 //! Replicas that pass messages, as op-based replicated types do (Hamsaz): each process sends each of its updates to all
-//! others over TCP, and applies what it receives. The calls of a synchronisation group go through its leader, which
-//! applies them and sends them to all others in one order.
+//! others over TCP, and applies those that it receives. The calls of a synchronisation group go through its leader,
+//! which applies them and sends them to all others in one order.
 //!
 //! A receiver that has to refuse an update holds it back, and all later ones of the same sender, until others have come
 //! that it depends on. No message is acknowledged, so a conflicting call ends when its leader has applied and sent it,
@@ -25,7 +25,7 @@ use crate::bench::worker;
 
 /// How long a process waits for others.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// How long a thread sleeps at most: what a full socket has left is then sent.
+/// How long a thread sleeps at most: bytes that a full socket has left are then sent.
 const TICK: Timespec = Timespec { tv_sec: 0, tv_nsec: 1_000_000 };
 /// A caller waits while so many bytes are left for one process.
 const LEFT_MAX: usize = 1 << 20;
@@ -53,7 +53,7 @@ enum Message<U> {
 /// The way to one other process.
 struct Out {
     to: Option<TcpStream>,
-    /// What is still to be sent.
+    /// The bytes that are still to be sent.
     left: VecDeque<u8>,
     batch: usize,
     messages: u64,

@@ -58,7 +58,7 @@ pub(super) fn judge(story: &Story, findings: &mut Findings) {
             format!("entries: {value:x} is at {index}, and may be at {} only", unknown[value])
         });
     }
-    // With most nodes, the knowledge of what is decided may die.
+    // With most nodes, the knowledge of decided entries may die.
     let dead: Vec<u16> = story.deaths.iter().map(|death| death.node).collect();
     let is_whole = !story.are_too_many(&dead);
     for (value, index, ..) in decided.iter().filter(|_| is_whole) {

@@ -101,7 +101,7 @@ fn is_of_log(op: &Op) -> bool {
     }
 }
 
-/// Whether the call goes on without a node, or says which of them are missing.
+/// Whether the call continues without a node, or says which of them are missing.
 fn depends_on_no_node(op: &Op) -> bool {
     match op {
         // It waits for all that live.
@@ -134,7 +134,7 @@ fn judge_failure(story: &Story, call: &Call, at_ns: u64, failure: &Failure) -> O
     }
     let was_killed = |node: &u16| story.death_of(*node).is_some_and(|killed_ns| killed_ns <= at_ns);
     match failure.variant.as_str() {
-        // It goes on without a node, or says which of them are missing.
+        // It continues without a node, or says which of them are missing.
         "PeerDead" | "Unreachable" if depends_on_no_node(&call.op) => Some("no call depends on one node".into()),
         "PeerDead" | "ValueLost" => match failure.nodes[..] {
             _ if failure.variant == "ValueLost" && !matches!(call.op, Op::Kv { .. }) => {
@@ -144,7 +144,7 @@ fn judge_failure(story: &Story, call: &Call, at_ns: u64, failure: &Failure) -> O
             ref nodes if !nodes.is_empty() && nodes.iter().all(was_killed) => None,
             _ => Some("that node has not been killed".into()),
         },
-        // A replicated log goes on without a minority of its nodes, and replicas of a data type in any case.
+        // A replicated log continues without a minority of its nodes, and replicas of a data type in any case.
         "NoMajority" if is_of_log(&call.op) => {
             let is_missing = |it: &&u16| was_killed(it) || story.was_harmed(**it, call.begin_ns, at_ns);
             let missing: Vec<u16> = story.members.iter().filter(is_missing).copied().collect();
@@ -165,7 +165,7 @@ fn judge_failure(story: &Story, call: &Call, at_ns: u64, failure: &Failure) -> O
             let is_harmed = story.members.iter().any(|it| story.was_harmed(*it, since_ns, at_ns));
             (!is_harmed && story.detection_ns == 0).then(|| "nobody was stopped or had died".into())
         }
-        // The replicated store goes on without a minority of its memory nodes.
+        // The replicated store continues without a minority of its memory nodes.
         "NoMajority" => {
             let is_missing =
                 |it: &u16| was_killed(it) || story.detection_ns > 0 && story.was_harmed(*it, call.begin_ns, at_ns);

@@ -31,8 +31,7 @@ const TOTAL_PERCENT: u64 = 50;
 /// Each load must reach this share. It is less than the share of all together: the part of a load that needed the dead
 /// node ended with it (a reader of rings has no messages from the dead writer, and the objects of one node in four or
 /// five do not answer). Also, a load is a few threads, which a busy machine of two cores may hold up for a part of a
-/// second. A load that is stuck, or whose every operation waits for a timeout, does far less: some operations in a
-/// second.
+/// second. A load does far less if it is stuck, or if each operation waits for a timeout: some operations in a second.
 const LOAD_PERCENT: u64 = 25;
 /// Recovery is also measured in shorter spans. They are not judged, because they are noise on a busy machine.
 const SPAN_NS: u64 = 200 * MS;
@@ -83,8 +82,8 @@ fn recovery(story: &Story, death: &Death) -> Recovery {
     let deaths = story.deaths.iter().map(|death| (death.at_ns, death.at_ns));
     let mut harm: Vec<(u64, u64)> = stops.chain(deaths).collect();
     harm.sort_unstable();
-    // The span before ends at the first of the faults that were injected together with this death. The last fault
-    // comes first here.
+    // The span before ends at the first of the faults that were injected together with this death. The last fault is
+    // the first here.
     let mut until_ns = died_ns;
     for (begin_ns, end_ns) in harm.into_iter().rev() {
         if end_ns + TOGETHER_NS > until_ns {
@@ -115,8 +114,8 @@ fn recovery(story: &Story, death: &Death) -> Recovery {
         count(done, end_ns - SECOND_NS, end_ns) * 100 / before.max(1)
     };
     let is_left = story.homes.iter().any(|home| survives(*home));
-    // Without most of its memory nodes, the replicated store stands still, and so does without most nodes what is
-    // ordered by a log. The calls of the replicated ledger that are not go on.
+    // Without most of its memory nodes, the replicated store stands still. Without most nodes, so do the calls that a
+    // log orders. The other calls of the replicated ledger go on.
     let dead: Vec<u16> = story.members.iter().copied().filter(|node| !survives(*node)).collect();
     if story.are_most_memory(&dead) {
         done.remove("swarm");
@@ -233,7 +232,7 @@ mod tests {
             assert_eq!(rates(&story), expected, "from {from_ms} to {to_ms} ms");
             assert_eq!(recoveries(&story).remove(0).stopped_ms, None, "it was over when node 2 died");
         }
-        // One fault follows the other, in whatever order they are known; and one comes after the death.
+        // One fault follows the other, in whatever order they are known; and one follows the death.
         story.stops = [(2450, 2950), (1700, 2400), (3500, 3600)].map(|(from, to)| (1, from * MS, to * MS)).to_vec();
         for _ in 0..3 {
             assert_eq!(rates(&story), (1000, 200));

@@ -113,7 +113,7 @@ mod tests {
         assert_eq!(found(judge, vec![put, scanned(20, &[1, 7, 2, 9])]).len(), 1, "the second was never there");
     }
 
-    /// No change of the keys comes of it.
+    /// It changes no key.
     #[test]
     fn a_partition_that_is_taken_is_counted() {
         let take = |outcome| call(0, 20, Op::RomeTake { partition: 0 }, Some((25, outcome)));

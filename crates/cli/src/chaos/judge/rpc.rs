@@ -1,5 +1,5 @@
-//! Each call of a server counts once, in an order that fits the times, also those that were asked for several times.
-//! One whose error says that it has no effect does not count.
+//! Each call of a server counts once, in an order that fits the times, also those that were asked for several times. A
+//! call does not count if its error says that it has no effect.
 
 use super::vars::judge_counter;
 use super::{Findings, Story};
@@ -41,7 +41,7 @@ mod tests {
         assert_eq!(found(judge, vec![called(1, 10, 1), called(2, 20, 0)]).len(), 1, "in another order");
     }
 
-    /// A call whose caller has no reply may have counted.
+    /// A call may have counted if its caller has no reply.
     #[test]
     fn a_call_without_a_reply_counts_once_at_most() {
         let cut_short = || call(2, 20, Op::Call { server: 0 }, None);
@@ -51,8 +51,8 @@ mod tests {
         }
     }
 
-    /// One that was given up, or whose error does not know, may have counted. One whose error says that nothing has
-    /// happened has not.
+    /// A call may have counted if it was given up, or if its error does not know. It has not if the error says that
+    /// nothing has happened.
     #[test]
     fn errors_say_truly_whether_a_call_counts() {
         let ended = |outcome| call(2, 20, Op::Call { server: 0 }, Some((25, outcome)));

@@ -7,7 +7,7 @@ use super::{Findings, Story};
 use crate::chaos::log::{Answer, Call, Op, Turns};
 
 impl Story {
-    /// Whether without these nodes most members are missing: what a log orders stands still.
+    /// Whether without these nodes most members are missing: the calls that a log orders stand still.
     pub(super) fn are_too_many(&self, nodes: &[u16]) -> bool {
         let left = self.members.iter().filter(|node| !nodes.contains(node)).count();
         2 * left <= self.members.len()

@@ -66,7 +66,7 @@ pub(super) fn judge(story: &Story, findings: &mut Findings) {
     let ends = calls.iter().filter(|(op, call)| *op == LedgerOp::Final && story.survives(call.node));
     let ends: Vec<(u16, Ledger)> = ends.filter_map(|(_, call)| Some((call.node, state_of(call)?))).collect();
     let Some((first, end)) = ends.first() else { return };
-    // With most nodes, the knowledge of what was ordered may die. All other calls stay.
+    // With most nodes, the knowledge of ordered calls may die. All other calls stay.
     let dead: Vec<u16> = story.deaths.iter().map(|death| death.node).collect();
     let is_whole = !story.are_too_many(&dead);
     for (node, other) in &ends {
@@ -155,8 +155,8 @@ fn judge_strikes(calls: &[(LedgerOp, &Call)], strikes: &Made, findings: &mut Fin
     }
 }
 
-/// Queries see all calls of their own node, and those of others as soon as they are stable; and what they have seen
-/// stays.
+/// Queries see all calls of their own node, and those of others as soon as they are stable. The calls that they have
+/// seen stay.
 fn judge_looks(story: &Story, calls: &[(LedgerOp, &Call)], deposits: &Made, bookings: &Made, findings: &mut Findings) {
     let booked_by = |node: u16, before_ns: u64| {
         bookings.certain.iter().filter(|made| made.0 == node && made.3 <= before_ns).count() as u64
@@ -283,7 +283,7 @@ mod tests {
     fn all_replicas_are_alike() {
         let calls = vec![made(1, 10, LedgerOp::Book(N)), end(0, 0, &[N], &[]), end(1, 0, &[], &[])];
         assert_eq!(found(judge, calls).len(), 1);
-        // Without most nodes, what was ordered may be known on one node only.
+        // Without most nodes, one node alone may know the ordered calls.
         let ordered = vec![
             made(1, 10, LedgerOp::Book(N)),
             made(1, 20, LedgerOp::Strike(N)),

@@ -129,7 +129,7 @@ impl BarrierLoad {
 }
 
 impl Load for BarrierLoad {
-    /// A thread that rests would hold up all others, whose pace is judged, too.
+    /// A thread that rests would hold up all others, and their pace is judged, too.
     fn rests(&self) -> bool {
         false
     }

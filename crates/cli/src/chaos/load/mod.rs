@@ -136,7 +136,7 @@ impl Place<'_> {
     }
 }
 
-/// Runs on a thread of its own, and hands it the load. What the load borrows is made there.
+/// Runs on a thread of its own, and hands it the load. The objects that the load borrows are made there.
 pub(super) type Thread = Box<dyn FnOnce(&mut dyn FnMut(&mut dyn Load)) + Send>;
 
 /// A load that borrows nothing.

@@ -18,7 +18,7 @@ const PARTITIONS_MAX: usize = 4;
 pub(in crate::chaos) const KEYS: u64 = 6;
 /// The first of the others.
 const PAIRS: u64 = 1 << 24;
-/// The most pairs of a thread: it takes another one when it does not know what has become of a change.
+/// The most pairs of a thread: it takes another one when it does not know the outcome of a change.
 const PAIRS_MAX: u64 = 1 << 6;
 
 /// The first key of a partition.
@@ -84,7 +84,7 @@ impl RomeLoad {
     }
 
     /// A partition that is lost is not called any more. Of several that a call needed it is the one that the error
-    /// names: this node may not know yet where the others are. An update whose effect is unknown says nothing of the
+    /// names: this node may not know yet where the others are. An update with an unknown effect says nothing of the
     /// partition, which may have been moved before its owner died.
     fn heed(&mut self, failure: &Failure) {
         if let Some(partition) = lost_by(failure) {

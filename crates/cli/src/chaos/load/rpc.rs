@@ -12,7 +12,7 @@ const OPTIONS: RpcOptions = RpcOptions { request_bytes_max: 0, reply_bytes_max: 
 const MANY: usize = 8;
 
 pub(super) struct RpcLoad {
-    /// This node's, whose requests its service thread handles.
+    /// This node's; the service thread handles its requests.
     _server: Option<RpcServer<u64, u64>>,
     /// Those with living servers, as far as is known.
     clients: Vec<(NodeId, RpcClient<u64, u64>)>,
@@ -40,7 +40,7 @@ impl RpcLoad {
         Ok(RpcLoad { _server: server, clients, endpoint: place.endpoint()?, rng: place.rng("rpc") })
     }
 
-    /// A call whose request is put so many times more at once. That it died is why a server is not called any more.
+    /// A call. Its request is put so many times more at once. That it died is why a server is not called any more.
     fn call(&mut self, log: &mut Recorder, at: usize, again: u32) -> Result<(), Failure> {
         let ((server, client), endpoint) = (&self.clients[at], &self.endpoint);
         let call = async {

@@ -1,6 +1,6 @@
 //! A replicated data type with calls of all categories: deposits are summed up, withdrawals are ordered by one leader,
-//! numbers are booked in feeds, and struck by the order of another leader. Most of its nodes have to live for what is
-//! ordered; all else goes on in any case.
+//! numbers are booked in feeds, and struck by the order of another leader. Most of its nodes have to live for the
+//! ordered calls; all others continue in any case.
 
 use core::fmt;
 use std::collections::BTreeSet;

@@ -1,5 +1,5 @@
-//! Runs of litmus tests on simulated nodes: the code of endpoints that ships, over a machine whose choices are drawn at
-//! random from a seed. The same seed gives the same executions.
+//! Runs of litmus tests on simulated nodes: the code of endpoints that ships, over a machine with choices that are
+//! drawn at random from a seed. The same seed gives the same executions.
 
 use std::cell::{Cell, OnceCell, RefCell};
 use std::collections::BTreeSet;

@@ -78,7 +78,7 @@ impl Chart<'_> {
             .x_label_formatter(&|value| (self.x_format)(*value))
             .y_label_formatter(&|value| (self.y_format)(*value))
             .draw()?;
-        // The first line, which is Farfield's, lies above the others.
+        // The first line, which is Farfield's, is drawn above the others.
         for line in self.lines.iter().rev() {
             let colour = colour(line);
             let points = line.points.iter().map(|point| (point.x, point.middle));

@@ -1,4 +1,4 @@
-//! In a build without RDMA: nothing is read for it, and a node whose configuration puts it on RDMA does not start.
+//! In a build without RDMA: nothing is read for it, and a node does not start if its configuration puts it on RDMA.
 
 use std::sync::Arc;
 

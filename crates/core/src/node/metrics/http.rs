@@ -115,7 +115,7 @@ impl Node {
     /// Serves [`Node::metrics`] at this address over HTTP: `GET /metrics` answers with
     /// [`Metrics::to_prometheus`](crate::Metrics::to_prometheus). It uses one thread, which ends when the server is
     /// dropped or the node leaves. Needs the feature `prometheus`. There is neither encryption nor a password, so
-    /// choose an address that only those reach who may read the metrics.
+    /// choose an address that only permitted readers reach.
     ///
     /// ```
     /// use std::io::{Read, Write};
@@ -154,7 +154,7 @@ impl Node {
     }
 }
 
-/// Answers clients until something comes from `stopped`.
+/// Answers clients until something arrives from `stopped`.
 fn serve(node: &Node, listener: &TcpListener, stopped: &UnixStream) {
     loop {
         let mut events = [PollFd::new(listener, PollFlags::IN), PollFd::new(stopped, PollFlags::IN)];

@@ -95,9 +95,9 @@ impl Call {
 
 impl Node {
     /// From now on the service thread runs this when another node opens an object that has this node as a participant
-    /// and is not open here; this call runs it for all that wait already. (For one that comes at the same time it may
-    /// run twice.) The callback may open the object, or note the [`Call`] for another thread that does. It must not
-    /// wait for another node. There is one, which [`Node::no_calls`] removes. A handle that it keeps should be
+    /// and is not open here; this call runs it for all that wait already. (For an opening at the same time it may run
+    /// twice.) The callback may open the object, or note the [`Call`] for another thread that does. It must not wait
+    /// for another node. There is one, which [`Node::no_calls`] removes. A handle that it keeps should be
     /// [`Node::for_service`].
     ///
     /// ```

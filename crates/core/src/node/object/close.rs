@@ -12,7 +12,7 @@
 //! A node closes an opening when nothing on it needs the object any more: no handle, no operation of another thread,
 //! and no work of its service thread for a dropped one ([`Hold`]). It then releases all openings to which its own was
 //! connected. A node that receives `Closed` of an opening that it uses releases it when it closes its own; at once, if
-//! the object lies on homes ([`ObjectBuilder::homes`](super::ObjectBuilder::homes)) and the other node is none. A node
+//! the object is on homes ([`ObjectBuilder::homes`](super::ObjectBuilder::homes)) and the other node is none. A node
 //! that does not use it, since it never opened the object or has closed it before, releases it at once. So a node that
 //! keeps an object open keeps the memory of all, and continues undisturbed. An opening that was never connected waits
 //! for one answer of each node.
@@ -287,8 +287,8 @@ impl Shared {
         self.free_all(regions);
     }
 
-    /// If an object that lies on other nodes was connected to an opening of another node that is no home, and was
-    /// closed there: the answer.
+    /// If an object on other nodes was connected to an opening of another node that is no home, and was closed there:
+    /// the answer.
     fn lets_go(&self, from: NodeId, theirs: u64) -> Option<Message> {
         let objects = self.service.objects.lock();
         let object = objects.values().find(|object| object.forgets(from, theirs))?;
@@ -363,7 +363,7 @@ impl Hold {
 
 impl Drop for Held {
     fn drop(&mut self) {
-        // The service thread sends it, so that it comes after all other messages about this opening.
+        // The service thread sends it, so that it follows all other messages about this opening.
         let (shared, closes) = (Arc::downgrade(&self.shared), Some(self.opening));
         self.shared.add_poller(Box::new(Saying { shared, closes, messages: Vec::new() }));
     }

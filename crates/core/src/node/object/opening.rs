@@ -203,7 +203,7 @@ impl ObjectBuilder {
         self
     }
 
-    /// The calls of the object are measured as those of another, whose part it is.
+    /// The calls of the object are measured as those of another, of which it is a part.
     pub(crate) fn measured_by(mut self, meter: Meter) -> ObjectBuilder {
         self.meter = Some(meter);
         self
@@ -230,10 +230,10 @@ impl ObjectBuilder {
         self
     }
 
-    /// The object lies on these nodes, its *homes*, and any node of the session may open it at any time, a restarted
-    /// one included. Opening waits for the homes that are neither dead nor departed, and for no other node. A node that
-    /// is no home learns of the homes only, and tells other nodes itself if they need its memory. It may close the
-    /// object and open it again, while others keep it open.
+    /// The object is on these nodes, its *homes*, and any node of the session may open it at any time, a restarted one
+    /// included. Opening waits for the homes that are neither dead nor departed, and for no other node. A node that is
+    /// no home learns of the homes only, and tells other nodes itself if they need its memory. It may close the object
+    /// and open it again, while others keep it open.
     ///
     /// A home that closes the object opens it again only when the others have closed it, too: they use its memory.
     ///

@@ -34,7 +34,7 @@ const MEMBERSHIP_STREAM: u64 = u64::MAX;
 pub(in crate::node) fn run(shared: &Arc<Shared>, endpoint: &Endpoint) {
     let (service, fabric) = (&shared.service, &shared.fabric);
     let mut pollers: Vec<Box<dyn Poller>> = Vec::new();
-    fabric.wait_begins(); // what blocks below lies in the middle of it
+    fabric.wait_begins(); // what blocks below is in the middle of it
     let mut membership = first_membership(shared);
     serve(shared, endpoint, &mut membership, &mut pollers);
     fabric.wait_ends();
@@ -146,7 +146,7 @@ impl Retries {
     }
 }
 
-/// What a round of all pollers has come to.
+/// The outcome of a round of all pollers.
 struct Polled {
     /// One of them had work.
     is_busy: bool,

@@ -17,7 +17,7 @@ use crate::objects::codec::{Key, Value};
 use crate::objects::wait_limit::Rest;
 
 impl<K: Key, V: Value> KvStore<K, V> {
-    /// Removes a key whose lock is held.
+    /// Removes a key under its lock.
     pub(super) async fn remove<'a>(&'a self, locked: Locked<'a>, key: &K, entry: Entry) -> Result<Locked<'a>> {
         let endpoint = locked.endpoint();
         let changing = self.changing(locked, key, entry);
@@ -66,7 +66,7 @@ impl<K: Key, V: Value> KvStore<K, V> {
         Work { tracker, index, slots }
     }
 
-    /// Sets the time of a key whose lock is held. When it returns, the node that has the value knows it: the time of an
+    /// Sets the time of a key under its lock. When it returns, the node that has the value knows it: the time of an
     /// earlier call cannot remove the key any more.
     pub(super) async fn set_time<'a>(
         &'a self,
@@ -87,7 +87,7 @@ impl<K: Key, V: Value> KvStore<K, V> {
         Ok(renewing.finish())
     }
 
-    /// Inserts a key whose lock is held, perhaps for a time.
+    /// Inserts a key under its lock, perhaps for a time.
     pub(super) async fn insert_locked(
         &self,
         locked: Locked<'_>,
@@ -132,7 +132,7 @@ impl<K: Key, V: Value> KvStore<K, V> {
         }
     }
 
-    /// Changes the value of a key whose lock is held, and begins to release it.
+    /// Changes the value of a key under its lock, and begins to release that.
     #[inline(always)]
     fn begin_update_locked<'a>(
         &'a self,

@@ -74,8 +74,8 @@ impl<K: Key, V: Value> KvStore<K, V> {
     /// Waits until the value of a key is another than `seen` (none: the key is absent). Returns the new value. A value
     /// that changes and changes back between two looks may go unnoticed.
     ///
-    /// Each look is a get, and a change is noticed within 10 ms. (A look at a value whose writer has stopped in the
-    /// middle takes up to the endpoint's timeout.)
+    /// Each look is a get, and a change is noticed within 10 ms. (If a writer has stopped in the middle of the value, a
+    /// look takes up to the endpoint's timeout.)
     ///
     /// ```
     /// # fn main() -> farfield::Result<()> {

@@ -42,7 +42,7 @@ use crate::node::{Node, Poller, Progress};
 use crate::objects::codec::Key;
 use crate::objects::mutex::{HeldLock, MutexArray};
 
-/// A key whose lock is held when its time is up, or that cannot be removed yet, is tried again after so long.
+/// A key is tried again after so long if its lock is held when its time is up, or it cannot be removed yet.
 const PAUSE: Duration = Duration::from_millis(1);
 /// Keys that one poll removes, each with an attempt at its lock.
 const TURN: usize = 8;
@@ -160,7 +160,7 @@ impl<K: Key> Expiries<K> {
     }
 }
 
-/// Removes the keys whose time is up, on the service thread. It does not keep the store open.
+/// Removes the expired keys, on the service thread. It does not keep the store open.
 pub(super) struct Expirer<K> {
     node: Node,
     expiries: Weak<Expiries<K>>,
@@ -203,7 +203,7 @@ impl<K: Key> Expirer<K> {
         Some(Open { expiries, tracker, index: self.index.upgrade()?, locks: self.locks.upgrade()? })
     }
 
-    /// Removes a key whose time is up, if that is possible now. Returns whether the attempt was the last.
+    /// Removes an expired key, if that is possible now. Returns whether the attempt was the last.
     fn expire(&self, endpoint: &Endpoint, open: &Open<K>, timed: &Timed<K>) -> bool {
         let Timed { key, entry, .. } = timed;
         if open.index.get(key) != Some(*entry) {
@@ -259,7 +259,7 @@ impl<K: Key> Expirer<K> {
 impl<K: Key> Poller for Expirer<K> {
     fn poll(&mut self, endpoint: &Endpoint) -> Progress {
         let Some(open) = self.open() else { return Progress::Done };
-        // Its values are lost to the others. While the thread leaves, it would not take what is left of a removal.
+        // Its values are lost to the others. While the thread leaves, it would not take the rest of a removal.
         if self.node.fabric().is_fenced() || self.node.is_leaving() {
             return Progress::Done;
         }
@@ -276,10 +276,10 @@ impl<K: Key> Poller for Expirer<K> {
                     continue;
                 }
             };
-            // What is left of a removal is for a poller that the thread has not taken yet.
+            // The rest of a removal is for a poller that the thread has not taken yet.
             return if has_removed { Progress::Busy } else { progress };
         }
-        // Keys whose locks are held, or a store that was reopened, do not keep the thread busy.
+        // Held locks of keys, or a store that was reopened, do not keep the thread busy.
         if has_removed { Progress::Busy } else { Progress::Until(now + PAUSE) }
     }
 }

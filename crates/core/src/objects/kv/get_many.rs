@@ -14,7 +14,7 @@ const CHUNK: usize = 64;
 impl<K: Key, V: Value> KvStore<K, V> {
     /// The values of several keys: `into` gets one result for each, as of [`KvStore::get`]. All slots are read at
     /// once, which is several times as fast as one after the other. Each key is read at its own moment; together they
-    /// are not a snapshot. A key whose value is lost, or cannot be read, does not affect the others.
+    /// are not a snapshot. If a key's value is lost, or cannot be read, the others are not affected.
     ///
     /// ```
     /// # fn main() -> farfield::Result<()> {

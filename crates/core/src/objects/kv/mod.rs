@@ -72,16 +72,16 @@
 //!   The dead node's share of the others' slots is lost with it. A delete in progress clears a bit there first: a
 //!   reader may have missed the key meanwhile, and may then find it lost, until it is deleted or inserted.
 //! - **All else continues.** No operation waits for its acknowledgements.
-//! - **Its locks move.** Keys whose lock was there wait until the survivors have agreed that none of them still works
+//! - **Its locks move.** Keys with their lock there wait until the survivors have agreed that none of them still works
 //!   under it (`death.rs`: a few messages). Then the lock of the next node replaces it, in the same row.
 //! - **Its announcements become the same everywhere** (`death.rs`): the survivors complete the last messages of its
-//!   tracker from each other. Only keys whose locks it held can differ until then: an insert or delete waits for all
-//!   acknowledgements before the release.
-//! - **Its unfinished changes are repaired** under the lock that it held, by the next holder, after that. An insert
-//!   whose valid bit is set has happened, any other has not; a delete that has cleared it has. An update has happened
-//!   if its value is complete or can be redone: the value is put twice, first to a place without readers. Gets
-//!   meanwhile behave as if it were alive: an invalid slot is a miss, on any node, whether its index has the key or
-//!   not. A get waits for a torn value, and after a moment takes the lock itself, so that the value is repaired.
+//!   tracker from each other. Only keys under locks that it held can differ until then: an insert or delete waits for
+//!   all acknowledgements before the release.
+//! - **Its unfinished changes are repaired** under the lock that it held, by the next holder, after that. An insert has
+//!   happened if its valid bit is set, and else not; a delete has if it has cleared the bit. An update has happened if
+//!   its value is complete or can be redone: the value is put twice, first to a place without readers. Gets meanwhile
+//!   behave as if it were alive: an invalid slot is a miss, on any node, whether its index has the key or not. A get
+//!   waits for a torn value, and after a moment takes the lock itself, so that the value is repaired.
 //!
 //! Leaving is the same, without unfinished changes: a node that cannot finish its pending work exits as if it had
 //! died. A member must keep its handle for as long as any other uses the store: a closed store acknowledges nothing,
@@ -331,7 +331,7 @@ impl<K: Key, V: Value> KvStore<K, V> {
         // A valid pair here is in this node's index: its inserter, dead or not, had all nodes' acknowledgements.
         let here = old.index.entries(|_| true).into_iter().filter(|(_, entry)| entry.slot.node() == node.id());
         let copy = async |key: K, entry: Entry| {
-            // Looked at first: when the time is up, the value goes before its note.
+            // Looked at first: when the time is up, the value is removed before its note.
             let left = old.expiries.left(entry, endpoint.now());
             match (old.get(&endpoint, &key).await?, left) {
                 (None, _) | (_, Some(Duration::ZERO)) => Ok(()),

@@ -91,7 +91,7 @@ enum Step {
     Settled,
 }
 
-/// The next step of a survivor whose own report is `own`, if the other live nodes report `others`.
+/// The next step of a survivor with the report `own`, if the other live nodes report `others`.
 fn next_step(
     position: u64,
     own: Option<Report>,
@@ -147,7 +147,7 @@ impl Deaths {
         self.homes[home].load() & CLOSED != 0
     }
 
-    /// The node of a stripe's lock whose home is `home`: that node, or the first one after it that is not closed.
+    /// The node of a stripe's lock with the home `home`: that node, or the first one after it that is not closed.
     pub(super) fn place(&self, home: usize) -> usize {
         // This node's own locks are never closed.
         self.participants.ring(home).find(|home| !self.is_closed(*home)).unwrap_or(home)
@@ -232,7 +232,7 @@ impl Deaths {
         Report::from_packed(self.reports.word(self.report_at(reporter, gone)).load())
     }
 
-    /// Takes all possible steps for a dead or departed node (its rank), whose tracker `receiver` has nothing more now.
+    /// Takes all possible steps for a dead or departed node (its rank). Its tracker `receiver` has nothing more now.
     /// Returns whether there was one.
     pub(super) fn settle(&self, endpoint: &Endpoint, gone: usize, receiver: &mut RingReceiver) -> Result<bool> {
         if self.is_settled(gone) {

@@ -13,13 +13,13 @@ impl<K: Key, V: Value> KvStore<K, V> {
     /// counts the time, by its own clock. The key is not removed before `time` has passed since the call began. It is
     /// removed soon after, as by [`KvStore::delete`], and no node has to call anything: within a millisecond or two if
     /// the service thread of that node gets a core, and the key's lock is free then. While other calls hold the lock,
-    /// it tries again every millisecond. Keys whose time is up together are removed one after the other, some ten
-    /// thousand in a second.
+    /// it tries again every millisecond. Keys that expire together are removed one after the other, some ten thousand
+    /// in a second.
     ///
     /// The time is the key's. [`KvStore::update`], [`KvStore::upsert`] and [`KvStore::modify`] change its value and
     /// leave the time as it is. [`KvStore::upsert_for`] and [`KvStore::expire_after`] set it anew. It ends with a
-    /// delete: a key that is inserted again has no time, or its own. [`KvStore::open_with_pairs_of`] copies what is
-    /// left of it. If the node with the value dies or leaves, the value is lost, and nothing removes its key.
+    /// delete: a key that is inserted again has no time, or its own. [`KvStore::open_with_pairs_of`] copies the rest of
+    /// it. If the node with the value dies or leaves, the value is lost, and nothing removes its key.
     ///
     /// ```
     /// # fn main() -> farfield::Result<()> {

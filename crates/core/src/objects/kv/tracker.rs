@@ -196,7 +196,7 @@ impl<K: Key> Tracker<K> {
         }
     }
 
-    /// The end of what was announced so far.
+    /// The end of the announcements so far.
     pub(super) fn position(&self) -> u64 {
         self.sending.as_ref().map_or(0, |sending| sending.sender.lock().ring.position())
     }

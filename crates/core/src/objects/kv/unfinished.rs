@@ -59,7 +59,7 @@ impl<'a, 'k, K: Key> Changing<'a, 'k, K> {
 impl<K: Key> Drop for Changing<'_, '_, K> {
     fn drop(&mut self) {
         let (Some(work), Some(Locked { guard, entered, .. })) = (self.work.take(), self.locked.take()) else { return };
-        // What this endpoint has put to the slot lands before the service thread, which has another, clears it.
+        // This endpoint's puts to the slot land before the service thread, which has another, clears it.
         let endpoint = guard.endpoint();
         // Where that fails it may land later, as long as the slot's node is not out for good.
         let fenced = endpoint.block_on(self.node.fence_live_nodes(endpoint, [self.entry.slot.node()].into_iter()));
@@ -127,7 +127,7 @@ pub(super) struct Unfinished<K> {
     unasked: Option<Unasked>,
 }
 
-/// A removal of a key whose time is up.
+/// The removal of an expired key.
 pub(super) struct Unasked {
     /// With the store's handle it ends but for the lock: a node that closes the store at the same time acknowledges
     /// nothing, and no call waits for this one.
@@ -137,7 +137,7 @@ pub(super) struct Unasked {
 }
 
 impl<K: Key> Unfinished<K> {
-    /// The rest of a delete of a pair in this node's memory, whose valid bit is cleared.
+    /// The rest of a delete of a pair in this node's memory, after its valid bit was cleared.
     pub(super) fn of_cleared(
         node: Node,
         work: Work<K>,

@@ -34,9 +34,9 @@ impl<K: Key, V: Value> KvStore<K, V> {
         self.len() == 0
     }
 
-    /// The keys in this node's index, in no order. Every key is there whose insert has returned before the call, on
-    /// whichever node, and whose delete has not begun. What is inserted or deleted meanwhile may be there or not. It
-    /// takes no round trip.
+    /// The keys in this node's index, in no order. A key is there if its insert has returned before the call, on
+    /// whichever node, and its delete has not begun. A key that is inserted or deleted meanwhile may be there or not.
+    /// It takes no round trip.
     ///
     /// ```
     /// # fn main() -> farfield::Result<()> {

@@ -120,7 +120,7 @@ impl<'a> Guard<'a> {
                         return release_later(self.locks.object.node(), self.endpoint, lost, release).of(path);
                     }
                     Err(error) if error.is_refused() => {
-                        self.holding.end(); // no other operation may have it: what was put may not be visible
+                        self.holding.end(); // no other operation may have it: its puts may not be visible
                         return Err(error).of(path);
                     }
                     ended => fenced = ended.map(drop),

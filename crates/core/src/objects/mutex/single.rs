@@ -1,4 +1,4 @@
-//! A single mutex: an array of one, whose home is chosen.
+//! A single mutex: an array of one, with a chosen home.
 
 use core::future::Future;
 

@@ -118,7 +118,7 @@ impl MutexArray {
         Ok(Err(Either::Measured(self.begin_measured(endpoint, index, limit)?)))
     }
 
-    /// A call that is measured goes the way of one that has to wait, from its first attempt on.
+    /// A measured call takes the path of one that has to wait, from its first attempt on.
     #[cold]
     fn begin_measured<'a, L: BorrowMut<WaitLimit>>(
         &'a self,
@@ -306,7 +306,7 @@ impl MutexArray {
         }
     }
 
-    /// The next step of an operation whose turn has not come, with the lock in this state.
+    /// The next step of an operation before its turn, with the lock in this state.
     ///
     /// # Errors
     /// A timeout, or the lock is being reopened.

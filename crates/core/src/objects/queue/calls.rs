@@ -114,7 +114,7 @@ impl<V: Value> Queue<V> {
         Ok(None)
     }
 
-    /// A call that is measured goes the way of one that has to wait, from its beginning on.
+    /// A measured call takes the path of one that has to wait, from its beginning on.
     #[cold]
     fn fill_measured<'a>(
         &'a self,
@@ -395,8 +395,8 @@ impl<V: Value> Queue<V> {
         })
     }
 
-    /// What a dequeue does at the slot where the queue was closed: it takes a value there (`None`), goes on to the next
-    /// position that may have one, or ends.
+    /// What a dequeue does at the slot where the queue was closed: it takes a value there (`None`), continues at the
+    /// next position that may have one, or ends.
     #[cold]
     fn at_mark(&self, position: u64, state: State) -> Result<Option<u64>> {
         let state = state.unmarked(self.lap(position));

@@ -121,7 +121,7 @@ impl<V: Value> Queue<V> {
     /// both, it is an estimate: it counts each value that is there during the whole call, no value that is not there at
     /// any moment of it, and of the others some.
     ///
-    /// One round trip for an empty queue, else two, and one more for each further 4,096 calls whose values are there.
+    /// One round trip for an empty queue, else two, and one more for the values of each further 4,096 calls.
     ///
     /// ```
     /// # let node = farfield::Node::builder().start()?; let ep = node.endpoint()?;

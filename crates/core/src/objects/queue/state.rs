@@ -65,7 +65,7 @@ impl State {
 
     /// What it says of a position that uses the slot in `lap`.
     pub(super) fn of_lap(self, lap: u32) -> Position {
-        // The expected lap comes first: it is that of all calls that nothing delays.
+        // The expected lap is compared first: it is that of all calls that nothing delays.
         match (self.lap().wrapping_sub(lap) as i32, self.count()) {
             (0, 0) => Position::Vacant,
             (0, _) => Position::Filled,
@@ -75,8 +75,8 @@ impl State {
         }
     }
 
-    /// The same, in a slot whose next position is never filled. Values that are left are taken nevertheless; the mark
-    /// stays.
+    /// The same, in a slot with a next position that is never filled. Values that are left are taken nevertheless; the
+    /// mark stays.
     pub(super) fn marked(self) -> State {
         State(self.0 ^ MARK)
     }
@@ -90,7 +90,7 @@ impl State {
     }
 }
 
-/// What has become of a position.
+/// The state of a position.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Position {
     /// Its slot still holds an earlier one.

@@ -16,7 +16,7 @@ use crate::objects::codec::Value;
 /// The cells of this node that no slot has: each word is a cell plus one, or 0 while a call uses it.
 pub(super) struct Spares(pub(super) Box<[Word]>);
 
-/// A cell that a call uses. It goes back when the call ends: or the other one, for which it was exchanged.
+/// A cell that a call uses. It is given back when the call ends: or the other one, for which it was exchanged.
 pub(super) struct Spare<'a> {
     node: &'a Node,
     endpoint: &'a Endpoint,
@@ -70,7 +70,7 @@ impl Spare<'_> {
     }
 
     /// Waits until nothing lands in the cell any more, and gives it back. The next call that uses it may have another
-    /// endpoint, whose puts have no order with this one's. If the fence is refused until the endpoint's timeout, the
+    /// endpoint, and its puts have no order with this one's. If the fence is refused until the endpoint's timeout, the
     /// cell is never used again.
     pub(super) async fn give_back(mut self) {
         let fenced = self.node.fence_live_nodes(self.endpoint, [self.home].into_iter()).await;
@@ -251,8 +251,8 @@ impl<V: Value> Taking<'_, V> {
     }
 }
 
-/// The end of a call whose compare-and-swap, in place of `from`, has found a state: that state, and the value if it is
-/// the expected one.
+/// The end of a call after its compare-and-swap, in place of `from`, has found a state: that state, and the value if it
+/// is the expected one.
 #[inline]
 pub(super) fn decide<'a, V: Value>(
     from: State,

@@ -33,8 +33,8 @@ pub struct Acknowledgements {
 }
 
 impl Acknowledgements {
-    /// Whether what a reader has not read is waited for. One that is gone, but not out for good, may still tell others
-    /// that it has not read it.
+    /// Whether the writer waits for messages that a reader has not read. One that is gone, but not out for good, may
+    /// still tell others that it has not read it.
     fn counts(&self, endpoint: &Endpoint, reader: NodeId) -> bool {
         let node = self.shared.object.node();
         node.fenced_error(endpoint, reader).is_none()

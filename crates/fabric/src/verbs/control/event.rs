@@ -29,7 +29,7 @@ pub(crate) enum Event {
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("{} {} at {address}: {refusal}", self.peer(), if *.by_us { "was refused" } else { "has refused this node" })]
 pub(crate) struct Refused {
-    /// The place that it claims, or at whose address it is; unknown if it does not speak this version.
+    /// The place that it claims, or that has its address; unknown if it does not speak this version.
     pub place: Option<u16>,
     /// Where it is.
     pub address: SocketAddr,

@@ -22,8 +22,8 @@
 //! With a shared [`Secret`], no stranger can enter a session, impersonate a node, or change, drop, repeat or add a
 //! frame, on any connection: this is detected, and ends the connection. The secret does not protect
 //!
-//! - **the RDMA traffic**, which no NIC encrypts or authenticates: an attacker who can send packets on that network can
-//!   try queue-pair numbers and keys, and one who can observe it reads everything;
+//! - **the RDMA traffic**, which no NIC encrypts or authenticates: an attacker that can send packets on that network
+//!   can try queue-pair numbers and keys, and an observer reads everything;
 //! - **these messages from being read**: names, places, queue-pair numbers, keys of memory and all messages are in the
 //!   clear;
 //! - **availability**: an attacker who can cut or reset a connection can do so here. One who can connect can hold

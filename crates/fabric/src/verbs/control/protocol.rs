@@ -354,7 +354,7 @@ impl Protocol {
             return self.end(Broken::Myself, out);
         }
         if let Err(refusal) = self.check(&peer) {
-            // The called place is not at this address, or a stranger called, whose place may not exist.
+            // The called place is not at this address, or a stranger called: its place may not exist.
             let place = self.calls.unwrap_or(peer.place);
             return self.refuse((place < self.me.places).then_some(place), refusal, out);
         }

@@ -7,7 +7,7 @@ use crate::local::Instant;
 
 /// What waits for a peer that does not take it is at most so much, and the frames of the protocol itself.
 pub(super) const QUEUE_BYTES_MAX: usize = 8 << 20;
-/// What an empty queue keeps of its memory.
+/// An empty queue keeps so much of its memory.
 const QUEUE_BYTES_KEPT: usize = 256 << 10;
 
 /// Assembles frames from pieces. It never holds more than one, and reserves memory for received bytes only, not for

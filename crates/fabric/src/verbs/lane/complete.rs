@@ -175,8 +175,8 @@ impl VerbsLane {
         self.end_waiting(pair_at, code);
     }
 
-    /// Looks for queue pairs whose work does not end, although they have ended, or for far too long: destroying them
-    /// ends it.
+    /// Looks for queue pairs with work that does not end, although they have ended, or for far too long. Destroying
+    /// them ends it.
     #[cold]
     pub(super) fn reap_stalled_pairs(&mut self) {
         let now = Instant::now();

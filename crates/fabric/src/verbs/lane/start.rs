@@ -111,7 +111,7 @@ impl VerbsLane {
         }
     }
 
-    /// Starts waiting work, for peers whose batches are complete, or for all.
+    /// Starts waiting work, for peers with complete batches, or for all.
     pub(super) fn start_backlog(&mut self, all: bool) {
         for at in core::mem::take(&mut self.backlog) {
             self.peers[at].is_in_backlog = false;

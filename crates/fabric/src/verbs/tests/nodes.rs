@@ -140,7 +140,7 @@ fn refused<T>(result: Result<T>) -> ErrorKind {
     result.err().map(|error: Error| error.kind().clone()).expect("it should have been refused")
 }
 
-/// A node whose threads never use operations on its own memory has no queue pair to itself. (Each lane had one.)
+/// A node has no queue pair to itself if its threads never use operations on its own memory. (Each lane had one.)
 #[test]
 fn queue_pairs_are_counted_and_none_is_to_the_own_node_before_it_is_used() {
     let nodes = Served::session("pairs", 3);

@@ -100,7 +100,7 @@ impl Parser<'_> {
         })
     }
 
-    /// Whether a quantifier or a choice begins here, which goes as far to the right as it can.
+    /// Whether a quantifier or a choice begins here, which extends as far to the right as it can.
     fn begins_wide(&self) -> bool {
         matches!(self.token(), Token::Name(word) if ["forall", "exists", "if"].contains(&&**word))
     }

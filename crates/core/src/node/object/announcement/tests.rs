@@ -1,6 +1,6 @@
 use super::*;
 
-/// An announcement among these nodes, whose sender knows those that are gone.
+/// An announcement among these nodes. Its sender knows those that are gone.
 fn among(participants: &[u16], gone: &[u16]) -> ObjectDescriptor {
     ObjectDescriptor {
         path: "object".into(),

@@ -113,8 +113,7 @@ fn an_unused_opening_is_released_at_once_a_used_one_on_closing() {
     assert_eq!(openings.is_closed_there(NodeId(1), 7), Some(Message::Released { opening: 7, by: NONE }), "asked twice");
 }
 
-/// Node 1 is no home of an object of node 0. It closes the object and opens it again, and its release comes after its
-/// join.
+/// Node 1 is no home of an object of node 0. It closes the object and opens it again, and its release follows its join.
 #[test]
 fn an_object_opened_again_keeps_the_memory_of_its_home() {
     let mut openings = opened();

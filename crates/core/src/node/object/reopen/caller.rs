@@ -119,7 +119,7 @@ impl<'a> Caller<'a> {
     /// Polls `look` until it returns a value. Until then it returns the nodes that it waits for, all of them live.
     fn wait<T>(&self, what: &str, mut look: impl FnMut(&Caller<'_>) -> Result<T, Vec<NodeId>>) -> Result<T> {
         let (endpoint, service) = (self.endpoint, &self.node.shared().service);
-        // This comes before the poll, so no change in between is missed.
+        // This precedes the poll, so no change in between is missed.
         let seen = || service.reopenings.changes.load();
         let start = endpoint.now();
         let long = LongWait::default();
@@ -158,7 +158,7 @@ impl<'a> Caller<'a> {
         self.node.live_members().into_iter().filter(is_candidate).map(|node| node.0).collect()
     }
 
-    /// The other members whose latest call differs from the expected one.
+    /// The other members without the expected call as their latest.
     fn missing(&self, members: &[u16], is_right: impl Fn(&Call) -> bool) -> Vec<NodeId> {
         let others = members.iter().copied().map(NodeId).filter(|node| *node != self.node.id());
         self.known(|known| others.filter(|node| !known.said.get(node).is_some_and(&is_right)).collect())
