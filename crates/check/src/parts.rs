@@ -89,11 +89,36 @@ pub struct Excuse(Option<u32>);
 
 impl Excuse {
     /// A call begins now.
+    ///
+    /// ```
+    /// # use farfield_check::{Budget, Scenario, exhaust, parts::{Excuse, word}};
+    /// let scenario = Scenario::new("doc/excuse-now", "a call without a fault", 1, |cluster| {
+    ///     let there = word(cluster, 0, "x")?.remote::<u64>(0);
+    ///     cluster.thread(0, "calls", move |ep| {
+    ///         let excuse = Excuse::now();
+    ///         ep.put_value(there, 1).wait()?; // a call that must not time out
+    ///         Ok(assert!(!excuse.is_given()))
+    ///     });
+    ///     Ok(())
+    /// });
+    /// assert!(exhaust(&scenario, Budget::unlimited()).finding.is_none());
+    /// ```
     pub fn now() -> Excuse {
         Excuse(sim::excuses())
     }
 
     /// Whether a fault has occurred since then, or has lasted all the time.
+    ///
+    /// ```
+    /// # use farfield_check::{Budget, Faults, Scenario, check, crashed, parts::Excuse};
+    /// let scenario = Scenario::new("doc/excuse-given", "node 1 may die", 2, |cluster| {
+    ///     let excuse = Excuse::now();
+    ///     cluster.at_end(move || Ok(assert_eq!(excuse.is_given(), crashed(1))));
+    ///     Ok(())
+    /// })
+    /// .faults(Faults::new().crashes(1).of([1]));
+    /// assert!(check(&scenario, Budget::executions(50), 1).finding.is_none());
+    /// ```
     pub fn is_given(self) -> bool {
         self.0.is_none() || sim::excuses() != self.0
     }
@@ -281,6 +306,16 @@ pub struct Protected {
 impl Protected {
     /// The words, each on a node.
     ///
+    /// ```
+    /// # use farfield_check::{Budget, Scenario, exhaust, parts::Protected};
+    /// let scenario = Scenario::new("doc/protected-new", "two words that are 0", 2, |cluster| {
+    ///     let data = Protected::new(cluster, [1, 0], "")?; // the words `x` of node 1 and `y` of node 0
+    ///     cluster.at_end(move || Ok(data.assert_sections(false, 0..=0)));
+    ///     Ok(())
+    /// });
+    /// assert!(exhaust(&scenario, Budget::unlimited()).finding.is_none());
+    /// ```
+    ///
     /// # Errors
     /// No memory is left.
     pub fn new(cluster: &Cluster, homes: [usize; 2], name: &str) -> Result<Protected> {
@@ -290,6 +325,16 @@ impl Protected {
     }
 
     /// One of the words, 0 or 1.
+    ///
+    /// ```
+    /// # use farfield_check::{Budget, Scenario, exhaust, parts::Protected};
+    /// let scenario = Scenario::new("doc/protected-remote", "the words are on their nodes", 2, |cluster| {
+    ///     let data = Protected::new(cluster, [1, 0], "")?;
+    ///     assert_eq!([0, 1].map(|word| data.remote(word).node().index()), [1, 0]);
+    ///     Ok(())
+    /// });
+    /// assert!(exhaust(&scenario, Budget::unlimited()).finding.is_none());
+    /// ```
     pub fn remote(&self, word: usize) -> RemotePtr<u64> {
         self.words[word].remote(0)
     }
@@ -297,6 +342,21 @@ impl Protected {
     /// A critical section: adds one to both words, and does not wait for the puts. The release has to make them
     /// visible. Returns the old value. `by_cpu`: words of the own node are read and written by the CPU. Another node
     /// may be inside only if the lock is poisoned, and that node `may_be_gone`.
+    ///
+    /// ```
+    /// # use farfield_check::{Budget, Scenario, exhaust, parts::Protected};
+    /// let scenario = Scenario::new("doc/protected-add", "one thread needs no lock", 1, |cluster| {
+    ///     let data = Protected::new(cluster, [0, 0], "")?;
+    ///     cluster.thread(0, "adds", move |ep| {
+    ///         assert_eq!(ep.block_on(data.add_one(ep, true, false, |_| false))?, 0);
+    ///         assert_eq!(ep.block_on(data.add_one(ep, true, false, |_| false))?, 1);
+    ///         Ok(data.assert_sections(false, 2..=2))
+    ///     });
+    ///     Ok(())
+    /// });
+    /// let report = exhaust(&scenario, Budget::unlimited());
+    /// assert!(report.finding.is_none(), "{:?}", report.finding);
+    /// ```
     ///
     /// # Errors
     /// A node of a word is unreachable.
@@ -350,6 +410,16 @@ impl Protected {
     }
 
     /// At the end, under the lock: both words count the sections.
+    ///
+    /// ```
+    /// # use farfield_check::{Budget, Scenario, exhaust, parts::Protected};
+    /// let scenario = Scenario::new("doc/protected-sections", "a section that never was", 1, |cluster| {
+    ///     let data = Protected::new(cluster, [0, 0], "")?;
+    ///     cluster.at_end(move || Ok(data.assert_sections(false, 1..=1)));
+    ///     Ok(())
+    /// });
+    /// assert!(exhaust(&scenario, Budget::unlimited()).finding.is_some()); // the words are 0
+    /// ```
     ///
     /// # Panics
     /// They do not.

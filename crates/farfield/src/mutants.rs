@@ -13,6 +13,11 @@ pub use farfield_core::mutants::*;
 use crate::{ErrorKind, Result};
 
 /// All mutants: those of the nodes and objects, and those of the systems in this build.
+///
+/// ```
+/// let barriers = farfield::mutants::all().filter(|mutant| mutant.object() == "Barrier");
+/// assert!(barriers.count() > 1);
+/// ```
 pub fn all() -> impl Iterator<Item = Mutant> {
     let core = farfield_core::mutants::all();
     #[cfg(feature = "locks")]
@@ -35,6 +40,12 @@ pub fn all() -> impl Iterator<Item = Mutant> {
 }
 
 /// The mutant with this name.
+///
+/// ```
+/// assert_eq!(farfield::mutants::named("ring-head-first")?.object(), "RingBuffer");
+/// assert!(farfield::mutants::named("ring").is_err());
+/// # Ok::<(), farfield::Error>(())
+/// ```
 ///
 /// # Errors
 /// There is none.

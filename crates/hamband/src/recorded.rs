@@ -35,6 +35,16 @@ pub struct Recorded<T: DataType> {
 }
 
 /// A call, with the process that has made it and its number there.
+///
+/// ```
+/// # use farfield_hamband::{DataType, recorded::{Calls, Recorded}, types::Account};
+/// let mut replicas = [(); 2].map(|()| Recorded::new(Account::default()));
+/// for (source, replica) in (0..).zip(&mut replicas) {
+///     replica.apply(&Calls::one(source, 0, Account::deposit_of(5)))?; // of another process each
+/// }
+/// assert_ne!(replicas[0].history()[0], replicas[1].history()[0]);
+/// # Ok::<(), farfield_hamband::types::BalanceTooLow>(())
+/// ```
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(bound = "U: Update")]
 pub struct Call<U> {
@@ -44,11 +54,32 @@ pub struct Call<U> {
 }
 
 /// A call of a recorded type, or several that were summarised, in their order.
+///
+/// ```
+/// # use farfield_hamband::{DataType, recorded::{Calls, Recorded}, types::Account};
+/// let [first, second] = [0, 1].map(|number| Calls::one(0, number, Account::deposit_of(5)));
+/// let both = Recorded::<Account>::summarise(&first, &second).unwrap();
+/// let mut replica = Recorded::new(Account::default());
+/// replica.apply(&both)?;
+/// assert_eq!(replica.history().len(), 2); // a summary is applied at once, and recorded one by one
+/// # Ok::<(), farfield_hamband::types::BalanceTooLow>(())
+/// ```
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(bound = "U: Update")]
 pub struct Calls<U>(Vec<Call<U>>);
 
 /// Replicas that have not been coordinated as their type needs it: the calls that show it.
+///
+/// ```
+/// # use farfield_hamband::{DataType, recorded::{Calls, Recorded, Uncoordinated, well_coordinated}, types::Account};
+/// let mut replica = Recorded::new(Account::default());
+/// let deposit = Calls::one(0, 0, Account::deposit_of(5));
+/// replica.apply(&deposit)?;
+/// replica.apply(&deposit)?; // the same call again
+/// let error: Uncoordinated = well_coordinated(&Account::default(), &[Some(replica)]).unwrap_err();
+/// assert!(error.to_string().contains("twice"));
+/// # Ok::<(), farfield_hamband::types::BalanceTooLow>(())
+/// ```
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("{0}")]
 pub struct Uncoordinated(String);

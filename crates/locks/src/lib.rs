@@ -79,9 +79,25 @@ pub trait LockArray {
         Self: 'a;
 
     /// The number of locks.
+    ///
+    /// ```
+    /// # use farfield::{LockArray, SpinLockArray};
+    /// # let node = farfield::Node::builder().start()?;
+    /// let locks = SpinLockArray::open(&node, "locks", 8)?;
+    /// assert_eq!(locks.len(), 8);
+    /// # Ok::<(), farfield::Error>(())
+    /// ```
     fn len(&self) -> usize;
 
     /// Whether there are no locks.
+    ///
+    /// ```
+    /// # use farfield::{LockArray, SpinLockArray};
+    /// # let node = farfield::Node::builder().start()?;
+    /// let locks = SpinLockArray::open(&node, "locks", 8)?;
+    /// assert!(!locks.is_empty());
+    /// # Ok::<(), farfield::Error>(())
+    /// ```
     fn is_empty(&self) -> bool {
         self.len() == 0
     }

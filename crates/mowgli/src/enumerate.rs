@@ -45,6 +45,15 @@ pub struct Outcomes {
 
 impl Outcomes {
     /// Whether the test's question is answered by yes.
+    ///
+    /// ```
+    /// # use mowgli::{enumerate::{Detail, consistent}, litmus::{Quantifier, Test}, model::Models};
+    /// let text = "x86tso t { x@1; } P0@1 { Write(x, 1); let a = Read(x); } exists (0:a=0)";
+    /// let outcomes = consistent(&Test::parse("t", text, &Models::builtin())?, Detail::Shown)?;
+    /// assert!(!outcomes.is_ok(Quantifier::Exists)); // a thread sees its own write
+    /// assert!(outcomes.is_ok(Quantifier::NotExists));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn is_ok(&self, quantifier: Quantifier) -> bool {
         quantifier.is_met(self.positive, self.negative)
     }

@@ -64,11 +64,22 @@ pub enum Value {
 
 impl Value {
     /// A number.
+    ///
+    /// ```
+    /// # use mowgli::litmus::Value;
+    /// assert_eq!(Value::number(7).to_string(), "7");
+    /// ```
     pub fn number(number: i64) -> Value {
         Value::Numbers(SmallVec::from_slice(&[number]))
     }
 
     /// The number, if it is one.
+    ///
+    /// ```
+    /// # use mowgli::litmus::Value;
+    /// let pair = Value::Numbers([1, 2].into());
+    /// assert_eq!((Value::number(7).as_number(), pair.as_number()), (Some(7), None));
+    /// ```
     pub fn as_number(&self) -> Option<i64> {
         match self {
             Value::Numbers(numbers) if numbers.len() == 1 => Some(numbers[0]),
@@ -263,6 +274,11 @@ pub enum Quantifier {
 
 impl Quantifier {
     /// What herd calls a test that asks so.
+    ///
+    /// ```
+    /// # use mowgli::litmus::Quantifier;
+    /// assert_eq!((Quantifier::Exists.kind(), Quantifier::Forall.kind()), ("Allowed", "Required"));
+    /// ```
     pub fn kind(self) -> &'static str {
         match self {
             Quantifier::Exists => "Allowed",
@@ -272,6 +288,12 @@ impl Quantifier {
     }
 
     /// Whether the answer is yes, of a condition that holds in so many executions, and does not in so many.
+    ///
+    /// ```
+    /// # use mowgli::litmus::Quantifier;
+    /// assert!(Quantifier::Forall.is_met(3, 0));
+    /// assert!(!Quantifier::Forall.is_met(3, 1)); // one execution is otherwise
+    /// ```
     pub fn is_met(self, positive: u64, negative: u64) -> bool {
         match self {
             Quantifier::Exists => positive > 0,
@@ -425,6 +447,15 @@ impl Test {
     }
 
     /// The name of something that can be seen, as conditions name it.
+    ///
+    /// ```
+    /// # use mowgli::{litmus::{Observable, Test}, model::Models};
+    /// let text = "sv t { shared x; } P0@2 { let a = Read(x); } exists (0:a=0)";
+    /// let test = Test::parse("t", text, &Models::builtin())?;
+    /// assert_eq!(test.name_of(Observable::Register(0, 0)), "0:a");
+    /// assert_eq!(test.name_of(Observable::Place((0, 2))), "x@2"); // the copy on node 2
+    /// # Ok::<(), mowgli::text::Error>(())
+    /// ```
     pub fn name_of(&self, observable: Observable) -> String {
         match observable {
             Observable::Register(thread, register) => format!("{thread}:{}", self.threads[thread].registers[register]),

@@ -50,6 +50,14 @@ pub type Words = SmallVec<[u64; 4]>;
 pub type Node = u16;
 
 /// An aligned 8-byte word of a node's memory.
+///
+/// ```
+/// # use mowgli::machine::{Loc, Machine};
+/// let mut machine = Machine::new(2);
+/// machine.grow(1, 4);
+/// machine.poke(Loc { node: 1, word: 3 }, 7); // the last of the four words of node 1
+/// assert_eq!(machine.memory(Loc { node: 1, word: 3 }), 7);
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Loc {
     /// The node of the memory.
@@ -59,10 +67,32 @@ pub struct Loc {
 }
 
 /// A CPU thread: it has a store buffer, and a queue pair to each node (its own included: loopback).
+///
+/// ```
+/// # use mowgli::machine::{Machine, Thread};
+/// let mut machine = Machine::new(2);
+/// // The threads of all nodes are numbered together.
+/// assert_eq!([0, 1, 1].map(|node| machine.add_thread(node)), [Thread(0), Thread(1), Thread(2)]);
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Thread(pub u16);
 
 /// The source of a put's words.
+///
+/// ```
+/// # use mowgli::machine::*;
+/// # let mut machine = Machine::new(2); // two nodes, each with four words
+/// # (0..2).for_each(|node| machine.grow(node, 4));
+/// # let thread = machine.add_thread(0);
+/// let put = Operation::Put { source: Source::Cells(0), to: Loc { node: 1, word: 0 }, words: 1, last_mask: !0 };
+/// let (peer, sequence) = machine.issue(thread, put);
+/// machine.apply(Step::Drain(thread));
+/// machine.poke(Loc { node: 0, word: 0 }, 7); // the NIC has not read the word yet
+/// for part in [Part::Read(0), Part::Start, Part::Land(0)] {
+///     machine.apply(Step::Nic { thread, peer, sequence, part });
+/// }
+/// assert_eq!(machine.memory(Loc { node: 1, word: 0 }), 7);
+/// ```
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub enum Source {
     /// They were fixed when the operation was issued: a value, or memory that does not change meanwhile.
@@ -137,6 +167,18 @@ pub enum Operation {
 }
 
 /// A step that the machine may take by itself.
+///
+/// ```
+/// # use mowgli::machine::*;
+/// # let mut machine = Machine::new(2); // two nodes, each with four words
+/// # (0..2).for_each(|node| machine.grow(node, 4));
+/// # let thread = machine.add_thread(0);
+/// let (peer, sequence) = machine.issue(thread, Operation::Fence { node: 1 });
+/// machine.apply(Step::Drain(thread)); // the fence enters its queue pair
+/// let mut steps = Vec::new();
+/// machine.enabled(&mut steps);
+/// assert_eq!(steps, [Step::Nic { thread, peer, sequence, part: Part::Pass }]);
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Step {
     /// The oldest entry of a thread's store buffer leaves it: a CPU write reaches memory, an operation its queue pair.
@@ -155,6 +197,18 @@ pub enum Step {
 }
 
 /// The subevents of an operation; those of long transfers are done piece by piece, in any order.
+///
+/// ```
+/// # use mowgli::machine::*;
+/// # let mut machine = Machine::new(2); // two nodes, each with four words
+/// # (0..2).for_each(|node| machine.grow(node, 4));
+/// # let thread = machine.add_thread(0);
+/// let get = Operation::Get { from: Loc { node: 1, word: 0 }, words: 1, into: Some(0) };
+/// let (peer, sequence) = machine.issue(thread, get);
+/// machine.apply(Step::Drain(thread));
+/// let mut is_complete = |part| machine.apply(Step::Nic { thread, peer, sequence, part }).completion.is_some();
+/// assert_eq!([Part::Read(0), Part::Start, Part::Land(0)].map(&mut is_complete), [false, false, true]);
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Part {
     /// NLR of a put, NRR of a get, NAR of an atomic: one piece is read. (A carried source has one piece.)
@@ -170,6 +224,20 @@ pub enum Part {
 }
 
 /// Which way a step needs the connection between the two nodes of its queue pair.
+///
+/// ```
+/// # use mowgli::machine::*;
+/// # let mut machine = Machine::new(2); // two nodes, each with four words
+/// # (0..2).for_each(|node| machine.grow(node, 4));
+/// # let thread = machine.add_thread(0);
+/// let get = Operation::Get { from: Loc { node: 1, word: 0 }, words: 1, into: Some(0) };
+/// let (peer, sequence) = machine.issue(thread, get);
+/// machine.apply(Step::Drain(thread));
+/// let part = |part| Step::Nic { thread, peer, sequence, part };
+/// assert_eq!(machine.crossing(part(Part::Read(0))), Some(Crossing::There)); // the request
+/// machine.apply(part(Part::Read(0)));
+/// assert_eq!(machine.crossing(part(Part::Start)), Some(Crossing::Back)); // the word
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Crossing {
     /// A request or a write on its way to the peer.
@@ -181,6 +249,21 @@ pub enum Crossing {
 /// The memory that a step would touch. Two steps with disjoint footprints may be taken in either order.
 ///
 /// Locations are the first word and the number of words.
+///
+/// ```
+/// # use mowgli::machine::*;
+/// # let mut machine = Machine::new(2);
+/// # (0..2).for_each(|node| machine.grow(node, 4));
+/// # let (one, two) = (machine.add_thread(0), machine.add_thread(1));
+/// machine.write(one, 0, 7);
+/// machine.write(two, 0, 8);
+/// let [first, second] = [one, two].map(Step::Drain);
+/// assert_ne!(machine.footprint(first).writes, machine.footprint(second).writes); // memory of two nodes
+/// let mut other = machine.clone();
+/// [first, second].map(|step| machine.apply(step));
+/// [second, first].map(|step| other.apply(step));
+/// assert_eq!(machine, other);
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Footprint {
     /// The thread of the step.
@@ -196,6 +279,16 @@ pub struct Footprint {
 }
 
 /// The effects of a step. Locations are the first word and the number of words.
+///
+/// ```
+/// # use mowgli::machine::*;
+/// # let mut machine = Machine::new(2); // two nodes, each with four words
+/// # (0..2).for_each(|node| machine.grow(node, 4));
+/// # let thread = machine.add_thread(0);
+/// machine.write(thread, 2, 0); // the word is 0 already
+/// let writes = Some((Loc { node: 0, word: 2 }, 1));
+/// assert_eq!(machine.apply(Step::Drain(thread)), Applied { writes, changed: false, ..Applied::default() });
+/// ```
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Applied {
     /// Memory that was read.
@@ -209,6 +302,20 @@ pub struct Applied {
 }
 
 /// An operation is complete: a wait for it returns.
+///
+/// ```
+/// # use mowgli::machine::*;
+/// # let mut machine = Machine::new(2); // two nodes, each with four words
+/// # (0..2).for_each(|node| machine.grow(node, 4));
+/// # let thread = machine.add_thread(0);
+/// machine.poke(Loc { node: 1, word: 0 }, 40);
+/// let get = Operation::Get { from: Loc { node: 1, word: 0 }, words: 1, into: None };
+/// let (peer, sequence) = machine.issue(thread, get);
+/// machine.apply(Step::Drain(thread));
+/// let mut done = |part| machine.apply(Step::Nic { thread, peer, sequence, part }).completion;
+/// let [.., completion] = [Part::Read(0), Part::Start, Part::Land(0)].map(&mut done);
+/// assert_eq!(completion, Some(Completion { thread, peer, sequence, words: Words::from_slice(&[40]) }));
+/// ```
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Completion {
     /// The issuing thread.
@@ -262,16 +369,41 @@ impl Hash for Machine {
 /// Building a machine, and looking at its memory.
 impl Machine {
     /// So many nodes, without memory, without threads.
+    ///
+    /// ```
+    /// # use mowgli::machine::{Machine, Thread};
+    /// let mut machine = Machine::new(2); // the nodes 0 and 1
+    /// machine.grow(1, 4);
+    /// assert_eq!(machine.add_thread(1), Thread(0));
+    /// ```
     pub fn new(nodes: usize) -> Machine {
         Machine { memory: Memory::new(nodes), threads: Vec::new(), held: SmallVec::new(), listed: Vec::new() }
     }
 
     /// A node's memory has at least so many words from now on; the new ones are 0.
+    ///
+    /// ```
+    /// # use mowgli::machine::{Loc, Machine};
+    /// # let mut machine = Machine::new(1);
+    /// machine.grow(0, 1);
+    /// machine.poke(Loc { node: 0, word: 0 }, 7);
+    /// machine.grow(0, 3);
+    /// assert_eq!([0, 1, 2].map(|word| machine.memory(Loc { node: 0, word })), [7, 0, 0]);
+    /// ```
     pub fn grow(&mut self, node: Node, words: u32) {
         self.memory.grow(node, words);
     }
 
     /// A new thread on a node.
+    ///
+    /// ```
+    /// # use mowgli::machine::Machine;
+    /// # let mut machine = Machine::new(1);
+    /// # machine.grow(0, 1);
+    /// let (first, second) = (machine.add_thread(0), machine.add_thread(0));
+    /// machine.write(first, 0, 7);
+    /// assert_eq!((machine.read(first, 0), machine.read(second, 0)), (7, 0)); // each has a store buffer
+    /// ```
     pub fn add_thread(&mut self, node: Node) -> Thread {
         assert!(usize::from(node) < self.memory.nodes(), "there is no node {node}");
         let thread = Thread(u16::try_from(self.threads.len()).expect("fewer than 65536 threads"));
@@ -280,11 +412,27 @@ impl Machine {
     }
 
     /// The node of a thread.
+    ///
+    /// ```
+    /// # use mowgli::machine::Machine;
+    /// # let mut machine = Machine::new(2);
+    /// let thread = machine.add_thread(1);
+    /// assert_eq!(machine.node_of(thread), 1);
+    /// ```
     pub fn node_of(&self, thread: Thread) -> Node {
         self.cpu(thread).node
     }
 
     /// A word as it is in memory, whatever the buffers hold.
+    ///
+    /// ```
+    /// # use mowgli::machine::*;
+    /// # let mut machine = Machine::new(2); // two nodes, each with four words
+    /// # (0..2).for_each(|node| machine.grow(node, 4));
+    /// # let thread = machine.add_thread(0);
+    /// machine.write(thread, 0, 7);
+    /// assert_eq!(machine.memory(Loc { node: 0, word: 0 }), 0); // the write is in the store buffer
+    /// ```
     pub fn memory(&self, loc: Loc) -> u64 {
         self.memory.get(loc)
     }
@@ -319,6 +467,18 @@ impl Machine {
     }
 
     /// A digest of the whole state, the same for equal states.
+    ///
+    /// ```
+    /// # use mowgli::machine::*;
+    /// # let mut machine = Machine::new(2); // two nodes, each with four words
+    /// # (0..2).for_each(|node| machine.grow(node, 4));
+    /// # let thread = machine.add_thread(0);
+    /// let mut other = machine.clone();
+    /// other.poke(Loc { node: 1, word: 0 }, 7);
+    /// assert_ne!(machine.digest(), other.digest());
+    /// other.poke(Loc { node: 1, word: 0 }, 0);
+    /// assert_eq!(machine.digest(), other.digest());
+    /// ```
     pub fn digest(&self) -> u64 {
         let mut digest = self.memory.digest();
         for (thread, cpu) in self.threads.iter().enumerate() {
@@ -342,17 +502,49 @@ impl Machine {
 /// What threads do: events of the CPU on its own node's memory, and the issue of operations.
 impl Machine {
     /// The newest own buffered write of the word, else memory.
+    ///
+    /// ```
+    /// # use mowgli::machine::*;
+    /// # let mut machine = Machine::new(2); // two nodes, each with four words
+    /// # (0..2).for_each(|node| machine.grow(node, 4));
+    /// # let thread = machine.add_thread(0);
+    /// machine.poke(Loc { node: 0, word: 0 }, 1);
+    /// machine.poke(Loc { node: 0, word: 1 }, 2);
+    /// machine.write(thread, 0, 7);
+    /// assert_eq!((machine.read(thread, 0), machine.read(thread, 1)), (7, 2));
+    /// ```
     pub fn read(&self, thread: Thread, word: u32) -> u64 {
         let cpu = self.cpu(thread);
         cpu.newest_write(word).unwrap_or_else(|| self.memory.get(Loc { node: cpu.node, word }))
     }
 
     /// Whether [`read`](Self::read) would take the value from the thread's own store buffer.
+    ///
+    /// ```
+    /// # use mowgli::machine::*;
+    /// # let mut machine = Machine::new(2); // two nodes, each with four words
+    /// # (0..2).for_each(|node| machine.grow(node, 4));
+    /// # let thread = machine.add_thread(0);
+    /// machine.write(thread, 0, 7);
+    /// assert!(machine.forwards(thread, 0));
+    /// machine.apply(Step::Drain(thread));
+    /// assert!(!machine.forwards(thread, 0)); // the write has reached memory
+    /// ```
     pub fn forwards(&self, thread: Thread, word: u32) -> bool {
         self.cpu(thread).newest_write(word).is_some()
     }
 
     /// A CPU write: it enters the store buffer.
+    ///
+    /// ```
+    /// # use mowgli::machine::*;
+    /// # let mut machine = Machine::new(2); // two nodes, each with four words
+    /// # (0..2).for_each(|node| machine.grow(node, 4));
+    /// # let thread = machine.add_thread(0);
+    /// machine.write(thread, 0, 7);
+    /// machine.apply(Step::Drain(thread)); // it leaves the store buffer
+    /// assert_eq!(machine.memory(Loc { node: 0, word: 0 }), 7);
+    /// ```
     pub fn write(&mut self, thread: Thread, word: u32, value: u64) {
         let loc = Loc { node: self.node_of(thread), word };
         assert!(self.memory.has(loc, 1), "node {} has no word {word}", loc.node);
@@ -367,6 +559,17 @@ impl Machine {
 
     /// Whether the thread's store buffer is empty: no write and no operation is left in it. A CPU instruction need not
     /// wait for that (see [`Machine::is_drained`]); handing the thread's queue pairs to another thread must.
+    ///
+    /// ```
+    /// # use mowgli::machine::*;
+    /// # let mut machine = Machine::new(2); // two nodes, each with four words
+    /// # (0..2).for_each(|node| machine.grow(node, 4));
+    /// # let thread = machine.add_thread(0);
+    /// machine.issue(thread, Operation::Fence { node: 1 });
+    /// assert!(!machine.is_empty(thread));
+    /// machine.apply(Step::Drain(thread));
+    /// assert!(machine.is_empty(thread) && !machine.is_idle()); // the fence is in flight
+    /// ```
     pub fn is_empty(&self, thread: Thread) -> bool {
         self.cpu(thread).store_buffer.is_empty()
     }
@@ -451,6 +654,14 @@ impl Machine {
     /// [`Machine::issue`] by a thread that uses the queue pairs of another, for an endpoint that moved between
     /// threads. The operation passes the store buffer of `thread`, and is `lane`'s from then on. Both are on the same
     /// node.
+    ///
+    /// ```
+    /// # use mowgli::machine::{Machine, Operation};
+    /// # let mut machine = Machine::new(2);
+    /// let (lane, thread) = (machine.add_thread(0), machine.add_thread(0));
+    /// assert_eq!(machine.issue(lane, Operation::Fence { node: 1 }), (1, 1));
+    /// assert_eq!(machine.issue_on(thread, lane, Operation::Fence { node: 1 }), (1, 2)); // the second one of `lane`
+    /// ```
     pub fn issue_on(&mut self, thread: Thread, lane: Thread, operation: Operation) -> (Node, u32) {
         let own = self.node_of(thread);
         let (remote, local, words) = match operation {
@@ -571,11 +782,33 @@ impl Machine {
     }
 
     /// The newest operation of a queue pair that has left the store buffer and is not finished.
+    ///
+    /// ```
+    /// # use mowgli::machine::*;
+    /// # let mut machine = Machine::new(2); // two nodes, each with four words
+    /// # (0..2).for_each(|node| machine.grow(node, 4));
+    /// # let thread = machine.add_thread(0);
+    /// machine.issue(thread, Operation::Fence { node: 1 });
+    /// assert_eq!(machine.newest_posted(thread, 1), None);
+    /// machine.apply(Step::Drain(thread)); // it leaves the store buffer
+    /// assert_eq!(machine.newest_posted(thread, 1), Some(1));
+    /// ```
     pub fn newest_posted(&self, thread: Thread, peer: Node) -> Option<u32> {
         self.cpu(thread).pair(peer).window().last().map(|operation| operation.sequence)
     }
 
     /// The CPUs of a node stop: their store buffers are lost. Its queue pairs continue.
+    ///
+    /// ```
+    /// # use mowgli::machine::*;
+    /// # let mut machine = Machine::new(2); // two nodes, each with four words
+    /// # (0..2).for_each(|node| machine.grow(node, 4));
+    /// # let thread = machine.add_thread(0);
+    /// machine.write(thread, 0, 7);
+    /// machine.lose_store_buffers(0);
+    /// assert!(machine.is_idle());
+    /// assert_eq!(machine.read(thread, 0), 0);
+    /// ```
     pub fn lose_store_buffers(&mut self, node: Node) {
         for thread in (0..self.threads.len()).map(|thread| Thread(thread as u16)) {
             let cpu = self.cpu_mut(thread);

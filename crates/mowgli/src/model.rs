@@ -251,6 +251,12 @@ pub struct Library {
 
 impl Library {
     /// The names of its methods.
+    ///
+    /// ```
+    /// # use mowgli::model::Models;
+    /// let x86tso = Models::builtin().get("x86tso").unwrap();
+    /// assert_eq!(x86tso.methods().collect::<Vec<_>>(), ["CAS", "Mfence", "Read", "Write"]);
+    /// ```
     pub fn methods(&self) -> impl Iterator<Item = &str> {
         self.methods.keys().map(String::as_str)
     }
@@ -329,6 +335,13 @@ impl Models {
     }
 
     /// The model of a name.
+    ///
+    /// ```
+    /// # use mowgli::model::Models;
+    /// let models = Models::builtin();
+    /// assert_eq!(models.get("rdmawait").unwrap().name, "rdmawait");
+    /// assert!(models.get("wait").is_none());
+    /// ```
     pub fn get(&self, name: &str) -> Option<Rc<Library>> {
         self.libraries.get(name).cloned()
     }
@@ -352,6 +365,13 @@ impl Models {
     }
 
     /// The names of all.
+    ///
+    /// ```
+    /// # use mowgli::model::Models;
+    /// let models = Models::builtin();
+    /// let names = models.names().filter(|name| name.starts_with("rdma"));
+    /// assert_eq!(names.collect::<Vec<_>>(), ["rdma", "rdmarmw", "rdmatso", "rdmawait"]);
+    /// ```
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.libraries.keys().map(String::as_str)
     }

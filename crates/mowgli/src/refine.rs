@@ -51,6 +51,23 @@ impl Refinement {
 }
 
 /// Why an outcome of a client makes an implementation unsound.
+///
+/// ```
+/// # use mowgli::{litmus::{Implementation, Value}, model::Models, refine::why, witness::Answer};
+/// # let client = "rdmawait, bal t { p@1 = 1; z@2; c@3; barrier b(P0, P1, P2); }
+/// #     P0@1 { Put(d, z, p); BAR(b); }
+/// #     P1@2 { BAR(b); }
+/// #     P2@3 { BAR(b); Get(e, c, z); Wait(e); let a = Read(c); }
+/// #     exists (true)";
+/// # let all = Implementation::builtin();
+/// # let broken: Vec<_> = all.into_iter().filter(|it| it.name == "bal_no_fence").collect();
+/// // Behind a barrier without a fence, a put is missed: `a` is 0.
+/// let why = why("t", client, &Models::builtin(), &broken, &[Value::number(0)])?;
+/// let (Answer::Forbidden(_, cycle), Answer::Witness(execution)) = (why.specified, why.shown) else { panic!() };
+/// assert_eq!(cycle.law, "Λ-consistency");
+/// assert_eq!(execution.seen, [("2:a".to_owned(), Value::number(0))]);
+/// # Ok::<(), mowgli::refine::NotChecked>(())
+/// ```
 #[derive(Clone, Debug)]
 pub struct Why {
     /// The specification's answer: it forbids the outcome.
@@ -109,6 +126,13 @@ fn registers(test: &Test) -> Vec<Observable> {
 }
 
 /// Why a refinement was not checked.
+///
+/// ```
+/// # use mowgli::{model::Models, refine::{NotChecked, refine}};
+/// let client = "sv t { shared x; } P0@1 { Wirte(x, 1); } exists (true)";
+/// let error = refine("t", client, &Models::builtin(), &[]).unwrap_err();
+/// assert!(matches!(error, NotChecked::Text(_)));
+/// ```
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum NotChecked {

@@ -28,16 +28,34 @@ impl Set {
     }
 
     /// Adds one.
+    ///
+    /// ```
+    /// # use mowgli::relation::Set;
+    /// let mut set = Set::default();
+    /// set.insert(2);
+    /// assert_eq!(set, Set(0b100));
+    /// ```
     pub fn insert(&mut self, at: usize) {
         self.0 |= 1 << at;
     }
 
     /// Whether it is in it.
+    ///
+    /// ```
+    /// # use mowgli::relation::Set;
+    /// let set = Set(0b101);
+    /// assert!(set.has(0) && !set.has(1));
+    /// ```
     pub fn has(self, at: usize) -> bool {
         self.0 >> at & 1 == 1
     }
 
     /// Those in it, in order.
+    ///
+    /// ```
+    /// # use mowgli::relation::Set;
+    /// assert_eq!(Set(0b1101).iter().collect::<Vec<_>>(), [0, 2, 3]);
+    /// ```
     pub fn iter(self) -> impl Iterator<Item = usize> {
         let mut bits = self.0;
         std::iter::from_fn(move || {
@@ -66,6 +84,12 @@ pub struct Relation(Vec<u128>);
 
 impl Relation {
     /// One without pairs, between so many subevents.
+    ///
+    /// ```
+    /// # use mowgli::relation::Relation;
+    /// let relation = Relation::empty(3);
+    /// assert_eq!((relation.count(), relation.pairs().count()), (3, 0));
+    /// ```
     pub fn empty(count: usize) -> Relation {
         assert!(count <= SUBEVENTS_MAX, "{count} subevents");
         Relation(vec![0; count])
@@ -111,11 +135,23 @@ impl Relation {
     }
 
     /// Between how many subevents.
+    ///
+    /// ```
+    /// # use mowgli::relation::Relation;
+    /// assert_eq!(Relation::of(3, |from, to| from < to).count(), 3);
+    /// ```
     pub fn count(&self) -> usize {
         self.0.len()
     }
 
     /// Adds a pair.
+    ///
+    /// ```
+    /// # use mowgli::relation::Relation;
+    /// let mut relation = Relation::empty(3);
+    /// relation.insert(0, 2);
+    /// assert_eq!(relation.pairs().collect::<Vec<_>>(), [(0, 2)]);
+    /// ```
     pub fn insert(&mut self, from: usize, to: usize) {
         self.0[from] |= 1 << to;
     }
@@ -134,11 +170,25 @@ impl Relation {
     }
 
     /// Whether it has a pair.
+    ///
+    /// ```
+    /// # let mut a = mowgli::relation::Relation::empty(3);
+    /// # a.insert(0, 1);
+    /// # a.insert(1, 2);
+    /// assert!(a.has(0, 1) && !a.has(1, 0)); // `a` is 0 → 1 → 2
+    /// ```
     pub fn has(&self, from: usize, to: usize) -> bool {
         self.0[from] >> to & 1 == 1
     }
 
     /// Whether it has none.
+    ///
+    /// ```
+    /// # let mut a = mowgli::relation::Relation::empty(3);
+    /// # a.insert(0, 1);
+    /// # a.insert(1, 2);
+    /// assert!(!a.is_empty() && a.minus(&a).is_empty()); // `a` is 0 → 1 → 2
+    /// ```
     pub fn is_empty(&self) -> bool {
         self.0.iter().all(|row| *row == 0)
     }
@@ -157,6 +207,14 @@ impl Relation {
     }
 
     /// All pairs, in order.
+    ///
+    /// ```
+    /// # let mut a = mowgli::relation::Relation::empty(3);
+    /// # a.insert(0, 1);
+    /// # a.insert(1, 2);
+    /// a.insert(0, 2);
+    /// assert_eq!(a.pairs().collect::<Vec<_>>(), [(0, 1), (0, 2), (1, 2)]);
+    /// ```
     pub fn pairs(&self) -> impl Iterator<Item = (usize, usize)> {
         self.0.iter().enumerate().flat_map(|(from, row)| Set(*row).iter().map(move |to| (from, to)))
     }

@@ -26,33 +26,164 @@ pub use objects::{ObjectCall, ObjectKind, PlannedObject};
 ///
 /// A put, a get or a remote read-modify-write need only have begun when its call returns. A test over `rdmatso` names
 /// no operations; theirs have the number [`NAMELESS`].
+///
+/// ```
+/// # use mowgli::run::Memory;
+/// # fn calls<M: Memory>(memory: &mut M) -> Result<(), M::Error> {
+/// // Put(d, z, x); Wait(d); Write(x, 1); here `x` is the word 0, `z` the word 1, and `d` the name 0.
+/// memory.put(0, 1, 0)?;
+/// memory.wait(0)?;
+/// memory.write(0, 1)?;
+/// # Ok(())
+/// # }
+/// ```
 pub trait Memory {
     /// The error of an access.
     type Error;
     /// Writes a local word.
+    ///
+    /// ```
+    /// # use mowgli::run::Memory;
+    /// # fn calls<M: Memory>(memory: &mut M) -> Result<(), M::Error> {
+    /// memory.write(0, 7)?; // Write(x, 7)
+    /// assert_eq!(memory.read(0)?, 7); // unless another thread writes it
+    /// # Ok(())
+    /// # }
+    /// ```
     fn write(&mut self, at: usize, value: i64) -> Result<(), Self::Error>;
     /// Reads a local word.
+    ///
+    /// ```
+    /// # use mowgli::run::Memory;
+    /// # fn calls<M: Memory>(memory: &mut M) -> Result<(), M::Error> {
+    /// let a = memory.read(0)?; // let a = Read(x)
+    /// memory.write(1, a + 1)?; // Write(y, a + 1)
+    /// # Ok(())
+    /// # }
+    /// ```
     fn read(&mut self, at: usize) -> Result<i64, Self::Error>;
     /// Compares a local word, and writes it if it is `old`. Returns the value before.
+    ///
+    /// ```
+    /// # use mowgli::run::Memory;
+    /// # fn calls<M: Memory>(memory: &mut M) -> Result<(), M::Error> {
+    /// let before = memory.cas(0, 3, 5)?; // CAS(x, 3, 5)
+    /// let is_written = before == 3;
+    /// # Ok(())
+    /// # }
+    /// ```
     fn cas(&mut self, at: usize, old: i64, new: i64) -> Result<i64, Self::Error>;
     /// Empties the thread's store buffer.
+    ///
+    /// ```
+    /// # use mowgli::run::Memory;
+    /// # fn calls<M: Memory>(memory: &mut M) -> Result<(), M::Error> {
+    /// memory.write(0, 1)?; // Write(x, 1)
+    /// memory.mfence()?; // Mfence(); other threads see the write from now on
+    /// let a = memory.read(1)?; // let a = Read(y)
+    /// # Ok(())
+    /// # }
+    /// ```
     fn mfence(&mut self) -> Result<(), Self::Error>;
     /// Puts a local word.
+    ///
+    /// ```
+    /// # use mowgli::run::Memory;
+    /// # fn calls<M: Memory>(memory: &mut M) -> Result<(), M::Error> {
+    /// memory.put(0, 1, 0)?; // Put(d, z, x)
+    /// memory.wait(0)?; // Wait(d); the put has read its source
+    /// # Ok(())
+    /// # }
+    /// ```
     fn put(&mut self, id: usize, to: usize, from: usize) -> Result<(), Self::Error>;
     /// Gets into a local word.
+    ///
+    /// ```
+    /// # use mowgli::run::Memory;
+    /// # fn calls<M: Memory>(memory: &mut M) -> Result<(), M::Error> {
+    /// memory.get(0, 0, 1)?; // Get(d, x, z)
+    /// memory.wait(0)?; // Wait(d); `x` has the word from now on
+    /// let a = memory.read(0)?;
+    /// # Ok(())
+    /// # }
+    /// ```
     fn get(&mut self, id: usize, to: usize, from: usize) -> Result<(), Self::Error>;
     /// Fences the thread's operations towards a node.
+    ///
+    /// ```
+    /// # use mowgli::run::Memory;
+    /// # fn calls<M: Memory>(memory: &mut M) -> Result<(), M::Error> {
+    /// memory.get(0, 0, 1)?; // Get(d, x, z)
+    /// memory.rfence(1)?; // Rfence(2), of the second node: the get reads before the put does
+    /// memory.put(1, 1, 0)?; // Put(e, z, x)
+    /// # Ok(())
+    /// # }
+    /// ```
     fn rfence(&mut self, node: usize) -> Result<(), Self::Error>;
     /// Waits for all operations of a name.
+    ///
+    /// ```
+    /// # use mowgli::run::Memory;
+    /// # fn calls<M: Memory>(memory: &mut M) -> Result<(), M::Error> {
+    /// memory.put(0, 1, 0)?; // Put(d, z, x)
+    /// memory.get(0, 0, 2)?; // Get(d, x, y)
+    /// memory.wait(0)?; // Wait(d), for both
+    /// # Ok(())
+    /// # }
+    /// ```
     fn wait(&mut self, id: usize) -> Result<(), Self::Error>;
     /// Waits for the oldest operation towards a node that was not polled; false if there is none.
+    ///
+    /// ```
+    /// # use mowgli::run::Memory;
+    /// # fn calls<M: Memory>(memory: &mut M) -> Result<(), M::Error> {
+    /// # use mowgli::run::NAMELESS;
+    /// memory.put(NAMELESS, 1, 0)?; // Put(z, x), of a test over `rdmatso`
+    /// assert!(memory.poll(1)?); // Poll(2), of the second node
+    /// assert!(!memory.poll(1)?); // there is no other operation
+    /// # Ok(())
+    /// # }
+    /// ```
     fn poll(&mut self, node: usize) -> Result<bool, Self::Error>;
     /// Begins a remote read-modify-write.
+    ///
+    /// ```
+    /// # use mowgli::run::Memory;
+    /// # fn calls<M: Memory>(memory: &mut M) -> Result<(), M::Error> {
+    /// # use mowgli::run::{Change, Rmw};
+    /// memory.rmw(Rmw { id: 0, into: 0, is_private: false, at: 1, change: Change::Add(2) })?; // RFaa(d, x, z, 2)
+    /// memory.wait(0)?; // Wait(d)
+    /// let old = memory.read(0)?;
+    /// # Ok(())
+    /// # }
+    /// ```
     fn rmw(&mut self, rmw: Rmw) -> Result<(), Self::Error>;
     /// Makes a call on an object, with the value that it is passed. Returns the result, or `none`. Only tests that were
     /// prepared by [`prepare_on_objects`] have such calls.
+    ///
+    /// ```
+    /// # use mowgli::run::Memory;
+    /// # fn calls<M: Memory>(memory: &mut M) -> Result<(), M::Error> {
+    /// # use mowgli::{litmus::Value, run::ObjectCall};
+    /// memory.on_object(&ObjectCall::Write(0), Value::number(7))?; // Write(x, 7), of a shared variable
+    /// let a = memory.on_object(&ObjectCall::Read(0), Value::None)?; // let a = Read(x)
+    /// # Ok(())
+    /// # }
+    /// ```
     fn on_object(&mut self, call: &ObjectCall, value: Value) -> Result<Value, Self::Error>;
     /// The thread has not found the value that it loops for. Returns whether it may look again.
+    ///
+    /// ```
+    /// # use mowgli::run::Memory;
+    /// # fn calls<M: Memory>(memory: &mut M) -> Result<(), M::Error> {
+    /// while memory.read(0)? == 0 {
+    ///     if !memory.again()? {
+    ///         break; // the thread has not finished
+    ///     }
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
     fn again(&mut self) -> Result<bool, Self::Error>;
 }
 
@@ -60,6 +191,17 @@ pub trait Memory {
 pub const NAMELESS: usize = usize::MAX;
 
 /// A remote read-modify-write.
+///
+/// ```
+/// # use mowgli::run::{Change, Rmw};
+/// let mut words = [40, 0];
+/// let rmw = Rmw { id: 0, into: 1, is_private: true, at: 0, change: Change::Add(2) };
+/// if let Change::Add(addend) = rmw.change {
+///     words[rmw.into] = words[rmw.at]; // the old value
+///     words[rmw.at] += addend;
+/// }
+/// assert_eq!(words, [42, 40]);
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Rmw {
     /// The number of its name.
@@ -75,6 +217,16 @@ pub struct Rmw {
 }
 
 /// How a read-modify-write changes a word.
+///
+/// ```
+/// # use mowgli::run::Change;
+/// let changed = |word: i64, change| match change {
+///     Change::CompareAndSwap(old, new) => if word == old { new } else { word },
+///     Change::Add(addend) => word + addend,
+/// };
+/// assert_eq!(changed(3, Change::CompareAndSwap(3, 5)), 5);
+/// assert_eq!(changed(3, Change::Add(4)), 7);
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Change {
     /// To the second, if it is the first.
@@ -84,6 +236,13 @@ pub enum Change {
 }
 
 /// Why a test cannot be run.
+///
+/// ```
+/// # use mowgli::{model::Models, run::{NotRunnable, prepare}};
+/// let text = "x86tso t { x@1 = (1, 2); } P0@1 { Write(x, 1); } exists (x=1)";
+/// let error = prepare("t.litmus", text, &Models::builtin()).unwrap_err();
+/// assert!(matches!(error, NotRunnable::Starts(name, _) if name == "x"));
+/// ```
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum NotRunnable {
@@ -102,6 +261,12 @@ pub enum NotRunnable {
 }
 
 /// The reason why a thread has not reached its end.
+///
+/// ```
+/// # use mowgli::run::Stopped;
+/// let stopped = Stopped::from(std::fmt::Error); // as `?` does in a `Memory`
+/// assert_eq!(stopped, Stopped::Memory(std::fmt::Error));
+/// ```
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Stopped<E> {
@@ -123,6 +288,15 @@ impl<E> From<E> for Stopped<E> {
 }
 
 /// A test, and how it is run.
+///
+/// ```
+/// # use mowgli::{model::Models, run::prepare};
+/// let text = "sv t { shared x; } P0@1 { Write(x, 1); let a = Read(x); } exists (0:a=1)";
+/// let prepared = prepare("t.litmus", text, &Models::builtin())?;
+/// assert_eq!(prepared.over, ["sv_rdma"]); // a shared variable is words there
+/// assert!(!prepared.is_open && prepared.plan.objects.is_empty());
+/// # Ok::<(), mowgli::run::NotRunnable>(())
+/// ```
 #[derive(Clone, Debug)]
 pub struct Prepared {
     /// The test. It shows only values that can be compared with a run.
@@ -136,6 +310,15 @@ pub struct Prepared {
 }
 
 /// The programs of a test, and the words that they access.
+///
+/// ```
+/// # use mowgli::{model::Models, run::prepare};
+/// let text = "rdmawait t { x@1; z@3 = 5; } P0@1 { Put(d, z, x); Wait(d); } exists (z=0)";
+/// let plan = prepare("t.litmus", text, &Models::builtin())?.plan;
+/// assert_eq!((plan.threads.len(), plan.nodes, plan.words.len()), (1, 2, 2));
+/// assert_eq!(plan.words[1].node, 1); // node 3 of the test is the second one
+/// # Ok::<(), mowgli::run::NotRunnable>(())
+/// ```
 #[derive(Clone, Debug)]
 pub struct Plan {
     /// The program of each thread.
@@ -179,6 +362,14 @@ enum Seen {
 }
 
 /// The program of a thread.
+///
+/// ```
+/// # use mowgli::{model::Models, run::prepare};
+/// let text = "x86tso t { x@1; y@1; } P0@1 { let a = Read(x); let b = Read(y); } exists (0:a=0)";
+/// let program = prepare("t.litmus", text, &Models::builtin())?.plan.threads.remove(0);
+/// assert_eq!((program.node, program.registers), (0, 2));
+/// # Ok::<(), mowgli::run::NotRunnable>(())
+/// ```
 #[derive(Clone, Debug)]
 pub struct Program {
     /// The node that it runs on.
@@ -259,6 +450,33 @@ impl Number {
 
 impl Program {
     /// Runs to the end. Then the registers hold the final values.
+    ///
+    /// ```
+    /// # use mowgli::{litmus::Value, model::Models, run::{Memory, ObjectCall, Rmw, prepare}};
+    /// # struct AtOnce(Vec<i64>);
+    /// # impl Memory for AtOnce {
+    /// #     type Error = std::convert::Infallible;
+    /// #     fn write(&mut self, at: usize, value: i64) -> Result<(), Self::Error> { Ok(self.0[at] = value) }
+    /// #     fn read(&mut self, at: usize) -> Result<i64, Self::Error> { Ok(self.0[at]) }
+    /// #     fn cas(&mut self, _: usize, _: i64, _: i64) -> Result<i64, Self::Error> { unimplemented!() }
+    /// #     fn mfence(&mut self) -> Result<(), Self::Error> { unimplemented!() }
+    /// #     fn put(&mut self, _: usize, _: usize, _: usize) -> Result<(), Self::Error> { unimplemented!() }
+    /// #     fn get(&mut self, _: usize, _: usize, _: usize) -> Result<(), Self::Error> { unimplemented!() }
+    /// #     fn rfence(&mut self, _: usize) -> Result<(), Self::Error> { unimplemented!() }
+    /// #     fn wait(&mut self, _: usize) -> Result<(), Self::Error> { unimplemented!() }
+    /// #     fn poll(&mut self, _: usize) -> Result<bool, Self::Error> { unimplemented!() }
+    /// #     fn rmw(&mut self, _: Rmw) -> Result<(), Self::Error> { unimplemented!() }
+    /// #     fn on_object(&mut self, _: &ObjectCall, _: Value) -> Result<Value, Self::Error> { unimplemented!() }
+    /// #     fn again(&mut self) -> Result<bool, Self::Error> { unimplemented!() }
+    /// # }
+    /// let text = "x86tso t { x@1 = 5; } P0@1 { let a = Read(x); Write(x, a + 1); } exists (0:a=5)";
+    /// let program = prepare("t.litmus", text, &Models::builtin())?.plan.threads.remove(0);
+    /// let mut registers = vec![Value::None; program.registers];
+    /// let mut memory = AtOnce(vec![5]); // as in the example of the crate
+    /// program.run(&mut registers, &mut memory).unwrap();
+    /// assert_eq!((&registers[0], memory.0[0]), (&Value::number(5), 6));
+    /// # Ok::<(), mowgli::run::NotRunnable>(())
+    /// ```
     ///
     /// # Errors
     /// The memory's, or it has not finished.
@@ -343,6 +561,15 @@ fn call<M: Memory>(
 impl Plan {
     /// The observed final values, in the order of [`Test::shown`]: `register` reads one of a thread, `word` one of
     /// [`Plan::words`].
+    ///
+    /// ```
+    /// # use mowgli::{litmus::Value, model::Models, run::prepare};
+    /// let text = "x86tso t { x@1 = 5; } P0@1 { let a = Read(x); } exists (0:a=5 /\\ x=5)";
+    /// let plan = prepare("t.litmus", text, &Models::builtin())?.plan;
+    /// let outcome = plan.outcome(|_thread, _register| Value::number(7), |word| plan.words[word].starts);
+    /// assert_eq!(outcome, [7, 5].map(Value::number));
+    /// # Ok::<(), mowgli::run::NotRunnable>(())
+    /// ```
     pub fn outcome(&self, register: impl Fn(usize, usize) -> Value, word: impl Fn(usize) -> i64) -> Vec<Value> {
         let seen = self.seen.iter().map(|seen| match seen {
             Seen::Register(thread, at) => register(*thread, *at),
@@ -570,6 +797,14 @@ pub fn prepare_on_objects(file: &str, text: &str, models: &Models) -> Result<Pre
 
 impl Prepared {
     /// Whether calls are made on objects ([`prepare_on_objects`]).
+    ///
+    /// ```
+    /// # use mowgli::{model::Models, run::{prepare, prepare_on_objects}};
+    /// let text = "bal t { barrier b(P0, P1); } P0@1 { BAR(b); } P1@2 { BAR(b); } exists (true)";
+    /// assert!(prepare_on_objects("t.litmus", text, &Models::builtin())?.is_on_objects());
+    /// assert!(!prepare("t.litmus", text, &Models::builtin())?.is_on_objects()); // over words
+    /// # Ok::<(), mowgli::run::NotRunnable>(())
+    /// ```
     pub fn is_on_objects(&self) -> bool {
         self.plan.threads.iter().flat_map(|thread| &thread.steps).any(|step| step.made_on().is_some())
     }

@@ -49,6 +49,11 @@ impl Stamp {
     };
 
     /// The name in models.
+    ///
+    /// ```
+    /// # use mowgli::stamp::Stamp;
+    /// assert_eq!((Stamp::Cr.name(), Stamp::Nlr.name()), ("CR", "NLR"));
+    /// ```
     pub fn name(self) -> &'static str {
         ["CR", "CW", "CAS", "MF", "WT", "NLR", "NRW", "NRR", "NLW", "RF", "GF", "NAR", "NAW"][self as usize]
     }

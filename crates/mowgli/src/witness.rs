@@ -108,6 +108,16 @@ pub struct Graph {
 
 impl Graph {
     /// The thread of a subevent; initial writes have none.
+    ///
+    /// ```
+    /// # use mowgli::{litmus::Test, model::Models, witness::{Answer, find}};
+    /// let text = "rdmawait t { x@1; z@2; } P0@1 { Put(d, z, x); } exists (z=0)";
+    /// # let test = Test::parse("t", text, &Models::builtin())?;
+    /// let Answer::Witness(graph) = find(&test)? else { panic!("it is allowed") };
+    /// let threads: Vec<_> = (0..graph.subevents.len()).map(|at| graph.thread(at)).collect();
+    /// assert_eq!(threads, [None, None, Some(0), Some(0)]); // two initial writes, and both halves of the put
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn thread(&self, at: usize) -> Option<usize> {
         self.subevents[at].call.map(|call| self.calls[call].thread)
     }
@@ -142,6 +152,18 @@ impl Graph {
 }
 
 /// A call of a thread.
+///
+/// ```
+/// # use mowgli::{litmus::Test, model::Models, witness::{Answer, find}};
+/// let text = "rdmawait t { x@1; z@2; } P0@1 { Put(d, z, x); } exists (z=0)";
+/// # let test = Test::parse("t", text, &Models::builtin())?;
+/// let Answer::Witness(graph) = find(&test)? else { panic!("it is allowed") };
+/// let put = &graph.calls[0];
+/// assert_eq!((put.thread, put.text.as_str()), (0, "Put(d, z, x)"));
+/// let subevents: Vec<_> = graph.subevents[put.subevents.clone()].iter().map(ToString::to_string).collect();
+/// assert_eq!(subevents, ["NLR₂ x=0", "NRW₂ z=0"]);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Call {
     /// Its thread.

@@ -67,6 +67,12 @@ pub type be32 = u32;
 pub type be64 = u64;
 
 /// A field for something that this crate leaves out: there for its size only. Zero where a program fills it in.
+///
+/// ```
+/// # use farfield_verbs_sys::Skipped;
+/// assert_eq!(size_of::<Skipped<[u32; 3]>>(), 12);
+/// assert_eq!(Skipped::<u64>::default(), Skipped(0));
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(transparent)]
 pub struct Skipped<T>(pub T);

@@ -48,6 +48,14 @@ pub struct Timeline {
 }
 
 /// The failing moment.
+///
+/// ```
+/// # use farfield_check::timeline::{Failure, Lane, Timeline};
+/// let failure = Failure { step: 9, thread: Some(0), message: "it read 0".into() };
+/// let threads = vec![Lane { name: "reader".into(), node: 3 }];
+/// let timeline = Timeline { threads, failure: Some(failure), ..Timeline::default() };
+/// assert!(timeline.to_text().contains("it read 0"));
+/// ```
 #[derive(Clone, Debug)]
 pub struct Failure {
     /// Its step; after the last event if that is where an assertion about the end fails.
@@ -59,6 +67,14 @@ pub struct Failure {
 }
 
 /// A thread.
+///
+/// ```
+/// # use farfield_check::timeline::{Failure, Lane, Timeline};
+/// let reader = Lane { name: "reader".into(), node: 3 };
+/// # let failure = Some(Failure { step: 9, thread: Some(0), message: "it read 0".into() });
+/// let timeline = Timeline { threads: vec![reader], failure, ..Timeline::default() };
+/// assert_eq!(timeline.failing_thread().unwrap(), "reader on n3");
+/// ```
 #[derive(Clone, Debug)]
 pub struct Lane {
     /// Its task, in a word: "reader", "service".
