@@ -60,13 +60,13 @@ pub(crate) use parse::list;
 
 /// A kind of objects.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Kind {
+pub(crate) struct Kind {
     /// Its name.
-    pub name: String,
+    pub(crate) name: String,
     /// The attributes of its declaration.
-    pub attributes: Vec<String>,
+    pub(crate) attributes: Vec<String>,
     /// The initial value of its places.
-    pub starts: Option<i64>,
+    pub(crate) starts: Option<i64>,
 }
 
 impl Kind {
@@ -82,7 +82,7 @@ pub(crate) const WRITER: &str = "writer";
 
 /// The kind of a method's parameter.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Parameter {
+pub(crate) enum Parameter {
     /// A value.
     Value,
     /// An object of a kind, which has to be local if it has a home.
@@ -168,11 +168,11 @@ pub(crate) struct Case {
 
 /// A method.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Method {
+pub(crate) struct Method {
     /// Its name.
-    pub name: String,
+    pub(crate) name: String,
     /// The names and kinds of its parameters.
-    pub parameters: Vec<(String, Parameter)>,
+    pub(crate) parameters: Vec<(String, Parameter)>,
     pub(crate) cases: Vec<Case>,
 }
 
