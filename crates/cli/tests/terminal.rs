@@ -17,7 +17,7 @@ use tempfile::TempDir;
 /// Nothing here takes this long unless it hangs.
 const PATIENCE: Duration = Duration::from_secs(60);
 /// Commands that run at the same time.
-const AT_ONCE: usize = 3;
+const AT_ONCE: usize = 6;
 
 /// Each command, so short that it ends soon, with the option that makes it last.
 const COMMANDS: &[(&str, &str)] = &[

@@ -31,7 +31,7 @@ const PAUSES: [Duration; 2] = [Duration::from_micros(100), Duration::from_millis
 
 impl<T: DataType> Chores<T> {
     pub(crate) fn new(shared: Arc<Shared<T>>, repair: Repair, open: Hold) -> Chores<T> {
-        let served = vec![Served::default(); shared.orders.len()];
+        let served = vec![Served::default(); shared.process.orders.len()];
         Chores { shared, repair, served, pause: PAUSES[0], again_at: None, open: Some(open) }
     }
 
@@ -61,7 +61,7 @@ impl<T: DataType> Chores<T> {
 
 impl<T: DataType> Poller for Chores<T> {
     fn poll(&mut self, endpoint: &Endpoint) -> Progress {
-        if self.shared.is_closed.load() != 0 {
+        if self.shared.process.is_closed.load() != 0 {
             // One that was evicted tells no other node.
             if !self.leave(endpoint) && !endpoint.fabric().is_fenced() {
                 return self.again(endpoint);
@@ -82,7 +82,7 @@ impl<T: DataType> Poller for Chores<T> {
             }
             // It applies nothing more, and the others need not wait for it.
             Err(_) => {
-                self.shared.has_changed(endpoint);
+                self.shared.process.has_changed(endpoint);
                 for incoming in local.incoming.iter_mut().flatten() {
                     retry |= !incoming.quit(endpoint);
                 }
@@ -100,8 +100,8 @@ impl<T: DataType> Poller for Chores<T> {
             local.incoming[process].as_ref().map(|incoming| (incoming.position(), incoming.entries()))
         };
         match self.repair.step(endpoint, applied) {
-            Ok(Repaired::Nothing(settled)) if settled != self.shared.settled.load() => {
-                self.shared.settled.store(settled);
+            Ok(Repaired::Nothing(settled)) if settled != self.shared.process.settled.load() => {
+                self.shared.process.settled.store(settled);
                 // A thread may wait for `is_settled`.
                 some = true;
             }
@@ -110,13 +110,13 @@ impl<T: DataType> Poller for Chores<T> {
             // The members decide about a replica that does not answer.
             Ok(Repaired::Waits) | Err(_) => retry = true,
         }
-        if !self.shared.orders.is_empty() {
+        if !self.shared.process.orders.is_empty() {
             let served = self.shared.serve(endpoint, &mut self.served);
             some |= served.has_worked;
             retry |= served.is_retried;
         }
         if some {
-            self.shared.has_changed(endpoint);
+            self.shared.process.has_changed(endpoint);
             (self.pause, self.again_at) = (PAUSES[0], None);
             return Progress::Busy;
         }

@@ -16,13 +16,12 @@
 
 use core::time::Duration;
 
-use farfield_core::toolkit::{ErrorContext, RefusedPause};
+use farfield_core::toolkit::ErrorContext;
 use farfield_core::{ErrorKind, Result};
-use farfield_fabric::{Buf, Endpoint, Instant, LocalMutex, NodeId};
+use farfield_fabric::{Endpoint, LocalMutex};
 use farfield_mu::{Command, CommandProposer, Commands, Decision, NextEntry, Ordered, ServeProgress, Served};
 
 use crate::data_type::{DataType, Method, Update};
-use crate::feed::READS_NO_MORE;
 use crate::replica::{Wrong, decode, encode};
 use crate::replicated::Shared;
 use crate::watch::Watch;
@@ -35,7 +34,7 @@ pub(crate) const TOO_LONG: u8 = 1;
 pub(crate) struct Order {
     pub(crate) commands: Commands,
     /// By process: how many entries of its feed are known to be applied at a majority.
-    at_majority: LocalMutex<Vec<u64>>,
+    pub(crate) at_majority: LocalMutex<Vec<u64>>,
 }
 
 impl Order {
@@ -80,18 +79,18 @@ impl<T: DataType> Shared<T> {
 
     async fn decide(&self, next: &NextEntry<'_>, asked: &Asked<'_, T::Update>) -> Result<Decision<Led<T::Refusal>>> {
         let NextEntry { endpoint, index, deadline } = *next;
-        let order = &self.orders[asked.group];
+        let order = &self.process.orders[asked.group];
         match self.next_of(asked, index)? {
             Next::Decided(decision) => return Ok(decision),
             Next::Wait(changes, watch) => {
                 let has_changed = || {
                     let is_replaced = !order.commands.log().is_leader();
-                    (watch.has_changed() || self.changes.load() != changes || is_replaced).then_some(())
+                    (watch.has_changed() || self.process.changes.load() != changes || is_replaced).then_some(())
                 };
                 let waited = endpoint.wait_until(deadline, has_changed).await;
                 waited.waiting_for("calls that an entry of the log depends on")?;
             }
-            Next::Spread(entries) => self.spread(endpoint, order, &entries, deadline).await?,
+            Next::Spread(entries) => self.process.spread(endpoint, order, &entries, deadline).await?,
         }
         Ok(Decision::Again)
     }
@@ -100,14 +99,14 @@ impl<T: DataType> Shared<T> {
         let Asked { group, origin, number, call, is_asked_again } = *asked;
         let mut local = self.local.lock();
         let some = local.drain()?.some;
-        self.note(some);
+        self.process.note(some);
         let of_group = &local.groups[group];
         if of_group.applied.numbers.has(origin, number) {
             return Ok(Next::Decided(Decision::End(None)));
         }
         if of_group.entries() < index {
             let (some, watch) = local.drain_and_watch()?;
-            let changes = self.note(some);
+            let changes = self.process.note(some);
             // It may have landed in between.
             return Ok(if some { Next::Decided(Decision::Again) } else { Next::Wait(changes, watch) });
         }
@@ -120,7 +119,7 @@ impl<T: DataType> Shared<T> {
             let entry = entry.map_err(|wrong| local.error(origin, wrong))?;
             return Ok(Next::Decided(Decision::Propose(entry, Some(refusal))));
         }
-        let at_majority = self.orders[group].at_majority.lock();
+        let at_majority = self.process.orders[group].at_majority.lock();
         let missing = of_group.relies_on.iter().zip(at_majority.iter()).enumerate();
         let missing: Vec<(usize, u64)> = missing
             .filter(|(_, (needed, there))| needed > there)
@@ -140,59 +139,10 @@ impl<T: DataType> Shared<T> {
         Ok(if bytes.len() > self.refusal_bytes_max + 1 { vec![TOO_LONG] } else { bytes })
     }
 
-    /// Waits until a majority has applied these entries of feeds, this process among them.
-    async fn spread(
-        &self,
-        endpoint: &Endpoint,
-        order: &Order,
-        entries: &[(usize, u64)],
-        deadline: Instant,
-    ) -> Result<()> {
-        let processes = self.counts.len();
-        let (start, needed, mut pause) = (endpoint.now(), processes / 2, RefusedPause::default());
-        let mut round = ROUND_MIN;
-        let has =
-            |row: &[u64], (process, count): &(usize, u64)| row[*process] != READS_NO_MORE && row[*process] >= *count;
-        loop {
-            let mut missing: Vec<NodeId> = self.counts.iter().map(|(_, node, _)| *node).collect();
-            missing.remove(self.me);
-            let (mut asked, mut gets) = (Vec::new(), Vec::new());
-            for (_, node, row) in self.counts.iter().filter(|(rank, ..)| *rank != self.me) {
-                if let Ok(into) = endpoint.buf::<u64>(processes) {
-                    asked.push(*node);
-                    gets.push(endpoint.get_into(*row, into));
-                }
-            }
-            let have_all = |row: &Buf<'_, u64>| entries.iter().all(|entry| has(row, entry));
-            // One that does not answer does not hold up the end at the deadline, nor those that have not applied all
-            // yet: they are asked again.
-            let until = deadline.min(endpoint.now() + round);
-            round = ROUND_MAX.min(2 * round);
-            if let Some(found) = endpoint.within(until, endpoint.quorum_where(gets, needed, have_all)).await {
-                if found.succeeded() >= needed {
-                    let mut at_majority = order.at_majority.lock();
-                    entries
-                        .iter()
-                        .for_each(|(process, count)| at_majority[*process] = at_majority[*process].max(*count));
-                    return Ok(());
-                }
-                let those = found.ended().iter().filter(|(_, row)| row.as_ref().is_ok_and(have_all));
-                let those: Vec<NodeId> = those.map(|(at, _)| asked[*at]).collect();
-                missing.retain(|node| !those.contains(node));
-            }
-            let now = endpoint.now();
-            if now >= deadline {
-                let what = "a majority to apply what a call depends on".into();
-                return Err(ErrorKind::Timeout { what, waited: now - start, missing }.into());
-            }
-            pause.wait(endpoint, deadline).await;
-        }
-    }
-
     /// Orders the requests of other processes, on the service thread.
     pub(crate) fn serve(&self, endpoint: &Endpoint, served: &mut [Served]) -> ServeProgress {
         let mut all = ServeProgress::default();
-        for (group, (order, served)) in self.orders.iter().zip(served).enumerate() {
+        for (group, (order, served)) in self.process.orders.iter().zip(served).enumerate() {
             let of_group =
                 order.commands.serve(endpoint, served, |proposer, command| self.serve_one(proposer, group, command));
             all.has_worked |= of_group.has_worked;
@@ -208,8 +158,8 @@ impl<T: DataType> Shared<T> {
         command: &Command,
     ) -> Result<Ordered<Option<Vec<u8>>>> {
         let Command { number, is_repeated, ref bytes, .. } = *command;
-        let node = self.orders[group].commands.node_at(command.origin);
-        let Some((origin, ..)) = self.counts.iter().copied().find(|(_, of, _)| Some(*of) == node) else {
+        let node = self.process.orders[group].commands.node_at(command.origin);
+        let Some((origin, ..)) = self.process.counts.iter().copied().find(|(_, of, _)| Some(*of) == node) else {
             return Ok(Ordered::Done(None)); // of no process of this object
         };
         let call = decode::<T::Update, T::Refusal>(bytes);
@@ -230,10 +180,6 @@ impl<T: DataType> Shared<T> {
         })
     }
 }
-
-/// How long a leader waits for answers before it asks again, at first and at most.
-const ROUND_MIN: Duration = Duration::from_millis(20);
-const ROUND_MAX: Duration = Duration::from_secs(1);
 
 /// How long the service thread orders one call.
 const SERVE_AT_MOST: Duration = Duration::from_millis(1);

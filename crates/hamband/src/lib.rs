@@ -74,6 +74,7 @@ mod local;
 pub mod mutants;
 mod opening;
 mod options;
+mod process;
 #[cfg(any(feature = "check", feature = "scenarios"))]
 pub mod recorded;
 #[cfg(any(not(seeded), clippy, doc, rust_analyzer))]

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use farfield_core::toolkit::{ErrorContext, Object, Participants};
 use farfield_core::{Error, ErrorKind, Node, Result};
-use farfield_fabric::{self as fabric, Endpoint, Instant, LocalMutex, NodeId, RemotePtr, Word};
+use farfield_fabric::{Endpoint, Instant, LocalMutex, NodeId, Word};
 
 use crate::chores::Chores;
 use crate::conflicting::Order;
@@ -13,6 +13,7 @@ use crate::data_type::{DataType, Method, Update};
 use crate::local::{Group, Local, Parts};
 use crate::opening::{self, Opened};
 use crate::options::ReplicatedOptions;
+use crate::process::Process;
 use crate::replica::{Replica, Tables};
 use crate::writer::Writer;
 
@@ -50,59 +51,17 @@ pub(crate) struct Handle<T: DataType> {
 
 impl<T: DataType> Drop for Handle<T> {
     fn drop(&mut self) {
-        self.shared.is_closed.store(1);
+        self.shared.process.is_closed.store(1);
         self.object.node().fabric().wake_service();
     }
 }
 
 /// The part of a node that the service thread needs. It does not keep the node in its session.
 pub(crate) struct Shared<T: DataType> {
-    node: Node,
+    pub(crate) process: Process,
     /// The longest refusal, encoded.
     pub(crate) refusal_bytes_max: usize,
     pub(crate) local: LocalMutex<Local<T>>,
-    /// The rank of this process.
-    pub(crate) me: usize,
-    /// The counts of applied entries of all feeds, of each process.
-    pub(crate) counts: Vec<(usize, NodeId, RemotePtr<u64>)>,
-    /// By synchronisation group.
-    pub(crate) orders: Vec<Order>,
-    /// The synchronisation group of each conflicting method.
-    group_of: Vec<Option<usize>>,
-    pub(crate) is_closed: Word,
-    /// Changes whenever the state does, and when this process has sent all that it owes to others. Threads wait for it
-    /// without the lock.
-    pub(crate) changes: Word,
-    /// The dead processes of which all calls are here that any live replica has: a bit for each rank.
-    pub(crate) settled: Word,
-}
-
-impl<T: DataType> Shared<T> {
-    /// The state has changed, if `some`. Called under the lock. The count of changes now.
-    pub(crate) fn note(&self, some: bool) -> u64 {
-        if some {
-            self.changes.fetch_add(1);
-            self.node.fabric().wake_local();
-        }
-        self.changes.load()
-    }
-
-    pub(crate) fn has_changed(&self, endpoint: &Endpoint) {
-        self.changes.fetch_add(1);
-        endpoint.wake_local();
-    }
-
-    /// Why a wait ends: the object is reopened, or this node was evicted, and nothing arrives any more.
-    pub(crate) fn ends(&self, object: &Object) -> Option<Error> {
-        let is_fenced = object.node().fabric().is_fenced();
-        let fenced = || is_fenced.then(|| fabric::Error::from(fabric::ErrorKind::Fenced).into());
-        object.check_unasked().err().or_else(fenced)
-    }
-
-    /// How many entries of all logs are decided: it grows with each.
-    pub(crate) fn decided(&self) -> u64 {
-        self.orders.iter().map(|order| order.commands.log().decided()).sum()
-    }
 }
 
 impl<T: DataType> Replicated<T> {
@@ -166,16 +125,9 @@ impl<T: DataType> Replicated<T> {
         let call_bytes_max = options.call_bytes_max;
         let parts = Parts { replica, processes, outgoing, incoming, summaries, groups, applied, call_bytes_max };
         let shared = Arc::new(Shared {
-            node: node.for_service(),
+            process: Process::new(node, me, counts, orders, group_of),
             refusal_bytes_max: options.refusal_bytes_max,
             local: LocalMutex::new(Local::new(parts)),
-            me,
-            counts,
-            orders,
-            group_of,
-            is_closed: Word::new(0),
-            changes: Word::new(0),
-            settled: Word::new(0),
         });
         node.add_poller(Box::new(Chores::new(Arc::clone(&shared), repair, object.hold())));
         Ok(Replicated(Arc::new(Handle { shared, object, writer_taken: Word::new(0) })))
@@ -223,7 +175,7 @@ impl<T: DataType> Replicated<T> {
         object.check_current()?;
         let mut local = self.0.shared.local.lock();
         let drained = local.drain().of(object.path())?;
-        self.0.shared.note(drained.some);
+        self.0.shared.process.note(drained.some);
         Ok(query(&local.replica.state))
     }
 
@@ -250,20 +202,20 @@ impl<T: DataType> Replicated<T> {
         loop {
             object.check_current()?;
             // Before the look: a change after it ends the wait.
-            let decided = shared.decided();
+            let decided = shared.process.decided();
             let (is_satisfied, changes, watch) = {
                 let mut local = shared.local.lock();
                 let (some, watch) = local.drain_and_watch().of(object.path())?;
-                (condition(&local.replica.state), shared.note(some), watch)
+                (condition(&local.replica.state), shared.process.note(some), watch)
             };
             if is_satisfied {
                 return Ok(());
             }
             let has_changed = || {
-                (watch.has_changed() || shared.changes.load() != changes || shared.decided() != decided)
+                (watch.has_changed() || shared.process.changes.load() != changes || shared.process.decided() != decided)
                     .then_some(Ok(()))
             };
-            let fails = || shared.ends(object).map(Err);
+            let fails = || shared.process.ends(object).map(Err);
             let waited = endpoint.wait_until_or(deadline, has_changed, fails).await;
             waited.waiting_for("the state of a replica").of(object.path())??;
         }
@@ -282,7 +234,7 @@ impl<T: DataType> Replicated<T> {
     /// ```
     pub fn is_settled(&self, node: NodeId) -> bool {
         let rank = self.nodes().iter().position(|other| *other == node);
-        rank.is_some_and(|rank| self.0.shared.settled.load() & 1 << rank != 0)
+        rank.is_some_and(|rank| self.0.shared.process.settled.load() & 1 << rank != 0)
     }
 
     /// The node that orders the calls of a conflicting method now, as far as this one knows. None if the method does
@@ -298,8 +250,8 @@ impl<T: DataType> Replicated<T> {
     /// # Ok::<(), farfield::Error>(())
     /// ```
     pub fn leader_of(&self, method: <T::Update as Update>::Method) -> Option<NodeId> {
-        let shared = &self.0.shared;
-        shared.orders[shared.group_of[method.number()]?].commands.log().leader()
+        let process = &self.0.shared.process;
+        process.orders[process.group_of[method.number()]?].commands.log().leader()
     }
 
     /// The nodes with replicas, in the order of their numbers.

@@ -1,26 +1,21 @@
 //! The writer of a node: the calls that change the object.
 
-use core::time::Duration;
-
 use farfield_core::toolkit::ErrorContext;
 use farfield_core::{Error, ErrorKind, Result};
-use farfield_fabric::{self as fabric, Endpoint, Instant, NodeId, RemotePtr};
+use farfield_fabric::{Endpoint, Instant, NodeId};
 use farfield_mu::{Forward, Ordered};
 use smallvec::SmallVec;
 
 use crate::analysis::Category;
 use crate::conflicting::{Asked, REFUSAL};
 use crate::data_type::{DataType, Method, Update};
-use crate::errors::{RefusedAtLength, is_passing};
+use crate::errors::RefusedAtLength;
 use crate::local::{Begun, Local};
 use crate::opening::{STABLE, UPDATE};
+use crate::process::LOOKS_AGAIN_MAX;
 use crate::replica::decode;
 use crate::replicated::{Handle, Replicated};
 use crate::watch::Watch;
-
-/// How long a wait for another node lasts before that is looked at again, at first and at most.
-const LOOKS_AGAIN: Duration = Duration::from_millis(10);
-const LOOKS_AGAIN_MAX: Duration = Duration::from_millis(100);
 
 /// The writer of a node: its updates ([`Replicated::writer`]).
 ///
@@ -102,12 +97,12 @@ impl<T: DataType> Writer<T> {
             }
             match begun? {
                 Begun::Done => {
-                    shared.has_changed(endpoint);
+                    shared.process.has_changed(endpoint);
                     return Ok(Ok(()));
                 }
                 // It may have applied calls of others before.
                 Begun::Refused(refusal) => {
-                    shared.note(true);
+                    shared.process.note(true);
                     return Ok(Err(refusal));
                 }
                 Begun::Full => self.wait_for_room(endpoint, deadline).await?,
@@ -124,7 +119,7 @@ impl<T: DataType> Writer<T> {
         deadline: Instant,
     ) -> Result<Result<(), T::Refusal>> {
         let Handle { shared, object, .. } = &*self.0.0;
-        let (commands, me) = (&shared.orders[group].commands, shared.me);
+        let (commands, me) = (&shared.process.orders[group].commands, shared.process.me);
         let (number, bytes) = {
             let mut local = shared.local.lock();
             local.check()?;
@@ -143,7 +138,7 @@ impl<T: DataType> Writer<T> {
         };
         loop {
             // Before the looks: a change after it ends the wait.
-            let (view, decided) = (commands.view(), shared.decided());
+            let (view, decided) = (commands.view(), shared.process.decided());
             let mut again = None;
             let answer = || view.leader.and_then(|leader| commands.answered(leader, view.term, number));
             if view.leads {
@@ -172,7 +167,7 @@ impl<T: DataType> Writer<T> {
             let (changes, watch) = {
                 let mut local = shared.local.lock();
                 let some = local.drain()?.some;
-                shared.note(some);
+                shared.process.note(some);
                 if let Some(ended) = ended(&local) {
                     return ended;
                 }
@@ -182,20 +177,20 @@ impl<T: DataType> Writer<T> {
                 }
                 // It has to wait, and only a wait needs the words that change.
                 let (some, watch) = local.drain_and_watch()?;
-                let changes = shared.note(some);
+                let changes = shared.process.note(some);
                 if let Some(ended) = ended(&local) {
                     return ended;
                 }
                 (changes, watch)
             };
             let has_changed = || {
-                let of_log = commands.view() != view || shared.decided() != decided;
-                let of_others = watch.has_changed() || shared.changes.load() != changes;
+                let of_log = commands.view() != view || shared.process.decided() != decided;
+                let of_others = watch.has_changed() || shared.process.changes.load() != changes;
                 (of_log || of_others || !view.leads && answer().is_some()).then_some(Ok(()))
             };
             // Without most nodes nothing is ordered any more, whichever leads.
             let too_few = || commands.log().check_majority().err().map(Error::custom);
-            let fails = || shared.ends(object).or_else(too_few).map(Err);
+            let fails = || shared.process.ends(object).or_else(too_few).map(Err);
             let until = deadline.min(again.unwrap_or(endpoint.now() + LOOKS_AGAIN_MAX));
             match endpoint.wait_until_or(until, has_changed, fails).await {
                 // A request is put again: the first may not have been accepted.
@@ -233,7 +228,7 @@ impl<T: DataType> Writer<T> {
         // A replica reports, or dies.
         let is_alive = |node: &NodeId| endpoint.check_alive(*node).is_ok();
         let may_have_room = || (watch.has_changed() || !slow.iter().all(is_alive)).then_some(Ok(()));
-        let fails = || shared.ends(object).map(Err);
+        let fails = || shared.process.ends(object).map(Err);
         let waited = endpoint.wait_until_or(deadline, may_have_room, fails).await;
         waited.waiting_for_nodes("room for a call: earlier ones are not applied", &slow)?
     }
@@ -264,66 +259,10 @@ impl<T: DataType> Writer<T> {
 
     async fn stable_now(&self, endpoint: &Endpoint) -> Result<()> {
         let Handle { shared, object, .. } = &*self.0.0;
-        let others = || shared.counts.iter().filter(|(rank, ..)| *rank != shared.me);
-        let deadline = endpoint.deadline();
-        // The service thread sends again all that was refused.
-        let entries = loop {
-            let changes = shared.changes.load();
-            let (owes, entries) = {
-                let local = shared.local.lock();
-                (local.owes(), local.entries_of_calls())
-            };
-            if !owes {
-                break entries;
-            }
-            let has_changed = || (shared.changes.load() != changes).then_some(());
-            let nodes: Vec<NodeId> = others().map(|(_, node, _)| *node).collect();
-            let sent = endpoint.wait_until(deadline, has_changed).await;
-            sent.waiting_for_nodes("nodes that refuse this one's calls", &nodes)?;
+        let sent = || {
+            let local = shared.local.lock();
+            (!local.owes()).then(|| local.entries_of_calls())
         };
-        // Summaries are read when they are visible.
-        object.node().fence_all_live_nodes(endpoint, others().map(|(_, node, _)| *node)).await?;
-        for (_, node, row) in others() {
-            for (word, count) in &entries {
-                self.wait_until_applied(endpoint, *node, row.at(*word), *count, deadline).await?;
-            }
-        }
-        Ok(())
-    }
-
-    /// Waits until a node has applied this many entries, or is gone.
-    async fn wait_until_applied(
-        &self,
-        endpoint: &Endpoint,
-        node: NodeId,
-        applied: RemotePtr<u64>,
-        entries: u64,
-        deadline: Instant,
-    ) -> Result<()> {
-        let mut seen = endpoint.get(applied).await;
-        let mut pause = LOOKS_AGAIN;
-        loop {
-            let now = endpoint.now();
-            let until = deadline.min(now + pause);
-            pause = LOOKS_AGAIN_MAX.min(2 * pause);
-            match seen {
-                Ok(count) if count >= entries => return Ok(()),
-                Err(error) if error.is_gone() => return Ok(()),
-                Err(error) if !is_passing(&error) => return Err(error.into()),
-                _ if now >= deadline => {
-                    let (what, waited) = ("a replica that has not applied all calls".into(), endpoint.timeout());
-                    return Err(ErrorKind::Timeout { what, waited, missing: vec![node] }.into());
-                }
-                // A death does not change the word.
-                Ok(count) => {
-                    let waited = endpoint.wait_remote(applied, count, until).await;
-                    seen = if waited.as_ref().is_err_and(fabric::Error::is_timeout) { Ok(count) } else { waited };
-                }
-                Err(_) => {
-                    endpoint.wait_for_change(until).await;
-                    seen = endpoint.get(applied).await;
-                }
-            }
-        }
+        shared.process.wait_for_all(endpoint, object, &sent).await
     }
 }

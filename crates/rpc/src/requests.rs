@@ -266,7 +266,8 @@ impl Core {
     /// Another thread may take the slot's message. One that has polled meanwhile has seen that it is taken, and sleeps:
     /// its put has woken it too early, if another message has come.
     fn give_back(&self, slot: usize) {
-        self.slots[slot].is_taken.store(0);
+        // Not a store, which could reach memory after the look: a thread that polls in between would sleep on.
+        let _ = self.slots[slot].is_taken.compare_exchange(1, 0);
         if self.is_changed(slot) {
             self.wake();
         }
@@ -357,11 +358,11 @@ impl Core {
     /// Answers a message that this thread has taken. Whether the put was refused: then a later scan puts it again.
     pub(crate) fn answer(&self, endpoint: &Endpoint, claim: Claim, replies: &mut Replies) -> bool {
         replies.seal(claim.call, claim.opening);
-        self.keep(claim, &replies.image);
+        // Before the slot is given back. If the client has given the call up, the slot may have its next request, and
+        // another thread puts the replies to that one at the same place. Over RDMA they may still land first: then the
+        // client asks again.
         let is_refused = self.put(endpoint, claim.slot, claim.opening, &replies.image);
-        if is_refused {
-            self.slots[claim.slot].done.store(0);
-        }
+        self.keep(Claim { check: if is_refused { 0 } else { claim.check }, ..claim }, &replies.image);
         is_refused
     }
 
@@ -374,8 +375,7 @@ impl Core {
         self.node.fabric().wake_service();
     }
 
-    /// Keeps the replies, and gives the slot back. The client's next request is put when it has these; so the slot is
-    /// given back before they are put, and any thread takes that request.
+    /// Keeps the replies, and gives the slot back.
     fn keep(&self, claim: Claim, replies: &[u64]) {
         let of = &self.slots[claim.slot];
         let mut last = of.last.lock();

@@ -40,7 +40,7 @@ fn update_of(of_left: bool, value: u8) -> LedgersUpdate {
 fn logged(ledgers: &Replicated<Ledgers>) -> Vec<LedgersUpdate> {
     let shared = &ledgers.0.shared;
     let local = shared.local.lock();
-    let entries = shared.orders.iter().flat_map(|order| order.commands.log().entries_here());
+    let entries = shared.process.orders.iter().flat_map(|order| order.commands.log().entries_here());
     entries.filter_map(|entry| local.replica.decode_ordered(&entry).ok()?.call).collect()
 }
 
