@@ -10,7 +10,7 @@ use std::io::Write;
 use std::net::Ipv4Addr;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError, mpsc};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock, mpsc};
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
@@ -71,8 +71,8 @@ const TURNS_MAX: Duration = Duration::from_secs(20);
 /// How long anything that must happen is waited for.
 pub(crate) const SOON: Duration = Duration::from_secs(30);
 
-/// Cases use both cores: they run one at a time.
-static CORES: Mutex<()> = Mutex::new(());
+/// Cases use both cores, and run one at a time; but those on simulated nodes, each of which is one thread.
+static CORES: RwLock<()> = RwLock::new(());
 
 impl Harness {
     /// Runs a case, unless this fabric is excluded from it.
@@ -85,7 +85,9 @@ impl Harness {
             println!("not run on {}: this machine has no RDMA device", self.name);
             return;
         }
-        let _alone = CORES.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_simulated = matches!(self.nodes, Nodes::Simulated);
+        let _beside = is_simulated.then(|| CORES.read().unwrap_or_else(PoisonError::into_inner));
+        let _alone = (!is_simulated).then(|| CORES.write().unwrap_or_else(PoisonError::into_inner));
         let (done, watch) = mpsc::channel::<()>();
         let label = format!("{case} on {}", self.name);
         let watchdog = std::thread::spawn(move || {

@@ -247,7 +247,7 @@ fn a_node_that_leaves_has_left_and_is_not_dead() {
 /// continues, or the error reports that this is undecided. Then a second revoke, once the peer runs, decides it.
 #[test]
 fn revoking_a_stopped_writer() {
-    let place = Place::new();
+    let place = Place::beside_others();
     let mut owner = Start::of(&place, 0, 2).up();
     let mut writer = Start::of(&place, 1, 2).up();
     owner.number("up 1");
@@ -310,7 +310,7 @@ fn giving_back_beside_a_stopped_process() {
 /// of use until the peer continues or is killed. Reallocated memory never contains a late write.
 #[test]
 fn giving_back_memory_that_a_stopped_writer_writes_to() {
-    let place = Place::new();
+    let place = Place::beside_others();
     let mut owner = Start::of(&place, 0, 2).up();
     let mut writer = Start::of(&place, 1, 2).up();
     owner.number("up 1");

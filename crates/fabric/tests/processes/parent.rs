@@ -8,7 +8,7 @@ use std::io::{BufRead, BufReader, Write};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, Stdio};
-use std::sync::{Mutex, MutexGuard, PoisonError, mpsc};
+use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard, mpsc};
 
 use farfield_fabric::shm::LAYOUT;
 use tempfile::TempDir;
@@ -16,18 +16,30 @@ use tempfile::TempDir;
 use crate::child::{LAYOUT_VAR, ROLE_VAR};
 use crate::{SOON, signal};
 
-/// A directory for sessions that is removed with the test. One test runs at a time: the tests use both cores and
-/// measure.
+/// A directory for sessions that is removed with the test, and the test's share of the cores.
 pub(crate) struct Place {
     dir: TempDir,
-    _alone: MutexGuard<'static, ()>,
+    _cores: Cores,
+}
+
+static CORES: RwLock<()> = RwLock::new(());
+
+enum Cores {
+    Whole(#[expect(dead_code, reason = "it is held")] RwLockWriteGuard<'static, ()>),
+    Shared(#[expect(dead_code, reason = "it is held")] RwLockReadGuard<'static, ()>),
 }
 
 impl Place {
+    /// For a test that looks at times, or keeps both cores busy: no other runs beside it.
     pub(crate) fn new() -> Place {
-        static ALONE: Mutex<()> = Mutex::new(());
-        let alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
-        Place { dir: TempDir::new().unwrap(), _alone: alone }
+        let alone = CORES.write().unwrap_or_else(PoisonError::into_inner);
+        Place { dir: TempDir::new().unwrap(), _cores: Cores::Whole(alone) }
+    }
+
+    /// For a test that waits most of its time.
+    pub(crate) fn beside_others() -> Place {
+        let shared = CORES.read().unwrap_or_else(PoisonError::into_inner);
+        Place { dir: TempDir::new().unwrap(), _cores: Cores::Shared(shared) }
     }
 
     /// Everything below the directory, with its mode.
