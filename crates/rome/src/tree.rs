@@ -1,4 +1,4 @@
-//! The ordered store: a B-link tree, with objects that have versions as its nodes.
+//! The ordered store: a B-link tree; its nodes are objects with versions.
 
 mod access;
 mod bulk;

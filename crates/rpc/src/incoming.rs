@@ -104,10 +104,8 @@ impl<Req: Value, Rep: Value> Incoming<Req, Rep> {
         }
         // The iterator may have panicked before.
         self.claim = None;
-        if self.core.answer(endpoint, claim, &mut message) {
-            // It was refused: a thread that serves puts it again.
-            self.core.wake();
-        }
+        // If that is refused, the slot is given back so that a thread that serves puts it again.
+        let _ = self.core.answer(endpoint, claim, &mut message);
     }
 }
 

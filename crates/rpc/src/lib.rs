@@ -21,8 +21,9 @@
 //!
 //! *Call.* A thread of the client takes a free slot. The slot's next number is that of the call. It puts the message to
 //! the server's slot, and waits for a message with this number in its own. A thread of the server that finds the
-//! message claims the slot (a local compare-and-swap), handles the requests one after the other, keeps the replies,
-//! gives the slot back, and puts the replies.
+//! message claims the slot (a local compare-and-swap), handles the requests one after the other, puts the replies,
+//! keeps them, and gives the slot back. The replies to the slot's next request, which another thread may take, go to
+//! the same place: so they are put later.
 //!
 //! *Once.* A message with the number of the slot's last call is a repetition: its replies are put again, and nothing
 //! else happens. So a client may put a request as often as it likes. It does so by itself, 10 ms after it began to

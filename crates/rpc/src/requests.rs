@@ -371,7 +371,6 @@ impl Core {
         let mut replies = Replies::all(Status::None, claim.values);
         replies.seal(claim.call, claim.opening);
         self.keep(Claim { check: 0, ..claim }, &replies.image);
-        self.wake();
         self.node.fabric().wake_service();
     }
 

@@ -222,17 +222,14 @@ impl<Req: Value, Rep: Value> Server<Req, Rep> {
         loop {
             let claim = self.next(endpoint, deadline, &mut image).await?;
             let handled = self.core().handle::<Req, Rep>(endpoint, claim, &image, &mut handler);
-            if handled.is_refused {
-                // This thread may not poll again soon.
-                self.core().wake();
-            }
             if handled.count > 0 {
                 return Ok(handled.count);
             }
         }
     }
 
-    /// Handles the requests that are there, at most one put of each slot. The result is how many.
+    /// Handles the requests that are there, at most one put of each slot. The result is how many. One whose slot
+    /// another thread is still giving back is left for the next call.
     ///
     /// ```
     /// # use farfield_rpc::{RpcOptions, Server};

@@ -322,7 +322,8 @@ where
         }
     }
 
-    /// One that has ended may post something further. That of the others does not depend on its answer.
+    /// Polls all operations, and takes the answers of those that have ended. One that has ended may post something
+    /// further: the others' posts do not depend on its answer.
     fn take_answers(&mut self, cx: &mut Context<'_>) {
         let Gathered { answers, pending } = &mut self.gathered;
         let together = self.endpoint.together();

@@ -175,7 +175,7 @@ impl Opened {
         let object = Arc::new(opening.regions(regions).require_regions(expect).calls(calls).open()?);
         let view = View::new(plan.seats(node, &object, None)?, plan.parts.words_of_each());
         let sections = Arc::new(Sections::new(clients));
-        // If this fails in the middle, the service thread stops there.
+        // If this fails in the middle, the service thread does no more for the object.
         let closes = Arc::new(Closes::of(&sections));
         let opened = node.now();
         let mut arrival = match *rank {

@@ -4,8 +4,8 @@
 //! [`Queue`](crate::Queue). Memory, order, credit, costs and the behaviour at a death are those of the ring
 //! ([`ring_buffer`](crate::objects::ring_buffer)):
 //!
-//! - Each reader gets each value once, in the order of sending. (In a [`Queue`](crate::Queue), by contrast, one
-//!   consumer takes each value.)
+//! - Each reader gets each value once, in the order of sending. (In a [`Queue`](crate::Queue), by contrast, each
+//!   value is taken by one consumer only.)
 //! - A reader that does not read holds up the writer, once the channel is full. A dead or departed reader does not.
 //! - If the writer dies or leaves, readers get the values that it has sent, and then an error that names its node.
 //!

@@ -331,9 +331,8 @@ impl Endpoint {
         output
     }
 
-    /// One instance for all futures of an output: their code is large, and is in [`Endpoint::block_on`] already.
     #[inline(never)]
-    fn block_on_slow<T>(&self, mut future: Pin<&mut dyn Future<Output = T>>) -> T {
+    fn block_on_slow<F: Future>(&self, mut future: Pin<&mut F>) -> F::Output {
         let mut context = Context::from_waker(&elsewhere::OWN);
         // It may be nested in another wait, which continues as if this had not been, or looks once too often.
         let outer = if self.elsewhere.is_blocking() {

@@ -5,8 +5,8 @@
 //! later one sees the change. So once each odd mark has changed, nothing lands there any more. No call that gives back
 //! waits for that: the memory stays in a list until an allocation finds that it is so, and that the region has no
 //! holder here any more. An allocation waits only where it would need more memory than is good. A peer that is stopped
-//! in the middle of a write keeps the memory in the list, until its process has ended. Reads check the generation again
-//! after they have read, so no call waits for them.
+//! in the middle of a write keeps the memory in the list, until it continues or its process has ended. Reads check the
+//! generation again after they have read, so no call waits for them.
 
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicU64, Ordering};

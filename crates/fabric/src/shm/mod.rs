@@ -507,8 +507,7 @@ impl Transport for ShmFabric {
         (0..groups).try_for_each(|group| self.revoke(peer, GroupKey(group as u8), timeout))
     }
 
-    /// Only dead nodes are fenced on shared memory: their service thread has died, while other threads of theirs still
-    /// run.
+    /// On shared memory a node is fenced only when its service thread has died while other threads of it still run.
     fn fence_self(&self) {
         self.fenced.store(true, Ordering::SeqCst);
         fence(Ordering::SeqCst); // with the one in `close_if_fenced`: one of the two sees the other

@@ -144,7 +144,7 @@ pub(super) struct OwnState {
     digest: u64,
 }
 
-/// The locks and structures in the nodes' own memory that threads have touched.
+/// The words, locks and structures in the nodes' own memory that threads have touched.
 #[derive(Default)]
 pub(super) struct OwnCells {
     pub(super) cells: Vec<OwnState>,

@@ -52,7 +52,7 @@ pub(super) struct Run {
     pub(super) failure: Option<Failure>,
 }
 
-/// What the execution's setup decides.
+/// The rules of the execution.
 pub(super) struct Rules {
     pub(super) death_rule: DeathRule,
     pub(super) completes_at_once: bool,

@@ -128,8 +128,8 @@ fn locked() -> Scenario {
     .kills(&["swarm-lock-of-epoch"])
 }
 
-/// A client ends the work of an earlier one. That one's clock was in the next epoch already, and it has reached one
-/// memory node.
+/// A client ends the work of an earlier one. That one's clock was in the next epoch already, and its work has
+/// reached one memory node.
 fn halfway() -> Scenario {
     let about = "all memory nodes have the same instance of a register";
     Scenario::new("swarm-kv/renews-halfway", about, 3, |cluster| {
