@@ -178,9 +178,10 @@ impl Core<'_> {
     where
         F: Future<Output = fabric::Result<T>> + Unpin,
     {
-        let gathered = Gathered { answers: PerReplica::new(), pending: PerReplica::new() };
-        let mut asking =
-            Asking { endpoint: self.endpoint, next: order.iter(), needed, post, gathered, failed: Vec::new() };
+        let mut gathered = Gathered { answers: PerReplica::new(), pending: PerReplica::new() };
+        let mut failed = Vec::new();
+        let (next, gathering, failing) = (order.iter(), &mut gathered, &mut failed);
+        let mut asking = Asking { endpoint: self.endpoint, next, needed, post, gathered: gathering, failed: failing };
         let wait = |until| self.endpoint.wait_for_change(until);
         let mut timer = pin!(not_yet(&wait));
         let mut waits: Option<Wait> = None;
@@ -229,7 +230,6 @@ impl Core<'_> {
             asking.gathered.answers.iter().for_each(|(replica, _)| slow.remove(*replica));
             self.common.slow.set(slow);
         }
-        let Asking { gathered, failed, .. } = asking;
         if let Some(Wait { since, until, is_measured }) = waits
             && matches!(ended, Ended::Enough)
             && (is_measured || !was_patient)
@@ -286,8 +286,8 @@ struct Asking<'c, T, F, P, N> {
     next: N,
     needed: usize,
     post: P,
-    gathered: Gathered<T, F>,
-    failed: Vec<(usize, fabric::Error)>,
+    gathered: &'c mut Gathered<T, F>,
+    failed: &'c mut Vec<(usize, fabric::Error)>,
 }
 
 impl<T, F, P, N> Asking<'_, T, F, P, N>
@@ -298,10 +298,11 @@ where
 {
     /// Takes the answers that are there. While too few can come, it asks the next memory nodes; if it is not patient,
     /// all of them. Returns how the call ends, if it does.
+    #[inline]
     fn poll(&mut self, cx: &mut Context<'_>, is_patient: bool) -> Option<Ended> {
         loop {
             self.take_answers(cx);
-            let Gathered { answers, pending } = &mut self.gathered;
+            let Gathered { answers, pending } = &mut *self.gathered;
             if answers.len() >= self.needed {
                 return Some(Ended::Enough);
             }
@@ -324,8 +325,9 @@ where
 
     /// Polls all operations, and takes the answers of those that have ended. One that has ended may post something
     /// further: the others' posts do not depend on its answer.
+    #[inline(always)]
     fn take_answers(&mut self, cx: &mut Context<'_>) {
-        let Gathered { answers, pending } = &mut self.gathered;
+        let Gathered { answers, pending } = &mut *self.gathered;
         let together = self.endpoint.together();
         let mut at = 0;
         while at < pending.len() {
