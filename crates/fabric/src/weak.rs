@@ -9,8 +9,8 @@
 //! put occurs between its halves.
 //!
 //! Each lane keeps a queue pair for each peer, and one more for each further group ([`GroupKey::class`]): the halves
-//! of its first operations, of which any that the table allows may be next. The choice is random. The endpoint takes steps
-//! when it posts or polls, and so does a thread of each fabric, since a NIC continues when the CPU does not.
+//! of its first operations, of which any that the table allows may be next. The choice is random. The endpoint takes
+//! steps when it posts or polls, and so does a thread of each fabric, since a NIC continues when the CPU does not.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -71,7 +71,8 @@ const TURNS_MAX: Duration = Duration::from_secs(20);
 /// How long anything that must happen is waited for.
 pub(crate) const SOON: Duration = Duration::from_secs(30);
 
-/// Cases use both cores, and run one at a time. Those on simulated nodes are one thread each, and run beside each other.
+/// Cases use both cores, and run one at a time. Those on simulated nodes are one thread each, and run beside each
+/// other.
 static CORES: RwLock<()> = RwLock::new(());
 
 impl Harness {

@@ -3,8 +3,8 @@
 use super::ObjectCall;
 use crate::litmus::Value;
 
-/// The memory that the calls of one thread access. Places and nodes are numbered as in the [`Plan`], operations by the
-/// number of their name.
+/// The memory that the calls of one thread access. Places and nodes are numbered as in the [`Plan`](super::Plan),
+/// operations by the number of their name.
 ///
 /// A put, a get or a remote read-modify-write need only have begun when its call returns. A test over `rdmatso` names
 /// no operations; theirs have the number [`NAMELESS`].
@@ -141,7 +141,7 @@ pub trait Memory {
     /// ```
     fn rmw(&mut self, rmw: Rmw) -> Result<(), Self::Error>;
     /// Makes a call on an object, with the value that it is passed. Returns the result, or `none`. Only tests that were
-    /// prepared by [`prepare_on_objects`] have such calls.
+    /// prepared by [`prepare_on_objects`](super::prepare_on_objects) have such calls.
     ///
     /// ```
     /// # use mowgli::run::Memory;
