@@ -184,7 +184,7 @@ fn a_death_among_four_loses_the_nodes_values_and_no_others() {
 }
 
 #[test]
-fn two_deaths_at_once_lose_the_nodes_values_and_no_others() {
+fn a_double_death_loses_the_nodes_values_and_no_others() {
     killed("kill-hash-2", 4, 3);
     killed("kill-inserter-2", 4, 2);
 }
