@@ -213,30 +213,13 @@ impl Program {
     /// Runs to the end. Then the registers hold the final values.
     ///
     /// ```
-    /// # use mowgli::{litmus::Value, model::Models, run::{Memory, ObjectCall, Rmw, prepare}};
-    /// # struct AtOnce(Vec<i64>);
-    /// # impl Memory for AtOnce {
-    /// #     type Error = std::convert::Infallible;
-    /// #     fn write(&mut self, at: usize, value: i64) -> Result<(), Self::Error> { Ok(self.0[at] = value) }
-    /// #     fn read(&mut self, at: usize) -> Result<i64, Self::Error> { Ok(self.0[at]) }
-    /// #     fn cas(&mut self, _: usize, _: i64, _: i64) -> Result<i64, Self::Error> { unimplemented!() }
-    /// #     fn mfence(&mut self) -> Result<(), Self::Error> { unimplemented!() }
-    /// #     fn put(&mut self, _: usize, _: usize, _: usize) -> Result<(), Self::Error> { unimplemented!() }
-    /// #     fn get(&mut self, _: usize, _: usize, _: usize) -> Result<(), Self::Error> { unimplemented!() }
-    /// #     fn rfence(&mut self, _: usize) -> Result<(), Self::Error> { unimplemented!() }
-    /// #     fn wait(&mut self, _: usize) -> Result<(), Self::Error> { unimplemented!() }
-    /// #     fn poll(&mut self, _: usize) -> Result<bool, Self::Error> { unimplemented!() }
-    /// #     fn rmw(&mut self, _: Rmw) -> Result<(), Self::Error> { unimplemented!() }
-    /// #     fn on_object(&mut self, _: &ObjectCall, _: Value) -> Result<Value, Self::Error> { unimplemented!() }
-    /// #     fn again(&mut self) -> Result<bool, Self::Error> { unimplemented!() }
-    /// # }
-    /// let text = "x86tso t { x@1 = 5; } P0@1 { let a = Read(x); Write(x, a + 1); } exists (0:a=5)";
-    /// let program = prepare("t.litmus", text, &Models::builtin())?.plan.threads.remove(0);
-    /// let mut registers = vec![Value::None; program.registers];
-    /// let mut memory = AtOnce(vec![5]); // as in the example of the crate
-    /// program.run(&mut registers, &mut memory).unwrap();
-    /// assert_eq!((&registers[0], memory.0[0]), (&Value::number(5), 6));
-    /// # Ok::<(), mowgli::run::NotRunnable>(())
+    /// # use mowgli::{litmus::Value, run::{Memory, Program, Stopped}};
+    /// /// The final value of a thread's first register.
+    /// fn first_of<M: Memory>(program: &Program, memory: &mut M) -> Result<Value, Stopped<M::Error>> {
+    ///     let mut registers = vec![Value::None; program.registers];
+    ///     program.run(&mut registers, memory)?;
+    ///     Ok(registers.swap_remove(0))
+    /// }
     /// ```
     ///
     /// # Errors

@@ -303,7 +303,7 @@ fn publish_dies() -> Scenario {
         before(cluster, &store, &[Put(1, 1)])?;
         let (mut thread, calls) = (store.stores[1].thread()?, Rc::clone(&store.calls));
         cluster.thread(1, "calls", move |ep| {
-            // Until it has found the new place, it looks, and seldom does anything else.
+            // It reads until it has found the new place.
             for it in [Get(1), Get(1), Get(1), Get(1), Get(1), Get(1), Put(1, 2), Get(1)] {
                 if matches!(it, Get(_)) && thread.store().owner_of(0).0 == 2 && !crashed(0) {
                     continue;
