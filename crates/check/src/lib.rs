@@ -5,8 +5,8 @@
 //! times, each time with another order of events; [`exhaust`] runs all executions of a small one. A failure carries a
 //! [`Replay`]: a line that leads to the same execution again, and that can be [shrunk](Finding::shrunk).
 //!
-//! Write scenarios for objects of your own as [`scenarios`] does for Farfield's; [`parts`] has what they have in
-//! common.
+//! Write scenarios for objects of your own as [`farfield-scenarios`](https://docs.rs/farfield-scenarios) does for
+//! Farfield's; [`parts`] has what they have in common.
 //!
 //! With the feature `cli`, [`main`] is the command line of `farfield check` for scenarios of your own.
 #![forbid(unsafe_code)]
@@ -17,9 +17,6 @@ pub mod cli;
 mod log;
 pub mod parts;
 mod scenario;
-// The unit tests run none of them, and are built in half of the time without.
-#[cfg(not(test))]
-pub mod scenarios;
 mod search;
 pub mod timeline;
 mod trace;
@@ -29,7 +26,7 @@ mod trace;
 pub use cli::{Program, main};
 pub use farfield_core::fabric::sim::{Failure, FailureKind, Faults, Outcome};
 pub use log::Log;
-pub use scenario::{Cluster, Scenario, Starter, choose, crashed, note, was_paused};
+pub use scenario::{Cluster, Scenario, Starter, choose, crashed, note, was_paused, with_at_once, with_slow};
 pub use search::{
     Budget, Finding, RandomExecution, Replay, ReplayError, Report, check, check_one, check_with, exhaust, exhaust_with,
     replay,

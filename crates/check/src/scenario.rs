@@ -316,7 +316,6 @@ impl Scenario {
 
     /// The same with operations that are complete as soon as their value is asked for
     /// ([`Op::into_value`](farfield_core::fabric::Op::into_value)), as on shared memory.
-    #[cfg(not(test))]
     pub(crate) fn at_once(mut self) -> Scenario {
         self.name += "-at-once";
         self.about += "; operations complete at once";
@@ -327,7 +326,6 @@ impl Scenario {
     }
 
     /// The same as a separate scenario, in which NICs and threads of the failing nodes may also stall.
-    #[cfg(not(test))]
     pub(crate) fn slow(mut self) -> Scenario {
         self.name += "-slow";
         self.about += "; NICs and threads stand still";
@@ -403,4 +401,46 @@ impl Scenario {
         let started = if self.late_nodes { 0 } else { self.places };
         Cluster::play(&self.body, started, self.measures, handle);
     }
+}
+
+/// Adds to scenarios with faults, but for small and medium ones, the same again with NICs and threads that stall.
+///
+/// ```
+/// # use farfield_check::{Faults, Scenario, with_slow};
+/// # let scenario = Scenario::new("doc/dies", "a node may die", 2, |_| Ok(())).faults(Faults::new().crashes(1));
+/// let names: Vec<String> = with_slow([scenario]).iter().map(|scenario| scenario.name().into()).collect();
+/// assert_eq!(names, ["doc/dies", "doc/dies-slow"]);
+/// ```
+pub fn with_slow(scenarios: impl IntoIterator<Item = Scenario>) -> Vec<Scenario> {
+    let mut all = Vec::new();
+    for scenario in scenarios {
+        let is_searched_whole = scenario.is_small() || scenario.is_medium();
+        let slow = (scenario.injected().is_some() && !is_searched_whole).then(|| scenario.clone().slow());
+        all.push(scenario);
+        all.extend(slow);
+    }
+    all
+}
+
+/// Adds to the named scenarios the same again with operations that are complete as soon as their value is asked for
+/// ([`Op::into_value`](farfield_core::fabric::Op::into_value)), as on shared memory: so the ways that objects go there
+/// are searched, too.
+///
+/// ```
+/// # use farfield_check::{Scenario, with_at_once};
+/// # let scenario = Scenario::new("doc/lock", "two never hold it", 2, |_| Ok(()));
+/// let names: Vec<String> =
+///     with_at_once(vec![scenario], &["doc/lock"]).iter().map(|scenario| scenario.name().into()).collect();
+/// assert_eq!(names, ["doc/lock", "doc/lock-at-once"]);
+/// ```
+///
+/// # Panics
+/// If there is no scenario of such a name.
+pub fn with_at_once(mut scenarios: Vec<Scenario>, names: &[&str]) -> Vec<Scenario> {
+    for name in names {
+        let scenario = scenarios.iter().find(|scenario| scenario.name() == *name);
+        let scenario = scenario.unwrap_or_else(|| panic!("no scenario is called {name}"));
+        scenarios.push(scenario.clone().at_once());
+    }
+    scenarios
 }

@@ -17,7 +17,7 @@ use farfield_check::{Budget, RandomExecution, Replay, Scenario, check, check_one
 /// The scenarios of the objects and of the systems.
 fn all() -> Vec<Scenario> {
     [
-        farfield_check::scenarios::all(),
+        farfield_scenarios::all(),
         farfield_locks::scenarios::all(),
         farfield_transactions::scenarios::all(),
         farfield_collectives::scenarios::all(),
@@ -32,8 +32,8 @@ fn all() -> Vec<Scenario> {
 
 /// Random executions of each scenario that is not searched exhaustively: as many as have so many steps, but some.
 /// `farfield check` looks at many more.
-const STEPS: u64 = 100_000;
-const EXECUTIONS: RangeInclusive<u64> = 5..=50;
+const STEPS: u64 = 40_000;
+const EXECUTIONS: RangeInclusive<u64> = 5..=20;
 /// A mutant that lives longer is not killed.
 const EXECUTIONS_MAX: u64 = 100_000;
 const SEEDS: u64 = 3;

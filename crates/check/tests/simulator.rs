@@ -419,7 +419,7 @@ fn the_same_seed_gives_the_same_executions() {
     let digest = || {
         let mut digest = 0u64;
         for name in ["barrier/visible", "mutex/queue", "kv/update"] {
-            let mut all = farfield_check::scenarios::all().into_iter();
+            let mut all = farfield_scenarios::all().into_iter();
             let scenario = all.find(|scenario| scenario.name() == name).expect("a scenario");
             let report = check(&scenario, Budget::executions(200), 42);
             assert!(report.finding.is_none(), "{:?}", report.finding);

@@ -39,7 +39,7 @@ pub(crate) fn set(parts: Parts) {
 pub(crate) fn checked() -> Program {
     let others = PARTS.get().map(|parts| parts.scenarios.clone()).unwrap_or_default();
     let own = [
-        farfield_check::scenarios::all(),
+        farfield_scenarios::all(),
         farfield_locks::scenarios::all(),
         farfield_transactions::scenarios::all(),
         farfield_collectives::scenarios::all(),

@@ -46,6 +46,7 @@ fn nodes_are_killed_and_stopped_and_nothing_is_wrong() {
 /// Two generations: nodes that are killed in the first take part in the second, as others. One starts while the
 /// survivors work, and opens a queue with them; one starts later. Values are placed by hash in the second.
 #[test]
+#[ignore = "takes long; CI runs it"]
 fn nodes_that_were_killed_return() {
     let output = chaos(&["--seconds", "14", "--seed", "5", "--json", "-"]);
     let report = report(&output);

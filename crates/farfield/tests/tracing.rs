@@ -104,10 +104,15 @@ fn long_waits_are_reported() {
         on_each(&nodes, |node| Queue::<u64>::open(node, "long/queue", QueueOptions::new(NodeId(0), 1))).unwrap();
     let barriers = on_each(&nodes, |node| Barrier::open(node, "long/barrier", 1)).unwrap();
     let held = other.block_on(mutexes[1].lock(&other)).unwrap();
-    let until = || ep.now() + Duration::from_millis(1500);
-    assert!(ep.block_on(mutexes[0].lock_deadline(&ep, until())).is_err());
-    assert!(ep.block_on(queues[0].dequeue_deadline(&ep, until())).is_err());
-    assert!(ep.block_on(barriers[0].thread().unwrap().wait_deadline(&ep, until())).is_err());
+    let until = ep.now() + Duration::from_millis(1500);
+    let mut arrival = barriers[0].thread().unwrap();
+    let waits = async {
+        let lock = mutexes[0].lock_deadline(&ep, until);
+        let value = queues[0].dequeue_deadline(&ep, until);
+        futures::join!(lock, value, arrival.wait_deadline(&ep, until))
+    };
+    let (lock, value, passed) = ep.block_on(waits);
+    assert!(lock.is_err() && value.is_err() && passed.is_err());
     drop(held);
     for (object, what) in [
         ("object=\"long/lock\"", "still waits for a lock"),

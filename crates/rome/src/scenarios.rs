@@ -11,7 +11,7 @@ mod trees;
 use core::time::Duration;
 use std::rc::Rc;
 
-use farfield_check::scenarios::with_slow;
+use farfield_check::with_slow;
 use farfield_check::{Cluster, Scenario, was_paused};
 use farfield_core::history::Recorder;
 use farfield_core::{Endpoint, Result};

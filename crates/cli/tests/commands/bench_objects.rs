@@ -309,7 +309,7 @@ fn a_node_that_dies_ends_the_run_and_is_named() {
             assert!(start.elapsed() < Duration::from_secs(30), "no nodes have joined");
             std::thread::sleep(Duration::from_millis(10)); // between looks
         };
-        std::thread::sleep(Duration::from_millis(700)); // in the middle of its work
+        std::thread::sleep(Duration::from_millis(300)); // in the middle of its work
         let killed = Command::new("kill").args(["-KILL", &nodes[1]]).status().expect("there is kill");
         assert!(killed.success());
         let output = run.wait_with_output().expect("it ends");

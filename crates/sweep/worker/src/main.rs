@@ -43,7 +43,7 @@ struct Outcome {
 
 fn all() -> Vec<Scenario> {
     [
-        farfield_check::scenarios::all(),
+        farfield_scenarios::all(),
         farfield_locks::scenarios::all(),
         farfield_transactions::scenarios::all(),
         farfield_collectives::scenarios::all(),
