@@ -32,8 +32,8 @@ fn all() -> Vec<Scenario> {
 
 /// Random executions of each scenario that is not searched exhaustively: as many as have so many steps, but some.
 /// `farfield check` looks at many more.
-const STEPS: u64 = 40_000;
-const EXECUTIONS: RangeInclusive<u64> = 5..=20;
+const STEPS: u64 = 20_000;
+const EXECUTIONS: RangeInclusive<u64> = 3..=10;
 /// A mutant that lives longer is not killed.
 const EXECUTIONS_MAX: u64 = 100_000;
 const SEEDS: u64 = 3;

@@ -35,6 +35,11 @@ pub(crate) fn is_on_verbs() -> bool {
     std::env::var("FARFIELD_TEST_FABRIC").is_ok_and(|fabric| fabric == "verbs")
 }
 
+/// Whether all combinations of fabrics, seeds and numbers of threads are run: `FARFIELD_TEST_LONG`. CI does.
+fn is_long() -> bool {
+    std::env::var_os("FARFIELD_TEST_LONG").is_some()
+}
+
 /// A session, and its load.
 pub(crate) struct Scene {
     pub(crate) nodes: Vec<Node>,
@@ -154,23 +159,17 @@ impl Drop for Alone {
 }
 
 /// Runs a scenario over shared memory, and over the weak fabric with several seeds. Each runs with one thread on each
-/// node, with two, and with four threads for each core in total.
+/// node, with two, and with four threads for each core in total; a short run has half of these.
 pub(crate) fn everywhere(label: &str, nodes: usize, body: fn(&Scene)) {
     let cores = std::thread::available_parallelism().map_or(2, usize::from);
     let many = (4 * cores).div_ceil(nodes).clamp(2, 16);
     if is_on_verbs() {
         return [1, 2].into_iter().for_each(|threads| on(label, nodes, Over::Verbs, threads, body));
     }
-    for (over, threads) in [
-        (Over::Shm, 1),
-        (Over::Shm, 2),
-        (Over::Shm, many),
-        (Over::Weak(1), 1),
-        (Over::Weak(2), 2),
-        (Over::Weak(3), many),
-    ] {
-        on(label, nodes, over, threads, body);
-    }
+    let short = [(Over::Shm, 2), (Over::Weak(1), 1), (Over::Weak(3), many)];
+    let long = [(Over::Shm, 1), (Over::Shm, many), (Over::Weak(2), 2)];
+    let all = short.into_iter().chain(long.into_iter().filter(|_| is_long()));
+    all.for_each(|(over, threads)| on(label, nodes, over, threads, body));
 }
 
 /// Runs a scenario of one thread on each node over shared memory and over the weak fabric with several seeds.
@@ -180,12 +179,13 @@ pub(crate) fn on_each_fabric(label: &str, nodes: usize, body: fn(&Scene)) {
     }
 }
 
-/// Shared memory and the weak fabric with these seeds, or the RDMA devices.
+/// Shared memory and the weak fabric with these seeds (a short run: with the first), or the RDMA devices.
 pub(crate) fn fabrics(weak: &[u64]) -> Vec<Over> {
     if is_on_verbs() {
         return vec![Over::Verbs];
     }
-    [Over::Shm].into_iter().chain(weak.iter().copied().map(Over::Weak)).collect()
+    let seeds = if is_long() { weak } else { &weak[..weak.len().min(1)] };
+    [Over::Shm].into_iter().chain(seeds.iter().copied().map(Over::Weak)).collect()
 }
 
 /// Rounds with their fabrics: each `nth` on the weak fabric with its number as the seed, the others on shared memory.
