@@ -1,5 +1,7 @@
 //! The barrier: no thread passes before all have arrived, and all earlier puts are visible to all threads after it.
 
+use std::cell::Cell;
+use std::rc::Rc;
 use std::time::Duration;
 
 use farfield_core::fabric::{Bell, DeathRule, GroupKey};
@@ -26,7 +28,8 @@ pub(super) fn scenarios() -> Vec<Scenario> {
         meeting_of_threads(),
         missing_of_threads(),
         arrived_and_left(),
-        late_fence(),
+        late_fence("barrier/late-fence", Duration::ZERO),
+        late_fence("barrier/late-fence-and-node", Duration::from_millis(3)),
         groups_revoked(),
     ]
 }
@@ -303,25 +306,35 @@ fn arrived_and_left() -> Scenario {
 }
 
 /// A fence that does not end before the deadline, because a node is cut off for a while: its thread has not arrived.
-fn late_fence() -> Scenario {
+/// Another one comes `after` this time.
+fn late_fence(name: &'static str, after: Duration) -> Scenario {
     let about = "a thread whose earlier puts are not visible has not arrived, whatever its deadline";
-    Scenario::new("barrier/late-fence", about, 3, |cluster| {
+    Scenario::new(name, about, 3, move |cluster| {
         let home = cluster.node(2).alloc(GroupKey::DATA, 8)?.remote::<u64>(0);
+        let begun = Rc::new(Cell::new(0));
         for (me, mut thread) in barrier(cluster, 1)?.into_iter().enumerate() {
+            let begun = Rc::clone(&begun);
             cluster.thread(me, "party", move |ep| {
                 if me == 1 && unless_faults(ep.put_value(home, 1).detach().map_err(Into::into))?.is_none() {
                     return Ok(());
                 }
+                if me == 2 && !after.is_zero() {
+                    ep.block_on(ep.sleep_until(ep.now() + after));
+                }
+                begun.set(begun.get() + 1);
                 let mut passed = ep.block_on(thread.wait_deadline(ep, ep.now() + Duration::from_millis(1)));
                 for _ in 0..2 {
                     if passed.as_ref().is_err_and(|error| error.is_timeout()) {
                         passed = ep.block_on(thread.retry_wait(ep, ep.deadline()));
                     }
                 }
-                if unless_faults(passed)?.is_some() && me == 0 {
+                let has_passed = unless_faults(passed)?.is_some();
+                if has_passed && me == 0 {
                     let seen = unless_faults(ep.get(home).wait().map_err(Into::into))?;
                     assert_ne!(seen, Some(0), "a put from before the barrier is not visible after it");
                 }
+                // The others are alive: it has not passed without them.
+                assert!(!(has_passed && me == 1) || begun.get() == 3, "it passed before the others had come");
                 Ok(())
             });
         }

@@ -11,7 +11,7 @@ use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::sync::atomic::Ordering;
-use std::sync::{Mutex, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
 use super::ShmFabric;
@@ -60,7 +60,8 @@ pub(super) struct Control {
 /// The connection to one peer.
 #[derive(Default)]
 struct Link {
-    conn: Option<Conn>,
+    /// Shared with a wait for messages, which holds no lock.
+    conn: Option<Arc<Conn>>,
     queue: VecDeque<Vec<u8>>,
     /// Own groups sent so far.
     groups_sent: usize,
@@ -208,16 +209,9 @@ impl Control {
 
     /// Waits until something can be received.
     fn wait(&self, fabric: &ShmFabric, service: &Service, timeout: Duration) {
-        let links: Vec<_> = self.known_links(fabric).map(|(_, link)| lock(link)).collect();
-        // The descriptors are duplicated so that no lock is held while waiting.
-        let owned: Vec<OwnedFd> = links
-            .iter()
-            .filter_map(|link| link.conn.as_ref())
-            .chain(service.strangers.iter().map(|stranger| &stranger.0))
-            .filter_map(|conn| conn.as_fd().try_clone_to_owned().ok())
-            .collect();
-        drop(links);
-        let mut fds: Vec<BorrowedFd<'_>> = owned.iter().map(AsFd::as_fd).collect();
+        let peers: Vec<Arc<Conn>> = self.known_links(fabric).filter_map(|(_, link)| lock(link).conn.clone()).collect();
+        let strangers = service.strangers.iter().map(|(conn, _)| conn.as_fd());
+        let mut fds: Vec<BorrowedFd<'_>> = peers.iter().map(|conn| conn.as_fd()).chain(strangers).collect();
         if service.strangers.len() < STRANGERS_MAX {
             fds.push(self.listener.as_fd());
         }
@@ -346,7 +340,9 @@ impl Control {
                 return true;
             }
             match Conn::connect(&self.directory.socket_path(*node)) {
-                Ok(Some(conn)) if conn.send(&self.greeting, &[]) == SendOutcome::Sent => link.conn = Some(conn),
+                Ok(Some(conn)) if conn.send(&self.greeting, &[]) == SendOutcome::Sent => {
+                    link.conn = Some(Arc::new(conn));
+                }
                 // It may have died before it was there at all.
                 _ => return !self.directory.is_gone(*node, NodeHeader::is_alive),
             }
@@ -440,7 +436,7 @@ impl Control {
         let mut link = lock(self.link(node));
         if let Some(conn) = conn {
             let _ = conn.send(&self.greeting, &[]);
-            link.conn = Some(conn);
+            link.conn = Some(Arc::new(conn));
         }
         link.up = true;
         link.refused = false;
