@@ -1,11 +1,12 @@
-//! A data type of your own, and a check of what it declares: seats of a hall, none of which is sold twice.
+//! A data type of your own, a check of what it declares, and replicas of it: seats of a hall, none of which is sold
+//! twice.
 //!
 //! `cargo run -p farfield-hamband --features check --example seats`
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use farfield_hamband::check::Check;
-use farfield_hamband::{Coordination, DataType, methods};
+use farfield_hamband::{Coordination, DataType, Replicated, ReplicatedOptions, methods};
 use proptest::prelude::*;
 use serde::{Deserialize, Serialize};
 
@@ -60,7 +61,7 @@ impl DataType for Hall {
     }
 }
 
-fn main() -> Result<(), farfield_hamband::check::Refuted> {
+fn main() -> Result<(), Box<dyn std::error::Error>> {
     // Few seats and customers, so that the calls meet each other.
     let calls = prop_oneof![(0..3u16).prop_map(Install), (0..3u16, "[ab]").prop_map(|(seat, to)| Sell { seat, to }),];
     let check = Check::new(Hall::default(), calls);
@@ -71,5 +72,22 @@ fn main() -> Result<(), farfield_hamband::check::Refuted> {
     for refuted in [check.exhaustively(), check.executions()] {
         println!("{}\n", refuted.expect_err("sales conflict"));
     }
+
+    // Three nodes sell one seat at the same time, and one of them does.
+    let nodes = farfield::local_session(3)?;
+    let sold = farfield::on_each(&nodes, |node| {
+        let hall = Replicated::open(node, "hall", Hall::default(), ReplicatedOptions::default())?;
+        let (mut writer, ep) = (hall.writer()?, node.endpoint()?);
+        let sold = ep.block_on(async {
+            let install = writer.update(&ep, &Install(7)).await?;
+            assert!(install.is_ok());
+            writer.update(&ep, &Sell { seat: 7, to: format!("{:?}", node.id()) }).await
+        })?;
+        ep.block_on(writer.stable(&ep))?;
+        Ok((sold, hall))
+    })?;
+    let buyers = sold.iter().filter(|(sold, _)| sold.is_ok()).count();
+    assert_eq!(buyers, 1, "{:?}", sold.iter().map(|(sold, _)| sold).collect::<Vec<_>>());
+    println!("of three sales of one seat, one was made: {:?}", sold[0].1.query(|hall| hall.sold.clone())?);
     Ok(())
 }

@@ -46,7 +46,7 @@ pub(super) enum Type {
     BankMap,
     /// Customers and movies: two synchronisation groups (fig. 10)
     Movie,
-    /// Project management: all three categories (fig. 11)
+    /// Project management (fig. 11)
     Project,
     /// Courseware (fig. 13)
     Courseware,
