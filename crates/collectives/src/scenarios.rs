@@ -6,8 +6,7 @@ mod random;
 use std::cell::RefCell;
 use std::rc::Rc;
 
-use farfield_check::{Cluster, Scenario};
-use farfield_check::{with_at_once, with_slow};
+use farfield_check::{Cluster, Scenario, with_at_once, with_slow};
 use farfield_core::{Endpoint, Result};
 use farfield_fabric::NodeId;
 

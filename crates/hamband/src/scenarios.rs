@@ -9,8 +9,7 @@ mod till;
 use std::cell::RefCell;
 use std::rc::Rc;
 
-use farfield_check::{Cluster, Scenario};
-use farfield_check::{with_at_once, with_slow};
+use farfield_check::{Cluster, Scenario, with_at_once, with_slow};
 use farfield_core::{Endpoint, Result};
 
 use self::till::{Till, TillUpdate};

@@ -15,8 +15,7 @@ use std::task::Poll;
 use std::time::Duration;
 
 use farfield_check::parts::{cut, word};
-use farfield_check::{Cluster, Log, Scenario, choose, crashed};
-use farfield_check::{with_at_once, with_slow};
+use farfield_check::{Cluster, Log, Scenario, choose, crashed, with_at_once, with_slow};
 use farfield_core::{Endpoint, MutexArray, Result};
 use farfield_fabric::{Instant, Region, Word};
 

@@ -16,8 +16,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use farfield_check::parts::Excuse;
-use farfield_check::with_slow;
-use farfield_check::{Cluster, Faults, Scenario, choose};
+use farfield_check::{Cluster, Faults, Scenario, choose, with_slow};
 use farfield_core::history::Recorder;
 use farfield_core::{Endpoint, Error, Result};
 use farfield_fabric::DeathRule;

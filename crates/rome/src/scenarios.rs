@@ -11,8 +11,7 @@ mod trees;
 use core::time::Duration;
 use std::rc::Rc;
 
-use farfield_check::with_slow;
-use farfield_check::{Cluster, Scenario, was_paused};
+use farfield_check::{Cluster, Scenario, was_paused, with_slow};
 use farfield_core::history::Recorder;
 use farfield_core::{Endpoint, Result};
 use farfield_fabric::NodeId;

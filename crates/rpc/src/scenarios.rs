@@ -11,8 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use farfield_check::parts::{Excuse, goes_on};
-use farfield_check::with_slow;
-use farfield_check::{Cluster, Scenario, crashed};
+use farfield_check::{Cluster, Scenario, crashed, with_slow};
 use farfield_core::{Endpoint, ErrorKind, Node, Result};
 use farfield_fabric::{LocalMutex, NodeId, Word};
 

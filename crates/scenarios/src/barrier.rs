@@ -29,7 +29,7 @@ pub(super) fn scenarios() -> Vec<Scenario> {
         missing_of_threads(),
         arrived_and_left(),
         late_fence("barrier/late-fence", Duration::ZERO),
-        late_fence("barrier/late-fence-and-node", Duration::from_millis(3)),
+        late_fence("barrier/late-fence-and-node", Duration::from_millis(3)).kills(&["barrier-again-unarrived"]),
         groups_revoked(),
     ]
 }
@@ -306,7 +306,7 @@ fn arrived_and_left() -> Scenario {
 }
 
 /// A fence that does not end before the deadline, because a node is cut off for a while: its thread has not arrived.
-/// Another one comes `after` this time.
+/// Node 2 comes `after` this time.
 fn late_fence(name: &'static str, after: Duration) -> Scenario {
     let about = "a thread whose earlier puts are not visible has not arrived, whatever its deadline";
     Scenario::new(name, about, 3, move |cluster| {

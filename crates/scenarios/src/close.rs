@@ -7,9 +7,8 @@ use farfield_core::toolkit::{Object, ObjectBuilder};
 use farfield_core::{ErrorKind, Node, NodeId, Result};
 
 use crate::refused;
-use farfield_check::Faults;
 use farfield_check::parts::patiently;
-use farfield_check::{Cluster, Scenario, choose};
+use farfield_check::{Cluster, Faults, Scenario, choose};
 
 pub(super) fn scenarios() -> Vec<Scenario> {
     vec![

@@ -12,8 +12,7 @@ use farfield_core::{
 
 use super::keep;
 use farfield_check::parts::{comes_of_faults, cut, goes_on, is_decided, patiently, unless_faults, word};
-use farfield_check::{Cluster, Scenario, crashed, was_paused};
-use farfield_check::{Faults, choose};
+use farfield_check::{Cluster, Faults, Scenario, choose, crashed, was_paused};
 
 pub(super) fn scenarios() -> Vec<Scenario> {
     vec![
@@ -525,10 +524,9 @@ fn member_is_cut_off() -> Scenario {
     )
     .rule(DeathRule::Majority)
     .faults(Faults::new().cuts(1).side([2]))
-    .kills(&["barrier-again-unarrived"])
 }
 
-// ---- small enough to run all executions ---------------------------------------------------------------------------
+// ---- all executions can be run ------------------------------------------------------------------------------------
 
 /// The `NRW`s of a holder's puts, and the `NAW` of its release. Any of them may be the last to land. For
 /// `mutex-death-unmarked`.

@@ -8,9 +8,8 @@ use farfield_core::fabric::{self, Bell, ErrorKind, GroupKey, Instant, Region, Wo
 use farfield_core::{MemberStatus, NodeId, Result};
 
 use crate::refused;
-use farfield_check::Faults;
 use farfield_check::parts::word;
-use farfield_check::{Cluster, Scenario, choose, crashed};
+use farfield_check::{Cluster, Faults, Scenario, choose, crashed};
 
 pub(super) fn scenarios() -> Vec<Scenario> {
     vec![further_groups(), revoked(), others_reads(), refused_long(), dead()]

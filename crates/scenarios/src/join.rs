@@ -9,10 +9,8 @@ use farfield_core::fabric::{DeathRule, Endpoint, GroupKey, Instant, Word};
 use farfield_core::toolkit::{Object, ObjectBuilder};
 use farfield_core::{AtomicVar, ErrorKind, Mutex, Node, NodeId, Result};
 
-use farfield_check::Faults;
 use farfield_check::parts::unless_faults;
-
-use farfield_check::{Cluster, Scenario};
+use farfield_check::{Cluster, Faults, Scenario};
 
 pub(super) fn scenarios() -> Vec<Scenario> {
     vec![

@@ -18,8 +18,7 @@ use self::client::Do::{
 use self::client::Holds;
 pub(super) use self::client::{Client, Do, assert_linearizable};
 use super::keep;
-use farfield_check::Faults;
-use farfield_check::{Cluster, Scenario, crashed};
+use farfield_check::{Cluster, Faults, Scenario, crashed};
 
 pub(super) fn scenarios() -> Vec<Scenario> {
     let mut all = vec![

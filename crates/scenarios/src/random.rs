@@ -22,9 +22,8 @@ use self::knowledge::{Board, Party};
 use self::peril::Peril;
 use super::kv;
 use super::refused::anywhere;
-use farfield_check::Faults;
 use farfield_check::parts::{goes_on, is_decided, word};
-use farfield_check::{Cluster, Scenario};
+use farfield_check::{Cluster, Faults, Scenario};
 
 /// The node that may die.
 const VICTIM: NodeId = kv::VICTIM;

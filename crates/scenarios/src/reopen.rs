@@ -13,9 +13,8 @@ use farfield_core::{
 };
 
 use super::keep;
-use farfield_check::Faults;
 use farfield_check::parts::{comes_of_faults, goes_on};
-use farfield_check::{Cluster, Scenario, was_paused};
+use farfield_check::{Cluster, Faults, Scenario, was_paused};
 
 pub(super) fn scenarios() -> Vec<Scenario> {
     vec![

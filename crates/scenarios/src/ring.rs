@@ -5,9 +5,8 @@ use farfield_core::fabric::{GroupKey, Instant};
 use farfield_core::{Endpoint, Error, NodeId, Result, RingBuffer, RingOptions, RingReceiver, RingSender};
 
 use super::keep;
-use farfield_check::crashed;
 use farfield_check::parts::is_decided;
-use farfield_check::{Cluster, Faults, Scenario};
+use farfield_check::{Cluster, Faults, Scenario, crashed};
 
 pub(super) fn scenarios() -> Vec<Scenario> {
     vec![

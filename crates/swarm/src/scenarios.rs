@@ -14,8 +14,7 @@ mod store_registers;
 
 use std::rc::Rc;
 
-use farfield_check::{Cluster, Faults, Scenario};
-use farfield_check::{with_at_once, with_slow};
+use farfield_check::{Cluster, Faults, Scenario, with_at_once, with_slow};
 use farfield_core::Result;
 use farfield_fabric::Word;
 

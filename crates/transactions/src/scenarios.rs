@@ -5,8 +5,7 @@ mod random;
 use std::cell::Cell;
 use std::rc::Rc;
 
-use farfield_check::{Faults, Scenario, choose, crashed, was_paused};
-use farfield_check::{with_at_once, with_slow};
+use farfield_check::{Faults, Scenario, choose, crashed, was_paused, with_at_once, with_slow};
 use farfield_core::Result;
 use farfield_fabric::fault::{self, inject};
 use farfield_fabric::{DeathRule, Endpoint, EndpointOptions, NodeId};

@@ -323,7 +323,7 @@ fn giving_back_memory_that_a_stopped_writer_writes_to() {
     writer.number("up 0");
     let beat = owner.number("alloc 0 128");
     writer.number(format!("write_late {} {beat}", beat + 64));
-    let rounds = if is_long() { 100 } else { 50 };
+    let rounds = 100;
     let kept = owner.number(format!("free_stopped {} 1 {rounds}", writer.pid));
     println!("memory given back {rounds} times and more, a stopped peer in the middle of writing to it {kept} times");
     assert!((1..rounds).contains(&kept), "both come up, {kept} of {rounds}");

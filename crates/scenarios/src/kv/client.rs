@@ -10,9 +10,8 @@ use farfield_core::{Endpoint, Error, ErrorKind, KvOptions, KvStore, Result};
 use foldhash::fast::FixedState;
 
 use super::{VICTIM, a_moment};
-use farfield_check::Log;
 use farfield_check::parts::{Excuse, comes_of_faults};
-use farfield_check::{Cluster, crashed};
+use farfield_check::{Cluster, Log, crashed};
 
 /// A value of two words, which a reader may find torn.
 pub(crate) type Pair = [u64; 2];

@@ -13,9 +13,8 @@ use farfield_core::{ErrorKind, KvOptions, KvStore, NodeId, Placement, Result};
 use super::super::keep;
 use super::VICTIM;
 use super::client::{Answer, Client, keys, linearizable, on_node_1, tiny, whole};
-use farfield_check::Faults;
 use farfield_check::parts::word;
-use farfield_check::{Scenario, crashed};
+use farfield_check::{Faults, Scenario, crashed};
 
 pub(super) fn scenarios() -> Vec<Scenario> {
     vec![

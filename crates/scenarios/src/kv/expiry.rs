@@ -14,9 +14,8 @@ use super::client::{
     tiny,
 };
 use super::{VICTIM, a_moment, cut_short};
-use farfield_check::Faults;
 use farfield_check::parts::{Excuse, patiently, word};
-use farfield_check::{Cluster, Scenario, choose};
+use farfield_check::{Cluster, Faults, Scenario, choose};
 
 /// As long as [`a_moment`].
 const TIME: Duration = Duration::from_millis(1);

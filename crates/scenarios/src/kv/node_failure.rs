@@ -7,9 +7,8 @@ use farfield_core::{ErrorKind, KvOptions, Node, Placement, Result};
 
 use super::VICTIM;
 use super::client::{Answer, Client, Entry, history_of_heard, is_full, keys, tiny};
-use farfield_check::Faults;
 use farfield_check::parts::{goes_on, is_decided, unless_faults, word};
-use farfield_check::{Cluster, Scenario, choose, crashed};
+use farfield_check::{Cluster, Faults, Scenario, choose, crashed};
 
 /// A node dies in the middle of any operation: of `NRW`s of its value, of its tracker's messages to each other node, or
 /// of its locks' releases. Values on node 0 are never lost. Those on the dead node are, until they are inserted again.

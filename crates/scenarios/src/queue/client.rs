@@ -6,9 +6,8 @@ use farfield_core::history::queue::{QueueInput, QueueModel, QueueOutput};
 use farfield_core::history::{Budget, Event, check};
 use farfield_core::{Endpoint, Queue, Result};
 
-use farfield_check::Log;
-use farfield_check::choose;
 use farfield_check::parts::{Excuse, cut};
+use farfield_check::{Log, choose};
 
 /// The next step of a thread.
 #[derive(Clone, Copy)]

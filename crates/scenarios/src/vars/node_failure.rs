@@ -13,10 +13,8 @@ use farfield_core::{AtomicVar, Error, MemberStatus, Node, NodeId, OwnedVar, Resu
 use super::atomic::{Add, Call, Calls, Exchange, Load, Store, Swap};
 use super::owned::{Seen, name_of, opened};
 use super::{N0, N1, N2, keep, shared};
-use farfield_check::Faults;
-use farfield_check::Log;
 use farfield_check::parts::{comes_of_faults, goes_on, is_decided, patiently};
-use farfield_check::{Cluster, Scenario, crashed, was_paused};
+use farfield_check::{Cluster, Faults, Log, Scenario, crashed, was_paused};
 
 pub(super) fn scenarios() -> Vec<Scenario> {
     let mut all = vec![atomic_cut_short(), atomic_home_dies(), atomic_home_is_cut_off()];
