@@ -18,7 +18,7 @@ pub(super) fn scenarios() -> Vec<Scenario> {
         exchange(),
         rounds(),
         visible("barrier/visible", [0, 1, 2], true).small().kills(&["barrier-no-fence", "barrier-fence-late"]),
-        visible("barrier/visible-at-node-0", [1, 0, 2], true).medium().kills(&["barrier-fence-from-one"]),
+        visible("barrier/visible-at-node-0", [1, 0, 2], true).small().kills(&["barrier-fence-from-one"]),
         visible("barrier/visible-to-late-home", [0, 1, 2], false),
         threads(),
         meeting("barrier/meeting", 1, |thread, ep| ep.block_on(thread.wait(ep))).small(),

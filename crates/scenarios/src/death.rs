@@ -526,7 +526,7 @@ fn member_is_cut_off() -> Scenario {
     .faults(Faults::new().cuts(1).side([2]))
 }
 
-// ---- all executions can be run ------------------------------------------------------------------------------------
+// ---- small enough to run all executions ---------------------------------------------------------------------------
 
 /// The `NRW`s of a holder's puts, and the `NAW` of its release. Any of them may be the last to land. For
 /// `mutex-death-unmarked`.
@@ -583,5 +583,5 @@ fn one_of_two_dies() -> Scenario {
         Ok(())
     })
     .faults(Faults::new().crashes(1).of([1]))
-    .medium()
+    .small()
 }

@@ -121,7 +121,7 @@ fn run<V: Holds>(cluster: &Cluster, plan: Plan) -> Result<()> {
 /// The `NRW` of a value before the `NAW` that publishes it. For `queue-published-first`.
 fn handed() -> Scenario {
     let plan = Plan { threads: &[(1, 1, &[Enqueue(1)]), (0, 1, &[TryDequeue, TryDequeue])], ..PLAN };
-    queue::<u64>("queue/handed", "a value is seen whole or not at all", plan).medium().kills(&["queue-published-first"])
+    queue::<u64>("queue/handed", "a value is seen whole or not at all", plan).small().kills(&["queue-published-first"])
 }
 
 /// The same for a value that is put and got word by word, with the consumer on another node.
@@ -160,7 +160,7 @@ fn full() -> Scenario {
         threads: &[(1, 1, &[TryEnqueue(2)]), (0, 1, &[TryDequeue])],
         ..PLAN
     };
-    queue::<u64>("queue/full", "full is said of a full queue only", plan).medium()
+    queue::<u64>("queue/full", "full is said of a full queue only", plan).small()
 }
 
 /// The `NRR` of a value before the `NAW` that frees its cell, which node 0 gets in exchange for another and writes to
@@ -236,7 +236,7 @@ fn spares() -> Scenario {
 /// Two producers fill one position: one of them takes the next instead.
 fn producers() -> Scenario {
     let plan = Plan { threads: &[(1, 1, &[Enqueue(1)]), (0, 1, &[Enqueue(2)])], ..PLAN };
-    queue::<u64>("queue/producers", "two producers fill one position after the other", plan).medium()
+    queue::<u64>("queue/producers", "two producers fill one position after the other", plan).small()
 }
 
 /// No producer fills a position before the previous one is filled. For `queue-hint-early`.

@@ -43,14 +43,14 @@ pub(super) fn scenarios() -> Vec<Scenario> {
 fn enqueue() -> Scenario {
     let plan = Plan { threads: &[(1, 1, &[TryEnqueue(1)]), (0, 1, &[Close, TryDequeue])], ..PLAN };
     queue::<u64>("queue/close-enqueue", "a close is before an enqueue, which is refused, or after it", plan)
-        .medium()
+        .small()
         .kills(&["queue-close-by-put"])
 }
 
 /// A consumer takes the values, and ends only then.
 fn dequeue() -> Scenario {
     let plan = Plan { before: &[Enqueue(1)], threads: &[(1, 1, &[TryDequeue, TryDequeue]), (0, 1, &[Close])], ..PLAN };
-    queue::<u64>("queue/close-dequeue", "what a closed queue has is taken", plan).medium()
+    queue::<u64>("queue/close-dequeue", "what a closed queue has is taken", plan).small()
 }
 
 /// The last room is filled, or closed.
@@ -75,7 +75,7 @@ fn full() -> Scenario {
 /// The slot that is marked is that of the value before, too, which still counts.
 fn full_counted() -> Scenario {
     let plan = Plan { capacity: 1, threads: &[(1, 1, &[TryEnqueue(1)]), (0, 1, &[Close, Len])], ..PLAN };
-    queue::<u64>("queue/close-counted", "a full queue that is closed has as many values as before", plan).medium()
+    queue::<u64>("queue/close-counted", "a full queue that is closed has as many values as before", plan).small()
 }
 
 /// The mark stays in the slot while the values of a batch are taken.
@@ -93,7 +93,7 @@ fn full_batch() -> Scenario {
 fn behind() -> Scenario {
     let plan = Plan { before: &[Enqueue(1)], threads: &[(1, 1, &[Close]), (0, 1, &[TryEnqueue(2)])], ..PLAN };
     queue::<u64>("queue/close-behind", "a node that knows little of a queue closes it at its end", plan)
-        .medium()
+        .small()
         .kills(&["queue-close-unwalked"])
 }
 
@@ -215,7 +215,7 @@ fn empty() -> Scenario {
 fn fills() -> Scenario {
     let plan = Plan { before: &[TryBatch(&[1, 2])], threads: &[(1, 1, &[TryEnqueue(3)]), (0, 1, &[Len])], ..PLAN };
     queue::<u64>("queue/len-fills", "the length of a queue that fills is right at a moment of the call", plan)
-        .medium()
+        .small()
         .kills(&["queue-len-by-hints"])
 }
 
@@ -226,8 +226,7 @@ fn drains() -> Scenario {
         threads: &[(1, 1, &[TryDequeue]), (0, 1, &[Len])],
         ..PLAN
     };
-    queue::<u64>("queue/len-drains", "the length of a queue that drains is right at a moment of the call", plan)
-        .medium()
+    queue::<u64>("queue/len-drains", "the length of a queue that drains is right at a moment of the call", plan).small()
 }
 
 /// The same, and the queue is closed. All of both calls' dequeues may lie between two looks of a length.
