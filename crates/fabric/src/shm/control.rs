@@ -60,7 +60,7 @@ pub(super) struct Control {
 /// The connection to one peer.
 #[derive(Default)]
 struct Link {
-    /// Shared with a wait for messages, which holds no lock.
+    /// Shared with a wait for messages, which does not lock the link.
     conn: Option<Arc<Conn>>,
     queue: VecDeque<Vec<u8>>,
     /// Own groups sent so far.
