@@ -286,6 +286,11 @@ fn execute(program: &Program, outcomes: &Outcomes, chooser: Box<dyn Chooser>) ->
     })
 }
 
+/// How many programs a test compares: `FARFIELD_TEST_LONG` has `many`, and CI sets it.
+fn programs(many: usize) -> usize {
+    if std::env::var_os("FARFIELD_TEST_LONG").is_some() { many } else { many.div_ceil(4) }
+}
+
 /// The outcomes of a program, if `executions` executions suffice for all of them.
 fn all_outcomes(program: &Program, is_reduced: bool, executions: u64) -> Option<(BTreeSet<Vec<u64>>, u64)> {
     let outcomes = Outcomes::default();
@@ -328,7 +333,7 @@ fn the_reductions_lose_no_outcome() {
         let program = Program { threads, nodes: [0, 0], faults: None };
         assert!(compare(&program, 300_000), "{program:?}");
     }
-    while compared < 60 {
+    while compared < programs(60) {
         compared += usize::from(compare(&Program::random(&mut rng, 3), 3000));
     }
     assert!(reduced_executions * 3 < plain_executions, "{reduced_executions} of {plain_executions}");
@@ -350,7 +355,7 @@ fn the_reductions_lose_no_outcome_of_a_fault() {
     let one_acts = [(majority, faults().cuts(1))];
     for (at, (rule, faults)) in both_act.iter().chain(&one_acts).enumerate() {
         let (mut compared, mut tried) = (0, 0);
-        while compared < 10 && tried < 30 {
+        while compared < programs(10) && tried < 30 {
             tried += 1;
             let mut program = Program::with_faults(&mut rng, *rule, faults.clone());
             if at >= both_act.len() {
@@ -361,7 +366,7 @@ fn the_reductions_lose_no_outcome_of_a_fault() {
             assert_eq!(reduced, plain, "{program:?}");
             compared += 1;
         }
-        assert_eq!(compared, 10, "programs with {faults:?} that are small enough");
+        assert_eq!(compared, programs(10), "programs with {faults:?} that are small enough");
     }
 }
 

@@ -273,6 +273,14 @@ fn threads(id: &str) -> usize {
     std::fs::read_dir(format!("/proc/{id}/task")).map_or(0, Iterator::count)
 }
 
+/// How many clock ticks (10 ms) a process has worked.
+fn ticks_of_work(id: &str) -> u64 {
+    let line = std::fs::read_to_string(format!("/proc/{id}/stat")).unwrap_or_default();
+    // Its name may have spaces. What follows begins with the third field; the 14th and 15th are times.
+    let fields = line.rsplit_once(')').map_or("", |(_, fields)| fields).split_whitespace();
+    fields.skip(11).take(2).filter_map(|ticks| ticks.parse::<u64>().ok()).sum()
+}
+
 #[test]
 fn a_node_that_dies_ends_the_run_and_is_named() {
     for name in [
@@ -309,7 +317,11 @@ fn a_node_that_dies_ends_the_run_and_is_named() {
             assert!(start.elapsed() < Duration::from_secs(30), "no nodes have joined");
             std::thread::sleep(Duration::from_millis(10)); // between looks
         };
-        std::thread::sleep(Duration::from_millis(300)); // in the middle of its work
+        // In the middle of its work. (A node of `idle` has none.)
+        let (joined, before) = (Instant::now(), ticks_of_work(&nodes[1]));
+        while ticks_of_work(&nodes[1]) < before + 5 && joined.elapsed() < Duration::from_millis(300) {
+            std::thread::sleep(Duration::from_millis(5)); // between looks
+        }
         let killed = Command::new("kill").args(["-KILL", &nodes[1]]).status().expect("there is kill");
         assert!(killed.success());
         let output = run.wait_with_output().expect("it ends");

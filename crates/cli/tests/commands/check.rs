@@ -104,7 +104,7 @@ fn a_search_continues_from_its_checkpoint() {
     let place = tempfile::tempdir().expect("a directory");
     let file = place.path().join("night.json");
     let arguments =
-        ["barrier/visible", "ring/", "--steps", "2e4", "--checkpoint", file.to_str().expect("a plain path")];
+        ["ring/slow-local", "ring/reader", "--steps", "2e4", "--checkpoint", file.to_str().expect("a plain path")];
     let steps = |report: &Value| report["steps"].as_u64().expect("a number");
     let first = report(&arguments);
     assert!(steps(&first) >= 20_000); // small scenarios are searched whole

@@ -25,11 +25,11 @@ use harness::{Excluded, Harness, Nodes};
 /// Instantiates every case for every harness.
 macro_rules! suite {
     ($($module:ident: $($case:ident)+;)+) => {
-        mod shm { $($(#[test] fn $case() { super::SHM.run(stringify!($case), crate::$module::$case); })+)+ }
-        mod decorated { $($(#[test] fn $case() { super::DECORATED.run(stringify!($case), crate::$module::$case); })+)+ }
-        mod weak { $($(#[test] fn $case() { super::WEAK.run(stringify!($case), crate::$module::$case); })+)+ }
-        mod sim { $($(#[test] fn $case() { super::SIM.run(stringify!($case), crate::$module::$case); })+)+ }
-        mod verbs { $($(#[test] fn $case() { super::VERBS.run(stringify!($case), crate::$module::$case); })+)+ }
+        mod shm { $($(#[test] fn $case() { super::SHM.run(stringify!($module), stringify!($case), crate::$module::$case); })+)+ }
+        mod decorated { $($(#[test] fn $case() { super::DECORATED.run(stringify!($module), stringify!($case), crate::$module::$case); })+)+ }
+        mod weak { $($(#[test] fn $case() { super::WEAK.run(stringify!($module), stringify!($case), crate::$module::$case); })+)+ }
+        mod sim { $($(#[test] fn $case() { super::SIM.run(stringify!($module), stringify!($case), crate::$module::$case); })+)+ }
+        mod verbs { $($(#[test] fn $case() { super::VERBS.run(stringify!($module), stringify!($case), crate::$module::$case); })+)+ }
         const CASES: &[&str] = &[$($(stringify!($case)),+),+];
     };
 }

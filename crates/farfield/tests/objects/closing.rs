@@ -8,7 +8,7 @@ use farfield::{
     SharedVar, SpinLockArray, Sst, TransactionOptions, Transactions, local_session_with,
 };
 
-use crate::harness::{Over, SHORT, Scene, alone, beside, eventually, fabrics, on_each_fabric, over, refused};
+use crate::harness::{Over, SHORT, Scene, beside, eventually, fabrics, on_each_fabric, over, refused};
 
 /// The number of kinds of objects.
 const KINDS: usize = 14;
@@ -125,7 +125,7 @@ fn a_node_that_keeps_an_object_open_keeps_its_memory() {
 /// An opening that fails leaves nothing behind, on any node that had heard of it.
 #[test]
 fn openings_that_come_to_nothing_give_their_memory_back() {
-    let _alone = alone("openings that fail");
+    let _alone = beside("openings that fail");
     let hasty = over(Over::Shm, 2);
     let nodes = local_session_with(2, |builder| hasty(builder).timeout(SHORT)).expect("a session");
     let (first, second) = (&nodes[0], &nodes[1]);

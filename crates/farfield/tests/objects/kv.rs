@@ -9,7 +9,7 @@ use farfield::history::kv::{KvHistory, KvInput, KvOutput};
 use farfield::{ByteString, Endpoint, Error, ErrorKind, KvOptions, KvStore, Node, Placement};
 
 use crate::harness::{
-    Rng, Scene, SetsAtEnd, alone, eventually, everywhere, fabrics, mix, on_each_fabric, refused, session,
+    Rng, Scene, SetsAtEnd, beside, eventually, everywhere, fabrics, mix, on_each_fabric, refused, session,
 };
 
 pub(super) fn is_full(error: &Error) -> bool {
@@ -426,7 +426,7 @@ fn modifications_lose_no_update() {
 #[test]
 fn values_of_a_node_that_left_are_errors_that_name_it() {
     for over in fabrics(&[23]) {
-        let _alone = alone("a node leaves a store");
+        let _alone = beside("a node leaves a store");
         let mut scene = Scene { nodes: session(3, over), over, threads: 1 };
         let kvs = scene.open(|node| KvStore::<u64, u64>::open(node, "kv", small(Placement::Inserter)));
         let endpoint = scene.endpoint(0);

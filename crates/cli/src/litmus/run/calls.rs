@@ -25,9 +25,9 @@ use super::objects::{Objects, Parts, of_message, to_message, value_of, words};
 
 /// Each word has a line of the cache of its own.
 const LINE_BYTES: usize = 64;
-/// How long a thread waits in a loop for its condition.
+/// How long a thread waits in a loop for its condition. Each time that threads have given up, there is less to hope for:
+/// a quarter of it, until it is [`LOOP_MAX_LATER`].
 const LOOP_MAX: Duration = Duration::from_secs(2);
-/// The same when threads have given up so often that nothing is to be hoped for.
 const LOOP_MAX_LATER: Duration = Duration::from_millis(1);
 pub(super) const GIVEN_UP_MAX: u32 = 4;
 /// How long an operation may take.
@@ -402,8 +402,9 @@ impl Memory for Calls<'_> {
 
     fn again(&mut self) -> Result<bool> {
         let Pace::Spinning { given_up, .. } = self.pace else { return self.rest(LOOP_MAX) };
-        let is_hopeless = given_up.load(Ordering::Relaxed) >= GIVEN_UP_MAX;
-        let is_in_time = self.rest(if is_hopeless { LOOP_MAX_LATER } else { LOOP_MAX })?;
+        let times = given_up.load(Ordering::Relaxed);
+        let wait = if times < GIVEN_UP_MAX { LOOP_MAX / 4u32.pow(times) } else { LOOP_MAX_LATER };
+        let is_in_time = self.rest(wait)?;
         if !is_in_time {
             given_up.fetch_add(1, Ordering::Relaxed);
         }

@@ -1,8 +1,6 @@
 //! Each wait for a stopped process ends in a timeout that names it, never early and not much late. Nothing is lost by
 //! it, once the process continues.
 
-mod session;
-
 use std::process::Command;
 use std::time::{Duration, Instant};
 
@@ -12,7 +10,7 @@ use farfield::{
     LockOptions, LockTable, MemberStatus, Mutex, Node, OwnedVar, Queue, QueueOptions, Result, RingBuffer, RingOptions,
 };
 
-use session::{STEP_MAX, Session};
+use crate::session::{STEP_MAX, Session};
 
 /// What calls wait for, and what opening an object does.
 const TIMEOUT: Duration = Duration::from_millis(200);
@@ -22,7 +20,7 @@ const STOPPED: NodeId = NodeId(1);
 
 #[test]
 fn a_call_that_waits_for_a_stopped_process_fails_in_time() {
-    Session::start("stopped", 3).end(0..3);
+    Session::start(module_path!(), "stopped", 3).end(0..3);
 }
 
 /// Only one of two reopens: its error names the other, and its open object stays as it was.
@@ -76,7 +74,7 @@ fn reopened_locks_of_every_kind_are_marked() -> Result<()> {
 /// Not a test: the work of a child process.
 #[test]
 fn node_process() {
-    session::play(OPENING, |_, node, endpoint| stopped(node, endpoint));
+    crate::session::play(OPENING, |_, node, endpoint| stopped(node, endpoint));
 }
 
 /// Makes a call that cannot be done while the other is stopped.

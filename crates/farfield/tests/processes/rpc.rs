@@ -1,8 +1,6 @@
 //! `kill -9` of a client and of a server under load, in sessions of real processes: each call has its effect once, and
 //! its caller knows which calls may have had theirs.
 
-mod session;
-
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
@@ -11,7 +9,7 @@ use std::time::Duration;
 use farfield::rpc::{Effect, effect_of};
 use farfield::{Endpoint, MemberStatus, Node, NodeId, Result, RpcClient, RpcOptions, RpcServer};
 
-use session::{MEASURED, STEP_MAX, Session, begun};
+use crate::session::{MEASURED, STEP_MAX, Session, begun};
 
 const PLACES: u16 = 3;
 const OPTIONS: RpcOptions = RpcOptions { request_bytes_max: 0, reply_bytes_max: 0, window: 4, batch_max: 2 };
@@ -21,7 +19,7 @@ const LAST: u64 = u64::MAX;
 /// A client is killed under load and started again, three times; the other one continues.
 #[test]
 fn a_server_outlives_its_clients() {
-    let mut session = Session::start("clients", PLACES);
+    let mut session = Session::start(module_path!(), "clients", PLACES);
     session.all_begun();
     for _ in 0..3 {
         session.hear(NodeId(1), "calls");
@@ -34,7 +32,7 @@ fn a_server_outlives_its_clients() {
 /// The server is killed under load, and another one takes its place.
 #[test]
 fn clients_outlive_their_server() {
-    let mut session = Session::start("server", PLACES);
+    let mut session = Session::start(module_path!(), "server", PLACES);
     session.all_begun();
     for client in [1, 2] {
         session.hear(NodeId(client), "calls");
@@ -47,7 +45,7 @@ fn clients_outlive_their_server() {
 /// Not a test: the role of a child process.
 #[test]
 fn node_process() {
-    session::play(Duration::from_secs(20), |role, node, endpoint| match role {
+    crate::session::play(Duration::from_secs(20), |role, node, endpoint| match role {
         "clients" => clients(node, endpoint),
         "server" => server(node, endpoint),
         role => panic!("no role {role}"),

@@ -1,8 +1,6 @@
 //! The behaviour of every object when a process dies, is stopped, or leaves. Each session consists of real processes,
 //! one of which is killed (`kill -9`) at a moment that it announces itself.
 
-mod session;
-
 use std::time::{Duration, Instant};
 
 use farfield::fabric::{ErrorKind as FabricError, GroupKey, NodeId};
@@ -12,7 +10,7 @@ use farfield::{
     SwarmArray, SwarmOptions, SwarmStore, SwarmStoreOptions, TransactionOptions, Transactions,
 };
 
-use session::{STEP_MAX, Session, begun};
+use crate::session::{STEP_MAX, Session, begun};
 
 /// The node that dies.
 const VICTIM: NodeId = NodeId(2);
@@ -21,7 +19,7 @@ const VICTIM: NodeId = NodeId(2);
 
 /// Runs a role in three processes, and kills the victim when it is ready.
 fn killed(role: &str) {
-    let mut session = Session::start(role, 3);
+    let mut session = Session::start(module_path!(), role, 3);
     session.all_begun();
     session.hear(VICTIM, "ready");
     session.kill(VICTIM);
@@ -48,7 +46,7 @@ fn the_next_holder_of_any_lock_learns_that_the_last_one_died() {
 #[test]
 fn locks_go_on_without_their_dead_waiters() {
     for role in ["alock-waiter", "spin-waiter", "mcs-waiter"] {
-        let mut session = Session::start(role, 3);
+        let mut session = Session::start(module_path!(), role, 3);
         session.all_begun();
         session.hear(NodeId(0), "all wait");
         session.kill(VICTIM);
@@ -82,10 +80,10 @@ fn an_opening_ends_when_one_that_was_there_dies() {
 /// A node that left during an insert, which it had not finished, used to keep the lock of the key for ever.
 #[test]
 fn a_node_that_leaves_unfinished_work_counts_as_dead() {
-    if session::is_on_verbs() {
+    if crate::session::is_on_verbs() {
         return; // a node that is stopped for so long is declared dead there
     }
-    let mut session = Session::start("owes", 3);
+    let mut session = Session::start(module_path!(), "owes", 3);
     session.all_begun();
     session.hear(NodeId(1), "ready");
     session.signal(NodeId(1), "-STOP");
@@ -106,10 +104,10 @@ fn a_dead_writer_ends_the_stream_after_its_last_whole_message() {
 
 #[test]
 fn a_stopped_reader_keeps_its_room_and_goes_on_later() {
-    if session::is_on_verbs() {
+    if crate::session::is_on_verbs() {
         return; // a node that is stopped for so long is declared dead there
     }
-    let mut session = Session::start("ring-stopped", 2);
+    let mut session = Session::start(module_path!(), "ring-stopped", 2);
     session.hear(NodeId(1), "ready");
     session.signal(NodeId(1), "-STOP");
     session.hear(NodeId(0), "is full");
@@ -124,7 +122,7 @@ fn variables_stay_when_their_owner_dies() {
 
 #[test]
 fn each_death_is_an_epoch() {
-    let mut session = Session::start("epochs", 4);
+    let mut session = Session::start(module_path!(), "epochs", 4);
     session.all_begun();
     for node in [3, 2, 1] {
         session.hear(NodeId(0), "next");
@@ -135,7 +133,7 @@ fn each_death_is_an_epoch() {
 
 #[test]
 fn survivors_open_a_store_and_a_queue_and_outlive_another_death_with_them() {
-    let mut session = Session::start("opened-after", 4);
+    let mut session = Session::start(module_path!(), "opened-after", 4);
     session.all_begun();
     session.kill(NodeId(1));
     [0, 2, 3].iter().for_each(|node| session.hear(NodeId(*node), "updated"));
@@ -146,7 +144,7 @@ fn survivors_open_a_store_and_a_queue_and_outlive_another_death_with_them() {
 /// One call reopens every object with a dead home or writer. Another survivor dies during that call.
 #[test]
 fn survivors_reopen_dead_objects_and_outlive_another_death() {
-    let mut session = Session::start("reopens", 4);
+    let mut session = Session::start(module_path!(), "reopens", 4);
     session.all_begun();
     session.hear(VICTIM, "ready");
     session.kill(VICTIM);
@@ -157,7 +155,7 @@ fn survivors_reopen_dead_objects_and_outlive_another_death() {
 
 #[test]
 fn reopening_does_not_wait_for_a_node_that_leaves() {
-    let mut session = Session::start("reopens-alone", 3);
+    let mut session = Session::start(module_path!(), "reopens-alone", 3);
     session.all_begun();
     session.hear(VICTIM, "ready");
     session.kill(VICTIM);
@@ -180,7 +178,7 @@ fn a_replicated_store_goes_on_without_a_memory_node() {
 /// Not a test: the role of a child process.
 #[test]
 fn node_process() {
-    session::play(Duration::from_secs(20), |role, node, endpoint| match role {
+    crate::session::play(Duration::from_secs(20), |role, node, endpoint| match role {
         "barrier" => barrier(node, endpoint),
         "alock-holder" => lock_holder(node, endpoint, LockKind::ALock),
         "spin-holder" => lock_holder(node, endpoint, LockKind::Spin),

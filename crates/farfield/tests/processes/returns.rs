@@ -1,7 +1,5 @@
 //! Nodes that return: real processes that die or leave and are started again, at the same place, as other nodes.
 
-mod session;
-
 use std::time::Duration;
 
 use farfield::fabric::{ErrorKind as FabricError, GroupKey, NodeId};
@@ -11,7 +9,7 @@ use farfield::{
     QueueOptions, Result, RingBuffer, RingOptions,
 };
 
-use session::{STEP_MAX, Session, begun};
+use crate::session::{STEP_MAX, Session, begun};
 
 const PLACES: u16 = 4;
 /// The place that is replaced after each round, and whether its node is killed or leaves. In the end none of the first
@@ -29,7 +27,7 @@ fn members(round: usize) -> [u16; PLACES as usize] {
 
 #[test]
 fn returning_nodes_work_with_all_others_until_all_are_replaced() {
-    let mut session = Session::start("rounds", PLACES);
+    let mut session = Session::start(module_path!(), "rounds", PLACES);
     for (place, dies) in ROUNDS {
         let node = NodeId(place);
         session.all_begun();
@@ -45,7 +43,7 @@ fn returning_nodes_work_with_all_others_until_all_are_replaced() {
 
 #[test]
 fn two_return_at_once() {
-    let mut session = Session::start("two", PLACES);
+    let mut session = Session::start(module_path!(), "two", PLACES);
     let two = [NodeId(1), NodeId(2)];
     session.all_begun();
     two.iter().for_each(|node| session.kill(*node));
@@ -57,7 +55,7 @@ fn two_return_at_once() {
 /// to proceed.
 #[test]
 fn a_returning_node_joins_the_open_objects() {
-    let mut session = Session::start("joins", PLACES);
+    let mut session = Session::start(module_path!(), "joins", PLACES);
     // A node that dies before all have opened the objects makes their opening fail.
     session.all_begun();
     for place in [2, 2, 3] {
@@ -104,7 +102,7 @@ fn a_place_is_filled_again_and_again() {
 /// Not a test: the work of a child process.
 #[test]
 fn node_process() {
-    session::play(Duration::from_secs(20), |role, node, endpoint| match role {
+    crate::session::play(Duration::from_secs(20), |role, node, endpoint| match role {
         "rounds" => rounds(node, endpoint),
         "two" => two(node, endpoint),
         "joins" => joins(node, endpoint),

@@ -1,7 +1,5 @@
 //! Sessions of real processes, each of which is this test program again, in a role: started, heard, stopped, killed.
 
-#![allow(dead_code, reason = "no test program uses all of it")]
-
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
@@ -24,6 +22,8 @@ pub(crate) fn is_on_verbs() -> bool {
 
 /// The processes of a session; dropped, they are killed.
 pub(crate) struct Session {
+    /// The test that each process runs.
+    test: String,
     role: String,
     name: String,
     nodes: u16,
@@ -34,13 +34,14 @@ pub(crate) struct Session {
 }
 
 impl Session {
-    /// Starts a role in so many processes. Each runs the test `node_process`, which asks for its [`role`].
-    pub(crate) fn start(role: &str, nodes: u16) -> Session {
-        let name = format!("test-{role}-{}", std::process::id());
+    /// Starts a role in so many processes. Each runs the `node_process` of a module, which [plays](play) it.
+    pub(crate) fn start(module: &str, role: &str, nodes: u16) -> Session {
+        let (_, module) = module.split_once("::").expect("a module of this program");
+        let (test, name) = (format!("{module}::node_process"), format!("test-{module}-{role}-{}", std::process::id()));
         let hosts = if is_on_verbs() { farfield::loopback_hosts(nodes) } else { Vec::new() };
         let hosts = hosts.iter().map(ToString::to_string).collect::<Vec<_>>().join(",");
         let lives = BTreeMap::new();
-        let mut session = Session { role: role.into(), name, nodes, hosts, lives, processes: BTreeMap::new() };
+        let mut session = Session { test, role: role.into(), name, nodes, hosts, lives, processes: BTreeMap::new() };
         (0..nodes).for_each(|place| session.begin(place));
         session
     }
@@ -48,7 +49,7 @@ impl Session {
     /// Starts the process of a place, again if it has ended.
     pub(crate) fn begin(&mut self, place: u16) {
         let mut command = Command::new(std::env::current_exe().expect("this program"));
-        command.args(["--exact", "node_process", "--nocapture", "--test-threads=1"]).env(ROLE, &self.role);
+        command.args(["--exact", &self.test, "--nocapture", "--test-threads=1"]).env(ROLE, &self.role);
         command.env("FARFIELD_SESSION", &self.name).env("FARFIELD_NODE", place.to_string());
         let life = self.lives.entry(place).or_default();
         command.env("FARFIELD_HOSTS", &self.hosts).env("FARFIELD_LIFE", life.to_string());

@@ -1,7 +1,5 @@
 //! A service opens and closes objects in four processes, one of which dies. Its memory stays flat.
 
-mod session;
-
 use std::time::{Duration, Instant};
 
 use farfield::fabric::{ErrorKind as FabricError, NodeId};
@@ -9,7 +7,7 @@ use farfield::{
     AtomicVar, Barrier, Endpoint, Error, ErrorKind, MemberStatus, Node, Result, RingBuffer, RingOptions, SharedVar,
 };
 
-use session::{STEP_MAX, Session};
+use crate::session::{STEP_MAX, Session};
 
 const VICTIM: NodeId = NodeId(2);
 /// Each round opens four objects.
@@ -17,7 +15,7 @@ const ROUNDS: usize = 250;
 
 #[test]
 fn a_thousand_objects_on_four_nodes_of_which_one_dies_leave_memory_flat() {
-    let mut session = Session::start("service", 4);
+    let mut session = Session::start(module_path!(), "service", 4);
     session.hear(VICTIM, "ready");
     session.kill(VICTIM);
     session.end([0, 1, 3]);
@@ -26,7 +24,7 @@ fn a_thousand_objects_on_four_nodes_of_which_one_dies_leave_memory_flat() {
 /// Not a test: the role of a child process.
 #[test]
 fn node_process() {
-    session::play(Duration::from_secs(20), |role, node, endpoint| match role {
+    crate::session::play(Duration::from_secs(20), |role, node, endpoint| match role {
         "service" => service(node, endpoint),
         _ => panic!("no role {role}"),
     });

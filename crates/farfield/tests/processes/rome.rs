@@ -1,14 +1,12 @@
 //! `kill -9` of an owner under load, in a session of real processes: the other partitions go on, and errors say truly
 //! what may have happened.
 
-mod session;
-
 use std::time::Duration;
 
 use farfield::rome::RangeUnavailable;
 use farfield::{Endpoint, Error, Node, NodeId, Result, RomeKv, RomeKvOptions};
 
-use session::{MEASURED, STEP_MAX, Session, begun};
+use crate::session::{MEASURED, STEP_MAX, Session, begun};
 
 const PLACES: u16 = 3;
 /// Keys of a partition.
@@ -17,7 +15,7 @@ const KEYS: u64 = 1000;
 /// Node 1 is killed while all nodes change and scan all partitions.
 #[test]
 fn the_other_partitions_outlive_an_owner() {
-    let mut session = Session::start("store", PLACES);
+    let mut session = Session::start(module_path!(), "store", PLACES);
     session.all_begun();
     for node in [0, 2] {
         session.hear(NodeId(node), "calls");
@@ -29,7 +27,7 @@ fn the_other_partitions_outlive_an_owner() {
 /// Another process at the place of node 1 opens the store, which the others go on with, and takes a partition.
 #[test]
 fn a_node_that_is_started_again_comes_back() {
-    let mut session = Session::start("returned", PLACES);
+    let mut session = Session::start(module_path!(), "returned", PLACES);
     session.all_begun();
     session.kill(NodeId(1));
     session.begin(1);
@@ -39,7 +37,7 @@ fn a_node_that_is_started_again_comes_back() {
 /// Not a test: the role of a child process.
 #[test]
 fn node_process() {
-    session::play(Duration::from_secs(20), |role, node, endpoint| match role {
+    crate::session::play(Duration::from_secs(20), |role, node, endpoint| match role {
         "returned" => returned(node, endpoint),
         _ => store(node, endpoint),
     });

@@ -2,8 +2,6 @@
 //! survivors agree, and go on. Each test prints how long the next leader took from the moment at which its node knew of
 //! the death.
 
-mod session;
-
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
@@ -14,7 +12,7 @@ use farfield::{
     ReplicatedLog, ReplicatedMutex, ReplicatedOptions, Result,
 };
 
-use session::{MEASURED, STEP_MAX, Session, begun};
+use crate::session::{MEASURED, STEP_MAX, Session, begun};
 
 /// How long a call of the next leader may take. The aim is 10 ms, which a busy machine may miss: the tests print what
 /// it was.
@@ -28,7 +26,7 @@ const PERIOD: Duration = Duration::from_millis(2);
 /// Plays a role in so many processes, and kills the first ones, each in turn when it has said that it is at work as the
 /// leader.
 fn without_leaders(role: &str, nodes: u16, leaders: u16) {
-    let mut session = Session::start(role, nodes);
+    let mut session = Session::start(module_path!(), role, nodes);
     session.all_begun();
     for leader in 0..leaders {
         session.hear(NodeId(leader), "leads");
@@ -56,7 +54,7 @@ fn a_replicated_lock_outlives_its_holder_and_leader() {
 /// killed, and the lock and the election go on with the one that has come back.
 #[test]
 fn a_node_comes_back_to_a_lock_and_an_election() {
-    let mut session = Session::start("back", 3);
+    let mut session = Session::start(module_path!(), "back", 3);
     session.all_begun();
     session.hear(NodeId(0), "leads");
     session.kill(NodeId(0));
@@ -75,14 +73,14 @@ fn an_election_outlives_its_leader() {
 /// The leader's process is stopped, and still a member.
 #[test]
 fn a_log_outlives_a_leader_that_stops() {
-    let session = Session::start("stopped", 3);
+    let session = Session::start(module_path!(), "stopped", 3);
     session.all_begun();
     session.end(1..3);
 }
 
 #[test]
 fn unordered_calls_go_on_without_most_nodes() {
-    if session::is_on_verbs() {
+    if crate::session::is_on_verbs() {
         return; // no majority is left that could decide about the others
     }
     without_leaders("minority", 3, 2);
@@ -93,7 +91,7 @@ fn unordered_calls_go_on_without_most_nodes() {
 /// Not a test: the role of a child process.
 #[test]
 fn node_process() {
-    session::play(Duration::from_secs(20), |role, node, endpoint| match role {
+    crate::session::play(Duration::from_secs(20), |role, node, endpoint| match role {
         "account" => account(node, endpoint),
         "minority" => minority(node, endpoint),
         "log" => log(node, endpoint),

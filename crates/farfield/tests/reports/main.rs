@@ -1,0 +1,5 @@
+//! What a node reports of itself: metrics, metrics for Prometheus, and events.
+
+mod events;
+mod metrics;
+mod prometheus;
