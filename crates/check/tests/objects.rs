@@ -93,8 +93,8 @@ fn pinned(file: &str, table: &str) {
     assert_eq!(table.lines().count(), committed.lines().count(), "{file} has other rows: update it");
 }
 
-/// How many there are is committed. Those with the most are searched whole by `FARFIELD_TEST_LONG`, which CI sets, and by
-/// `farfield check`: here only their beginning is.
+/// How many there are is committed. Those with the most are searched whole with `FARFIELD_TEST_LONG`, which CI sets,
+/// and by `farfield check`. Otherwise only their beginning is.
 #[test]
 fn small_scenarios_hold_in_all_their_executions() {
     let small: Vec<Scenario> = all().into_iter().filter(Scenario::is_small).collect();
