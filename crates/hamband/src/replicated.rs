@@ -5,6 +5,7 @@ use std::sync::Arc;
 use farfield_core::toolkit::{ErrorContext, Object, Participants};
 use farfield_core::{Error, ErrorKind, Node, Result};
 use farfield_fabric::{Endpoint, Instant, LocalMutex, NodeId, Word};
+use farfield_mu::{Led, ReplicatedLog};
 
 use crate::chores::Chores;
 use crate::conflicting::Order;
@@ -36,6 +37,13 @@ use crate::writer::Writer;
 /// # Ok::<(), farfield::Error>(())
 /// ```
 pub struct Replicated<T: DataType>(pub(crate) Arc<Handle<T>>);
+
+/// The log of each synchronisation group, in their order.
+impl<T: DataType> Led for Replicated<T> {
+    fn logs(&self) -> Vec<&ReplicatedLog> {
+        self.0.shared.process.orders.iter().map(|order| order.commands.log()).collect()
+    }
+}
 
 impl<T: DataType> Clone for Replicated<T> {
     fn clone(&self) -> Replicated<T> {

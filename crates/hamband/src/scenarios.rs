@@ -22,7 +22,16 @@ use crate::{Replicated, ReplicatedOptions, Writer};
 /// assert!(scenarios.iter().any(|scenario| scenario.name() == "hamband/reduce"));
 /// ```
 pub fn all() -> Vec<Scenario> {
-    let own = [reduce(), reduce_often(), free(), dependency(), dependency_on_summary(), room(), fold()];
+    let own = [
+        reduce(),
+        reduce_often(),
+        free(),
+        dependency(),
+        dependency_just_seen(),
+        dependency_on_summary(),
+        room(),
+        fold(),
+    ];
     let parts = [faults::scenarios(), ordered::scenarios(), groups::scenarios(), refined::scenarios()];
     with_at_once(with_slow(own.into_iter().chain(parts.concat())), AT_ONCE)
 }
@@ -155,6 +164,31 @@ fn dependency() -> Scenario {
         wait_until(till, ep, |till| till.accounts.get(&7) == Some(&5))
     })
     .kills(&["hamband-no-dependencies"])
+}
+
+/// A call takes the one that it depends on itself, as its caller has not looked.
+fn dependency_just_seen() -> Scenario {
+    let about = "a call depends on those that it has made permissible by taking them";
+    calls("hamband/dependency-just-seen", about, 3, |me, till, writer, ep| {
+        let deposit = TillUpdate::Deposit(7, 5);
+        match me {
+            0 => call(writer, ep, &TillUpdate::Open(7))?,
+            1 => {
+                let mut is_made = false;
+                for _ in 0..4 {
+                    is_made = is_made || ep.block_on(writer.update(ep, &deposit))?.is_ok();
+                    ep.block_on(ep.pause());
+                }
+                if !is_made {
+                    wait_until(till, ep, |till| till.accounts.contains_key(&7))?;
+                    call(writer, ep, &deposit)?;
+                }
+            }
+            _ => {}
+        }
+        wait_until(till, ep, |till| till.accounts.get(&7) == Some(&5))
+    })
+    .kills(&["hamband-dependencies-early"])
 }
 
 /// All replicas apply a feed's entries beside summaries.

@@ -37,7 +37,7 @@ use crate::turns::{Held, Turns};
 /// # Ok::<(), farfield::Error>(())
 /// ```
 #[derive(Clone)]
-pub struct Election(Arc<Turns>);
+pub struct Election(pub(crate) Arc<Turns>);
 
 impl Election {
     /// Opens the election on all live members of the session, and waits for them to do so. The lease must be the same

@@ -7,8 +7,8 @@ use farfield_core::toolkit::{ErrorContext, Hold, Object, ObjectBuilder, Particip
 use farfield_core::{Error, ErrorKind, Node, Result};
 use farfield_fabric::{Endpoint, GroupKey, Instant, NodeId, Region, RemotePtr, Word};
 
-use crate::ReplicatedLog;
 use crate::replica::Core;
+use crate::{Commands, Election, ReplicatedLog, ReplicatedMutex};
 
 /// A score has these values. A node that answers for long has the highest.
 const SCORE_MAX: u64 = 15;
@@ -23,7 +23,8 @@ const RECOVERS_ABOVE: u64 = 6;
 ///
 /// A suspicion evicts no node. It says that a node does not work now: its process has died, has been stopped, or is out
 /// of reach. [`Heartbeats::lead`] uses it: the first node that is not suspected asks to lead a log if the leader is
-/// suspected. The log stays as safe as it is, whichever node leads.
+/// suspected. The log stays as safe as it is, whichever node leads. What stands on logs has leaders in the same way: a
+/// [`ReplicatedMutex`], an [`Election`], replicas of a data type.
 ///
 /// The session's membership knows a dead process at once on one machine, and there a stopped one stays a member.
 /// Between machines it evicts a silent node after a time of its own (half a second and more). Heartbeats find all of
@@ -137,7 +138,8 @@ impl Heartbeats {
         shared.participants.rank_of(node).is_some_and(|rank| shared.is_suspected(rank))
     }
 
-    /// From now on, this node asks to lead the log whenever its leader is suspected, and all nodes before this one are.
+    /// From now on, this node asks to lead a log, or each log of an object, whenever its leader is suspected, and all
+    /// nodes before this one are.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -148,9 +150,57 @@ impl Heartbeats {
     /// beats.lead(&log);
     /// # Ok::<(), farfield::Error>(())
     /// ```
-    pub fn lead(&self, log: &ReplicatedLog) {
-        let (shared, node) = (Arc::clone(&self.0.shared), self.0.object.node());
-        node.add_poller(Box::new(Lead { shared, core: Arc::clone(&log.0.core), asked: None }));
+    pub fn lead(&self, object: &impl Led) {
+        for log in object.logs() {
+            let (shared, node) = (Arc::clone(&self.0.shared), self.0.object.node());
+            node.add_poller(Box::new(Lead { shared, core: Arc::clone(&log.0.core), asked: None }));
+        }
+    }
+}
+
+/// An object whose calls are ordered by leaders: it is, or stands on, replicated logs.
+///
+/// ```
+/// # use farfield_mu::{Led, ReplicatedMutex};
+/// # let node = farfield::Node::builder().start()?;
+/// let lock = ReplicatedMutex::open(&node, "lock")?;
+/// assert_eq!(lock.logs().len(), 1);
+/// # Ok::<(), farfield::Error>(())
+/// ```
+pub trait Led {
+    /// Its logs. Their proposers belong to the object.
+    ///
+    /// ```
+    /// # use farfield_mu::{Led, LogOptions, ReplicatedLog};
+    /// # let node = farfield::Node::builder().start()?;
+    /// let log = ReplicatedLog::open(&node, "log", LogOptions::default())?;
+    /// assert_eq!(log.logs()[0].leader(), log.leader());
+    /// # Ok::<(), farfield::Error>(())
+    /// ```
+    fn logs(&self) -> Vec<&ReplicatedLog>;
+}
+
+impl Led for ReplicatedLog {
+    fn logs(&self) -> Vec<&ReplicatedLog> {
+        vec![self]
+    }
+}
+
+impl Led for Commands {
+    fn logs(&self) -> Vec<&ReplicatedLog> {
+        vec![self.log()]
+    }
+}
+
+impl Led for ReplicatedMutex {
+    fn logs(&self) -> Vec<&ReplicatedLog> {
+        vec![self.0.log()]
+    }
+}
+
+impl Led for Election {
+    fn logs(&self) -> Vec<&ReplicatedLog> {
+        vec![self.0.log()]
     }
 }
 

@@ -156,7 +156,7 @@ pub use self::commands::{
 };
 pub use self::election::{Election, Leadership};
 pub use self::errors::{EntriesMissing, LogFull, NoMajority, NotLeader, NotNext, OutcomeUnknown};
-pub use self::heartbeats::Heartbeats;
+pub use self::heartbeats::{Heartbeats, Led};
 pub use self::mutex::{ReplicatedGuard, ReplicatedMutex};
 pub use self::options::LogOptions;
 use self::poller::{Arrivals, LogPoller};

@@ -51,7 +51,7 @@ pub(crate) use self::back::{Due, first_due};
 use self::queue::{BACK, CLAIM, Command, ENTRY_WORDS, EXPIRE, GONE, Queue, RELEASE, RENEW, STATE, numbers_of};
 use crate::commands::{CommandNumbers, CommandOptions, CommandProposer, Commands, Decision, Forward, Ordered, Served};
 use crate::replica::{Core, rank_in};
-use crate::{EntriesMissing, LogOptions, LogReader, last_of_each_place};
+use crate::{EntriesMissing, LogOptions, LogReader, ReplicatedLog, last_of_each_place};
 
 /// Entries that the log has room for.
 const ENTRIES: usize = 256;
@@ -269,6 +269,12 @@ impl Drop for Held {
         if !self.is_released {
             self.turns.shared.queue(RELEASE, self.ticket);
         }
+    }
+}
+
+impl Turns {
+    pub(crate) fn log(&self) -> &ReplicatedLog {
+        self.shared.commands.log()
     }
 }
 

@@ -5,8 +5,8 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail, ensure};
 use clap::{Args, ValueEnum};
 use farfield::{
-    ALockArray, ALockOptions, Barrier, BarrierThread, Endpoint, LockArray, LockGuard, MutexArray, Node, NodeId,
-    OwnedVar, Queue, QueueOptions, RingBuffer, RingOptions,
+    ALockArray, ALockOptions, Barrier, BarrierThread, Endpoint, Heartbeats, LockArray, LockGuard, MutexArray, Node,
+    NodeId, OwnedVar, Queue, QueueOptions, RingBuffer, RingOptions,
 };
 use rustix::time::{ClockId, clock_gettime};
 use serde::{Deserialize, Serialize};
@@ -26,6 +26,7 @@ other process acts to the end of the wait.
 
 Examples:
   farfield bench idle --pause 5,20
+  farfield bench idle --case queue --heartbeats 2          what heartbeats cost, and whether they suspect in vain
   farfield bench idle --case queue --seconds 5";
 
 /// Wait for long for an object of another process
@@ -40,6 +41,10 @@ pub(crate) struct IdleArgs {
     #[arg(long, value_name = "MS", default_value = "10", value_delimiter = ',', num_args = 1..,
           value_parser = clap::value_parser!(u32).range(1..=10_000))]
     pause: Vec<u32>,
+    /// Both nodes have heartbeats with this period in milliseconds; then the waits that have found the other node
+    /// suspected are counted
+    #[arg(long, value_name = "MS", value_parser = clap::value_parser!(u32).range(1..=1000))]
+    heartbeats: Option<u32>,
     #[command(flatten)]
     common: Common,
 }
@@ -68,6 +73,7 @@ struct Plan {
     case: Case,
     pause_ms: u32,
     rounds: u32,
+    heartbeats_ms: Option<u32>,
 }
 
 /// What the waiting node has measured.
@@ -76,6 +82,8 @@ struct Outcome {
     done: ThreadResult,
     /// What the waiting thread has run, and all threads of its process.
     cpu_seconds: [f64; 2],
+    /// After how many waits its heartbeats suspected the other node.
+    suspected: Option<u32>,
 }
 
 /// The node that ends the waits, and that of most of the objects.
@@ -90,7 +98,7 @@ pub(crate) fn main(args: &IdleArgs) -> Result<()> {
     for case in once_each(args.case.iter().copied()) {
         for pause_ms in once_each(args.pause.iter().copied()) {
             let rounds = (common.seconds * 1e3 / f64::from(pause_ms)).ceil().max(1.0) as u32;
-            plans.push(Plan { case, pause_ms, rounds });
+            plans.push(Plan { case, pause_ms, rounds, heartbeats_ms: args.heartbeats });
         }
     }
     memory::ensure_fit([Need::of(2, 1)], "the use of memory by other programs")?;
@@ -119,6 +127,7 @@ fn run(plan: &Plan, common: &Common) -> Result<Measurement> {
     let percent = outcome.cpu_seconds.map(|seconds| 100.0 * seconds / outcome.done.seconds);
     measurement.figures.insert("core_percent".into(), percent[0]);
     measurement.figures.insert("process_percent".into(), percent[1]);
+    measurement.figures.extend(outcome.suspected.map(|waits| ("suspected".into(), waits.into())));
     measurement.fairness = None;
     Ok(measurement)
 }
@@ -134,10 +143,11 @@ fn serve(plan: &Plan) -> Result<()> {
         mutexes: MutexArray::open_among(&node, "mutex", &[ACTING, NodeId(1)], 1)?,
         alocks: ALockArray::open(&node, "alock", 1, ALockOptions::default())?,
     };
+    let beats = plan.heartbeats_ms.map(|ms| Heartbeats::open(&node, "beats", Duration::from_millis(ms.into())));
     let phase = Barrier::open(&node, "phases", 1)?.thread()?;
     let meeting = Barrier::open(&node, "barrier", 1)?.thread()?;
     let endpoint = node.endpoint()?;
-    let mut waits = Waits { plan, objects: &objects, endpoint: &endpoint, phase };
+    let mut waits = Waits { plan, objects: &objects, endpoint: &endpoint, phase, beats: beats.transpose()? };
     if node.id() == ACTING { waits.end_all(meeting) } else { waits.wait_for_all(meeting) }
 }
 
@@ -155,6 +165,7 @@ struct Waits<'a> {
     objects: &'a Objects,
     endpoint: &'a Endpoint,
     phase: BarrierThread,
+    beats: Option<Heartbeats>,
 }
 
 impl Waits<'_> {
@@ -199,6 +210,7 @@ impl Waits<'_> {
         let (mut message, mut seen) = (Vec::new(), 0);
         let (start, cpu, before) = (ep.now(), cpu_seconds(), ep.counts());
         let mut done = ThreadResult::new();
+        let mut suspected = self.beats.as_ref().map(|_| 0);
         for round in 0..self.plan.rounds {
             self.begin()?;
             let (mut mutex, mut alock) = (None, None);
@@ -226,11 +238,14 @@ impl Waits<'_> {
             let acted = ep.block_on(objects.stamp.load(ep))?;
             done.latencies.record(ended.ns.saturating_sub(acted), 1);
             done.operations += 1;
+            if self.beats.as_ref().is_some_and(|beats| beats.is_suspected(ACTING)) {
+                suspected = suspected.map(|waits| waits + 1);
+            }
         }
         done.seconds = (ep.now() - start).as_secs_f64();
         done.add_cost(ep.counts() - before);
         let after = cpu_seconds();
-        say("result", &Outcome { done, cpu_seconds: [after[0] - cpu[0], after[1] - cpu[1]] })?;
+        say("result", &Outcome { done, cpu_seconds: [after[0] - cpu[0], after[1] - cpu[1]], suspected })?;
         self.begin()
     }
 }

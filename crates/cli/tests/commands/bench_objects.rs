@@ -381,4 +381,7 @@ fn long_waits_end_and_cost_little() {
         assert!(0.0 < thread && thread <= process && thread < 50.0, "{line}");
     }
     assert!(table.contains("core percent") && table.contains("pause ms"), "{table}");
+    let (lines, _) = measured(&["idle", "--seconds", "0.1", "--case", "ring", "--heartbeats", "20"]);
+    let suspected = &lines[0]["figures"]["suspected"];
+    assert!(suspected.is_number() && lines.len() == 1, "{lines:?}");
 }

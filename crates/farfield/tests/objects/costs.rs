@@ -4,11 +4,12 @@ use std::future::Future;
 use std::time::Duration;
 
 use farfield::fabric::{Counts, GroupKey};
+use farfield::hamband::types::{Account, Counter, CounterUpdate, OrSet};
 use farfield::{
     ALock, ALockOptions, AtomicVar, Barrier, Collectives, CollectivesOptions, Endpoint, ErrorKind, KvOptions, KvStore,
-    LockArray, LockGuard, McsLockArray, Mutex, OwnedVar, Placement, Queue, QueueOptions, RingBuffer, RingOptions,
-    RpcClient, RpcOptions, RpcServer, SharedVar, SpinLockArray, SwarmArray, SwarmOptions, SwarmStore,
-    SwarmStoreOptions, TearCheck,
+    LockArray, LockGuard, McsLockArray, Mutex, OwnedVar, Placement, Queue, QueueOptions, Replicated, ReplicatedOptions,
+    RingBuffer, RingOptions, RpcClient, RpcOptions, RpcServer, SharedVar, SpinLockArray, SwarmArray, SwarmOptions,
+    SwarmStore, SwarmStoreOptions, TearCheck,
 };
 
 use crate::harness::{Over, Scene, beside, eventually, is_on_verbs, poll_times, refused, session};
@@ -302,6 +303,41 @@ fn a_replicated_store_costs_as_documented() {
             card(counts)
         );
         costs(&ep, client.delete(&key), [0, 2, 4, 1]);
+    }
+}
+
+/// Hamband's three categories (table 1). Calls of others are taken beside, and cost nothing here.
+#[test]
+fn replicated_types_cost_as_documented() {
+    let _alone = beside("costs of replicated types");
+    let scene = scene();
+    let counters =
+        scene.open(|node| Replicated::open(node, "counter", Counter::default(), ReplicatedOptions::default()));
+    let sets = scene.open(|node| Replicated::open(node, "set", OrSet::<u8>::default(), ReplicatedOptions::default()));
+    let accounts =
+        scene.open(|node| Replicated::open(node, "account", Account::default(), ReplicatedOptions::default()));
+    let ep = scene.endpoint(0);
+    let others = scene.nodes.len() as u64 - 1;
+    let mut counter = counters[0].writer().unwrap();
+    for _ in 0..3 {
+        // Reducible: a put to each other replica, and no wait.
+        costs(&ep, counter.update(&ep, &CounterUpdate::Add(1)), [others, 0, 0, 0]).unwrap();
+    }
+    let mut set = sets[0].writer().unwrap();
+    for value in 0..3 {
+        // Conflict-free: the same.
+        let add = sets[0].query(|set| set.addition_of(value, 0)).unwrap();
+        costs(&ep, set.update(&ep, &add), [others, 0, 0, 0]).unwrap();
+    }
+    let mut account = accounts[0].writer().unwrap();
+    costs(&ep, account.update(&ep, &Account::deposit_of(10)), [others, 0, 0, 0]).unwrap();
+    ep.block_on(account.stable(&ep)).unwrap();
+    // Conflicting, at its leader: a round trip to a majority. The first one makes this node the leader.
+    ep.block_on(account.update(&ep, &Account::withdrawal_of(1))).unwrap().unwrap();
+    for _ in 0..3 {
+        let (done, counts) = ep.block_on(ep.counted(account.update(&ep, &Account::withdrawal_of(1))));
+        done.unwrap().unwrap();
+        assert_eq!(counts.round_trips, 1, "{:?}", card(counts));
     }
 }
 

@@ -78,6 +78,14 @@ fn a_log_outlives_a_leader_that_stops() {
     session.end(1..3);
 }
 
+/// So do a replicated lock, an election, and a replicated type.
+#[test]
+fn what_stands_on_logs_outlives_a_leader_that_stops() {
+    let session = Session::start(module_path!(), "suspected", 3);
+    session.all_begun();
+    session.end(1..3);
+}
+
 #[test]
 fn unordered_calls_go_on_without_most_nodes() {
     if crate::session::is_on_verbs() {
@@ -96,6 +104,7 @@ fn node_process() {
         "minority" => minority(node, endpoint),
         "log" => log(node, endpoint),
         "stopped" => stopped(node, endpoint),
+        "suspected" => suspected(node, endpoint),
         "mutex" => mutex(node, endpoint),
         "back" => back(node, endpoint),
         "election" => election(node, endpoint),
@@ -387,6 +396,53 @@ fn stopped(node: &Node, endpoint: &Endpoint) -> Result<()> {
         rest(endpoint);
     }
     assert!(seen.windows(2).all(|pair| pair[0] < pair[1]), "{seen:?}");
+    meet(node, endpoint, "end", &[NodeId(1), NodeId(2)])
+}
+
+/// The leader of a lock and of an account stops. It stays a member, and heartbeats find that it does not work.
+fn suspected(node: &Node, endpoint: &Endpoint) -> Result<()> {
+    let beats = Heartbeats::open(node, "beats", PERIOD)?;
+    let lock = ReplicatedMutex::open(node, "lock")?;
+    let election = Election::open(node, "election", STEP_MAX)?;
+    let account = Replicated::open(node, "account", Account::default(), ReplicatedOptions::default())?;
+    let (mut writer, mut everyone) = (account.writer()?, Barrier::open(node, "called", 1)?.thread()?);
+    begun();
+    let mut calls = || -> Result<()> {
+        endpoint.block_on(async {
+            lock.lock(endpoint).await?.unlock(endpoint).await?;
+            election.campaign(endpoint).await?.resign(endpoint).await?;
+            assert!(writer.update(endpoint, &Account::deposit_of(1)).await?.is_ok());
+            assert!(writer.update(endpoint, &Account::withdrawal_of(1)).await?.is_ok(), "it has paid that");
+            writer.stable(endpoint).await
+        })
+    };
+    for _ in 0..20 {
+        calls()?;
+    }
+    beats.lead(&lock);
+    beats.lead(&election);
+    beats.lead(&account);
+    // No call is under way when it stops: a right that it uses at that moment could not be revoked.
+    everyone.wait_blocking(endpoint)?;
+    if node.id() == NodeId(0) {
+        let itself = std::process::id().to_string();
+        std::process::Command::new("kill").args(["-STOP", &itself]).status().expect("kill");
+        return Ok(());
+    }
+    let is_found = || beats.is_suspected(NodeId(0)).then_some(());
+    endpoint.block_on(endpoint.wait_until(endpoint.deadline(), is_found))?;
+    let since = endpoint.now();
+    // All wait for the stopped replica to have them, so this is no `stable`.
+    endpoint.block_on(async { lock.lock(endpoint).await?.unlock(endpoint).await })?;
+    let of_lock = endpoint.now();
+    endpoint.block_on(async { election.campaign(endpoint).await?.resign(endpoint).await })?;
+    let of_election = endpoint.now();
+    assert!(endpoint.block_on(writer.update(endpoint, &Account::deposit_of(1)))?.is_ok());
+    assert!(endpoint.block_on(writer.update(endpoint, &Account::withdrawal_of(1)))?.is_ok(), "it has paid that");
+    let of_account = endpoint.now();
+    let took = [of_lock, of_election, of_account].map(|at| Duration::from_nanos(at.ns - since.ns));
+    println!("{MEASURED}{took:.1?} after the leader was suspected, a lock, an election and an account had gone on");
+    assert!(took.iter().all(|took| *took < SOON), "{took:?}");
     meet(node, endpoint, "end", &[NodeId(1), NodeId(2)])
 }
 

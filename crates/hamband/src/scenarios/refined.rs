@@ -17,7 +17,7 @@ pub(super) fn scenarios() -> Vec<Scenario> {
     vec![
         refines("hamband/refines-free", Till::default, till),
         refines("hamband/refines", Purse::default, purse),
-        refines("hamband/refines-groups", MovieRental::default, movie),
+        refines("hamband/refines-groups", MovieRental::default, movie).kills(&["hamband-group-split"]),
         refines("hamband/refines-free-dies", Till::default, till).faults(anyone()),
         refines("hamband/refines-dies", Purse::default, purse).faults(anyone()),
         refines("hamband/refines-groups-dies", MovieRental::default, movie).faults(anyone()),

@@ -205,7 +205,8 @@ fn judge_failure(story: &Story, call: &Call, at_ns: u64, failure: &Failure) -> O
             if let Some(named) = failure.nodes.iter().find(|node| !is_of_lock && !may_be_missing(node)) {
                 return Some(format!("node {named} was not stopped"));
             }
-            let has_reason = is_dequeue || is_slow || story.members.iter().any(was_harmed);
+            let is_moved = rome::waits_for_moves(story, call, at_ns);
+            let has_reason = is_dequeue || is_slow || is_moved || story.members.iter().any(was_harmed);
             (!has_reason).then(|| "nobody was stopped or had died".into())
         }
         _ => Some("no such error may come of what was done".into()),

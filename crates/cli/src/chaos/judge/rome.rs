@@ -48,6 +48,22 @@ pub(super) fn may_need_others(story: &Story, call: &Call, at_ns: u64) -> bool {
     })
 }
 
+/// Whether a change has waited for moves of its partition for at least half of its time. On a network that loses
+/// packets, a copy waits for each that is lost; elsewhere a move takes some milliseconds.
+pub(super) fn waits_for_moves(story: &Story, call: &Call, at_ns: u64) -> bool {
+    let is_change = matches!(call.op, Op::Rome { op, .. } if op != KvOp::Get);
+    if story.detection_ns == 0 || !is_change {
+        return false;
+    }
+    let is_of_it =
+        |other: &&Call| matches!(other.op, Op::RomeTake { partition } if partitions_of(&call.op).contains(&partition));
+    let overlap = |take: &Call| {
+        let end_ns = take.end.as_ref().map_or(u64::MAX, |(end_ns, _)| *end_ns);
+        end_ns.min(at_ns).saturating_sub(take.begin_ns.max(call.begin_ns))
+    };
+    story.calls.iter().filter(is_of_it).map(overlap).sum::<u64>() >= call.limit_ns / 2
+}
+
 /// Whether a taking may end before its time: changes did not wait until the partition was copied. They wait for a
 /// lease; an earlier taking may have left its copy.
 pub(super) fn is_late_copy(story: &Story, call: &Call, took_ns: u64) -> bool {
@@ -149,6 +165,23 @@ mod tests {
         assert!(needs(vec![take(1, done.clone())], &scan(2)) && !needs(vec![take(1, done)], &scan(1)));
         assert!(needs(vec![], &on_key(0, 30, KvOp::Delete, Ok(Answer::Done))), "its owner may wait for a reader");
         assert!(!needs(vec![], &call(0, 30, Op::Flush, None)));
+    }
+
+    /// The limit of a call is 100 ns here.
+    #[test]
+    fn a_change_may_wait_for_a_long_move_on_a_network() {
+        let take =
+            |partition, from_ns, to_ns| call(1, from_ns, Op::RomeTake { partition }, Some((to_ns, Ok(Answer::Done))));
+        let waits = |detection_ns, calls: Vec<Call>, op| {
+            let put = on_key(0, 1000, op, Ok(Answer::Done));
+            waits_for_moves(&Story { detection_ns, ..story(calls) }, &put, 1100)
+        };
+        let put = KvOp::Upsert(7);
+        assert!(waits(1, vec![take(0, 900, 1050)], put) && !waits(1, vec![take(0, 900, 1049)], put));
+        assert!(waits(1, vec![take(0, 1000, 1020), take(0, 1070, 1200)], put));
+        let unended = Call { end: None, ..take(0, 1050, 0) };
+        assert!(waits(1, vec![unended.clone()], put) && !waits(1, vec![unended], KvOp::Get), "reads go on");
+        assert!(!waits(0, vec![take(0, 900, 1100)], put) && !waits(1, vec![take(1, 900, 1100)], put));
     }
 
     #[test]
