@@ -109,7 +109,8 @@ fn small_scenarios_hold_in_all_their_executions() {
         if let Some(finding) = &report.finding {
             panic!("{}\nreplay: {}", finding.failure.message, finding.replay);
         }
-        assert_eq!(report.is_complete, row.is_none(), "{}", scenario.name());
+        let name = scenario.name();
+        assert_eq!(report.is_complete, row.is_none(), "{name} has other executions than exhaustive.txt: update it");
         let whole = || format!("{:<32} {:>10} {:>10}", report.scenario, report.executions, report.states);
         row.map_or_else(whole, str::to_owned)
     });

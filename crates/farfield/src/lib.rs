@@ -83,7 +83,7 @@
 //! | [`LogOptions`] | The size of a `ReplicatedLog` and of its entries. |
 //! | [`ReplicatedMutex`] | A lock that survives any minority of its nodes, with a fencing token for each holder. |
 //! | [`Election`] | A leader with a term and a lease; it survives a minority of its nodes, too. |
-//! | [`Heartbeats`] | A failure detector that finds stopped leaders of a log, on one machine, too. |
+//! | [`Heartbeats`] | A failure detector that finds stopped leaders of a log, a replicated lock, an election or a replicated type, on one machine, too. |
 //! | [`Replicated`] | Replicas of a sequential type, which coordinate only where that is needed. |
 //! | [`ReplicatedOptions`] | The sizes of calls, summaries and feeds of a `Replicated`. |
 //! | [`RomeObject`], [`RomeTree`] | A value of one node, and a sorted map of one, which all nodes read wait-free. |

@@ -6,17 +6,17 @@ farfield_core::mutants! {
     /// *Scenario:* `hamband/dependency`.
     HAMBAND_NO_DEPENDENCIES = "hamband-no-dependencies" in "Hamband":
         "A message is applied when it has landed, whatever it depends on.";
-    /// *Missing:* a dependency on a call that the source has taken in this very call. Needs no reordering of puts to one
-    /// node.
+    /// *Missing:* a dependency on a call that the source has taken in this very call. Needs no reordering of puts to
+    /// one node.
     ///
     /// *Scenario:* `hamband/dependency-just-seen`.
     HAMBAND_DEPENDENCIES_EARLY = "hamband-dependencies-early" in "Hamband":
-        "The dependencies of a call are read before the calls of others that it is permissible after.";
+        "The dependencies of a call are read before it takes the calls of others.";
     /// *Missing:* the one order of conflicting calls (conflict synchronisation). Needs no reordering.
     ///
     /// *Scenario:* `hamband/refines-groups`.
     HAMBAND_GROUP_SPLIT = "hamband-group-split" in "Hamband":
-        "Each conflicting method has a log and a leader of its own, and not each group.";
+        "Each conflicting method has its own log and leader, instead of each group.";
     /// *Missing:* the evidence that all words of the put have landed: an entry may be read in part.
     ///
     /// *Scenario:* `hamband/free`.

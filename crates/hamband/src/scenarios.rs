@@ -166,9 +166,9 @@ fn dependency() -> Scenario {
     .kills(&["hamband-no-dependencies"])
 }
 
-/// A call takes the one that it depends on itself, as its caller has not looked.
+/// The caller has not read the call that its own depends on: `update` takes it first.
 fn dependency_just_seen() -> Scenario {
-    let about = "a call depends on those that it has made permissible by taking them";
+    let about = "a call depends on the calls that it takes before it is checked";
     calls("hamband/dependency-just-seen", about, 3, |me, till, writer, ep| {
         let deposit = TillUpdate::Deposit(7, 5);
         match me {

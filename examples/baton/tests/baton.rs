@@ -104,8 +104,9 @@ fn its_program_replays_and_draws_a_seeded_bug() {
 fn it_survives_chaos() {
     let _one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
     let program = env!("CARGO_BIN_EXE_farfield-baton");
-    let args = ["chaos", "--nodes", "4", "--seconds", "4", "--seed", "3", "--faults", "kill,restart"];
+    let args = ["chaos", "--nodes", "4", "--seconds", "6", "--seed", "3", "--faults", "kill,restart"];
     let output = Command::new(program).args(args).output().expect("the program starts");
     assert!(output.status.success(), "{}", said(&output));
-    assert!(said(&output).contains("calls of baton"), "{}", said(&output));
+    let said = said(&output);
+    assert!(said.contains("calls of baton") && said.contains(" s kill "), "{said}");
 }

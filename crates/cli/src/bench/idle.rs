@@ -41,8 +41,8 @@ pub(crate) struct IdleArgs {
     #[arg(long, value_name = "MS", default_value = "10", value_delimiter = ',', num_args = 1..,
           value_parser = clap::value_parser!(u32).range(1..=10_000))]
     pause: Vec<u32>,
-    /// Both nodes have heartbeats with this period in milliseconds; then the waits that have found the other node
-    /// suspected are counted
+    /// Both nodes have heartbeats with this period in milliseconds; then the waits are counted at whose end the other
+    /// node is suspected
     #[arg(long, value_name = "MS", value_parser = clap::value_parser!(u32).range(1..=1000))]
     heartbeats: Option<u32>,
     #[command(flatten)]
@@ -121,7 +121,7 @@ fn run(plan: &Plan, common: &Common) -> Result<Measurement> {
     })?;
     let outcome = outcome.context("node 1 has not said how long it has waited: the run is incomplete")?;
     let case = plan.case.to_possible_value().context("every case has a name")?;
-    let setup = Setup { pause_ms: Some(plan.pause_ms), ..common.setup(2, 1) };
+    let setup = Setup { pause_ms: Some(plan.pause_ms), heartbeats_ms: plan.heartbeats_ms, ..common.setup(2, 1) };
     let mut measurement = Measurement::new("idle", case.get_name(), setup);
     measurement.take(std::slice::from_ref(&outcome.done), 1)?;
     let percent = outcome.cpu_seconds.map(|seconds| 100.0 * seconds / outcome.done.seconds);

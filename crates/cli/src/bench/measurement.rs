@@ -123,6 +123,9 @@ pub(crate) struct Setup {
     /// The length of a wait.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) pause_ms: Option<u32>,
+    /// The period of heartbeats.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) heartbeats_ms: Option<u32>,
 }
 
 /// The machine that was measured on.

@@ -74,7 +74,8 @@ pub(crate) const SOON: Duration = Duration::from_secs(30);
 /// Cases whose threads meet in each of many rounds use both cores, and run one at a time, as all do over RDMA. The
 /// others, which wait more than they work, run beside each other.
 static CORES: RwLock<()> = RwLock::new(());
-const ALONE: &[&str] = &["order", "weakness", "tearing"];
+/// The modules of those that run one at a time.
+const ALONE: &[&str] = &["order", "weakness", "tearing", "rights"];
 
 impl Harness {
     /// Runs a case of a module, unless this fabric is excluded from it.

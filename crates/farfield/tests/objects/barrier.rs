@@ -131,7 +131,7 @@ fn more_threads_than_it_was_opened_for_are_refused() {
 #[test]
 fn a_node_that_left_before_it_came_is_an_error_that_names_it() {
     for over in fabrics(&[9]) {
-        let _alone = beside("left before");
+        let _cores = beside("left before");
         let mut scene = Scene { nodes: session(3, over), over, threads: 1 };
         let barriers = scene.open(|node| Barrier::open(node, "all", 1));
         let gone = scene.nodes.pop().unwrap();
@@ -155,7 +155,7 @@ fn a_node_that_left_before_it_came_is_an_error_that_names_it() {
 /// A node that passes and leaves at once has arrived, from the other nodes' view.
 #[test]
 fn a_node_that_leaves_right_after_it_passed_is_no_error() {
-    let _alone = beside("leaving after");
+    let _cores = beside("leaving after");
     for (round, over) in rounds(40, 4) {
         let nodes = session(3, over);
         let barriers = farfield::on_each(&nodes, |node| Barrier::open(node, "all", 1)).unwrap();

@@ -101,7 +101,7 @@ fn a_channel_has_the_room_that_its_options_name() {
 /// Nodes that open a path with other values, sizes or kinds of object learn of it.
 #[test]
 fn channels_that_differ_are_refused() {
-    let _alone = beside("channels that differ");
+    let _cores = beside("channels that differ");
     let nodes = session(2, Over::Shm);
     let (a, b) = (nodes[0].id(), nodes[1].id());
     let options = |capacity| ChannelOptions::new(a, [(b, 1)], capacity);
@@ -129,7 +129,7 @@ fn channels_that_differ_are_refused() {
 
 #[test]
 fn options_that_cannot_be_are_refused() {
-    let _alone = beside("wrong options of channels");
+    let _cores = beside("wrong options of channels");
     let nodes = session(1, Over::Shm);
     let me = nodes[0].id();
     let good = ChannelOptions::new(me, [(me, 1)], 8);

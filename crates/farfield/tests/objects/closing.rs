@@ -125,7 +125,7 @@ fn a_node_that_keeps_an_object_open_keeps_its_memory() {
 /// An opening that fails leaves nothing behind, on any node that had heard of it.
 #[test]
 fn openings_that_come_to_nothing_give_their_memory_back() {
-    let _alone = beside("openings that fail");
+    let _cores = beside("openings that fail");
     let hasty = over(Over::Shm, 2);
     let nodes = local_session_with(2, |builder| hasty(builder).timeout(SHORT)).expect("a session");
     let (first, second) = (&nodes[0], &nodes[1]);

@@ -12,7 +12,7 @@ use farfield::{
     SwarmStore, SwarmStoreOptions, TearCheck,
 };
 
-use crate::harness::{Over, Scene, beside, eventually, is_on_verbs, poll_times, refused, session};
+use crate::harness::{Over, Scene, alone, beside, eventually, is_on_verbs, poll_times, refused, session};
 
 /// Puts, gets, atomics, round trips.
 type Cost = [u64; 4];
@@ -36,7 +36,7 @@ fn scene() -> Scene {
 
 #[test]
 fn variables_cost_as_documented() {
-    let _alone = beside("costs of variables");
+    let _cores = beside("costs of variables");
     let scene = scene();
     let (near, far) = (scene.endpoint(0), scene.endpoint(1));
     let others = || scene.nodes[0].others();
@@ -95,7 +95,7 @@ fn variables_cost_as_documented() {
 /// A push reaches the nodes that opened the variable, and no other.
 #[test]
 fn a_push_goes_to_the_readers_only() {
-    let _alone = beside("costs of variables among some");
+    let _cores = beside("costs of variables among some");
     let scene = scene();
     let (pair, near) = ([scene.id(0), scene.id(2)], scene.endpoint(0));
     let open_pair = |index: usize| -> farfield::Result<_> {
@@ -129,7 +129,7 @@ fn a_push_goes_to_the_readers_only() {
 
 #[test]
 fn barriers_cost_as_documented() {
-    let _alone = beside("costs of barriers");
+    let _cores = beside("costs of barriers");
     let scene = scene();
     let barriers = scene.open(|node| Barrier::open(node, "all", 1));
     let cells = scene.nodes[2].alloc(GroupKey::DATA, 8).unwrap();
@@ -157,7 +157,7 @@ fn barriers_cost_as_documented() {
 
 #[test]
 fn calls_cost_as_documented() {
-    let _alone = beside("costs of calls");
+    let _cores = beside("costs of calls");
     let scene = scene();
     let (near, far) = (scene.endpoint(0), scene.endpoint(1));
     let options = RpcOptions { batch_max: 4, window: 4, ..RpcOptions::default() };
@@ -211,7 +211,7 @@ fn calls_cost_as_documented() {
 /// the same member says so.
 #[test]
 fn collectives_cost_as_documented() {
-    let _alone = beside("costs of collectives");
+    let _cores = beside("costs of collectives");
     let scene = scene();
     let mut options = CollectivesOptions::default();
     options.chunk_bytes = 64;
@@ -250,7 +250,7 @@ fn collectives_cost_as_documented() {
 
 #[test]
 fn replicated_registers_cost_as_documented() {
-    let _alone = beside("costs of replicated registers");
+    let _cores = beside("costs of replicated registers");
     let scene = scene();
     let arrays = scene.open(|node| SwarmArray::<[u64; 4]>::open(node, "array", 3, SwarmOptions::default()));
     let (ep, other) = (scene.endpoint(0), scene.endpoint(1));
@@ -271,7 +271,7 @@ fn replicated_registers_cost_as_documented() {
 
 #[test]
 fn a_replicated_store_costs_as_documented() {
-    let _alone = beside("costs of a replicated store");
+    let _cores = beside("costs of a replicated store");
     let scene = scene();
     let options = SwarmStoreOptions::default();
     let stores = scene.open(|node| SwarmStore::<u64, [u64; 4]>::open(node, "store", options.clone()));
@@ -306,10 +306,10 @@ fn a_replicated_store_costs_as_documented() {
     }
 }
 
-/// Hamband's three categories (table 1). Calls of others are taken beside, and cost nothing here.
+/// Hamband's three categories (table 1).
 #[test]
 fn replicated_types_cost_as_documented() {
-    let _alone = beside("costs of replicated types");
+    let _cores = beside("costs of replicated types");
     let scene = scene();
     let counters =
         scene.open(|node| Replicated::open(node, "counter", Counter::default(), ReplicatedOptions::default()));
@@ -332,7 +332,7 @@ fn replicated_types_cost_as_documented() {
     let mut account = accounts[0].writer().unwrap();
     costs(&ep, account.update(&ep, &Account::deposit_of(10)), [others, 0, 0, 0]).unwrap();
     ep.block_on(account.stable(&ep)).unwrap();
-    // Conflicting, at its leader: a round trip to a majority. The first one makes this node the leader.
+    // Conflicting, at its leader: a round trip to a majority; one more behind new calls that it may depend on.
     ep.block_on(account.update(&ep, &Account::withdrawal_of(1))).unwrap().unwrap();
     for _ in 0..3 {
         let (done, counts) = ep.block_on(ep.counted(account.update(&ep, &Account::withdrawal_of(1))));
@@ -343,7 +343,7 @@ fn replicated_types_cost_as_documented() {
 
 #[test]
 fn rings_cost_as_documented() {
-    let _alone = beside("costs of rings");
+    let _cores = beside("costs of rings");
     let scene = scene();
     let options = RingOptions::new(scene.id(0), (0..3).map(|node| (scene.id(node), 1)), 128);
     let rings = scene.open(|node| RingBuffer::open(node, "ring", options.clone()));
@@ -366,7 +366,7 @@ fn rings_cost_as_documented() {
 
 #[test]
 fn queues_cost_as_documented() {
-    let _alone = beside("costs of queues");
+    let _cores = beside("costs of queues");
     let scene = scene();
     let queues = scene.open(|node| Queue::<[u64; 3]>::open(node, "queue", QueueOptions::new(scene.id(0), 4)));
     let [home, a, b] = [0, 1, 2].map(|node| scene.endpoint(node));
@@ -423,7 +423,7 @@ fn queues_cost_as_documented() {
 /// trip. Each attempt is a get, a fence, a compare-and-swap and a round trip. The hint is raised once.
 #[test]
 fn contended_queues_cost_as_documented() {
-    let _alone = beside("costs of contended queues");
+    let _cores = beside("costs of contended queues");
     let over = Over::Weak(13);
     let scene = Scene { nodes: session(3, over), over, threads: 1 };
     let queues = scene.open(|node| Queue::<[u64; 3]>::open(node, "queue", QueueOptions::new(scene.id(0), 4)));
@@ -455,7 +455,7 @@ fn contended_queues_cost_as_documented() {
 
 #[test]
 fn locks_cost_as_documented() {
-    let _alone = beside("costs of locks");
+    let _cores = beside("costs of locks");
     let scene = scene();
     let locks = scene.open(|node| Mutex::open(node, "lock", scene.id(0)));
     let cells: Vec<_> = scene.nodes.iter().map(|node| node.alloc(GroupKey::DATA, 8).unwrap()).collect();
@@ -499,7 +499,7 @@ fn locks_cost_as_documented() {
 
 #[test]
 fn stores_cost_as_documented() {
-    let _alone = beside("costs of stores");
+    let _cores = alone("costs of stores");
     let scene = scene();
     // One lock, on node 0.
     let options = |placement| KvOptions { slots_per_node: 300, locks: 1, placement, ..KvOptions::default() };
@@ -578,7 +578,7 @@ fn stores_cost_as_documented() {
 
 #[test]
 fn locks_for_asymmetric_memory_cost_as_documented() {
-    let _alone = beside("costs of locks for asymmetric memory");
+    let _cores = beside("costs of locks for asymmetric memory");
     let scene = scene();
     let options = ALockOptions { remote_budget: 1, ..ALockOptions::default() };
     let locks = scene.open(|node| ALock::open_with(node, "alock", scene.id(0), options));

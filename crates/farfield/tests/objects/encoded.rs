@@ -33,7 +33,7 @@ const BYTES_MAX: usize = 128;
 /// the same error.
 #[test]
 fn values_of_serde_go_where_values_go() {
-    let _alone = beside("values by serde");
+    let _cores = beside("values by serde");
     let nodes = session(2, Over::Shm);
     let (a, b) = (nodes[0].endpoint().unwrap(), nodes[1].endpoint().unwrap());
     let (home, reader) = (nodes[0].id(), nodes[1].id());
@@ -77,7 +77,7 @@ fn values_of_serde_go_where_values_go() {
 /// Bytes that another type has written are an error of the value. The call that brings them succeeds.
 #[test]
 fn bytes_of_another_type_are_an_error() {
-    let _alone = beside("bytes of another type");
+    let _cores = beside("bytes of another type");
     let nodes = session(2, Over::Shm);
     let (a, b) = (nodes[0].endpoint().unwrap(), nodes[1].endpoint().unwrap());
     let options = QueueOptions::new(nodes[0].id(), 4);

@@ -87,6 +87,10 @@ impl Drop for Cores {
             Busy::Shared(count) => Busy::Shared(count - 1),
             Busy::Whole => Busy::Shared(0),
         };
+        if matches!(*busy, Busy::Shared(0)) {
+            // They are of scenarios that have ended.
+            PANICS.lock().unwrap_or_else(PoisonError::into_inner).clear();
+        }
         FREED.notify_all();
     }
 }
@@ -115,26 +119,24 @@ impl Drop for SetsAtEnd<'_> {
     }
 }
 
-/// Aborts the process if a scenario hangs.
-pub(crate) struct Alone {
+/// A scenario that runs: its share of the cores, and a watchdog that aborts the process if it hangs.
+pub(crate) struct Running {
     _cores: Cores,
     done: Option<mpsc::Sender<()>>,
     watchdog: Option<std::thread::JoinHandle<()>>,
 }
 
 /// Waits for its turn on the machine, and starts a watchdog that aborts the process if the scenario hangs.
-pub(crate) fn alone(label: &str) -> Alone {
-    let cores = Cores::whole();
-    PANICS.lock().unwrap_or_else(PoisonError::into_inner).clear();
-    watched(label, cores)
+pub(crate) fn alone(label: &str) -> Running {
+    watched(label, Cores::whole())
 }
 
-/// As [`alone`], beside other scenarios.
-pub(crate) fn beside(label: &str) -> Alone {
-    watched(label, Cores::shared())
+/// As [`alone`], beside other scenarios, but over RDMA.
+pub(crate) fn beside(label: &str) -> Running {
+    if is_on_verbs() { alone(label) } else { watched(label, Cores::shared()) }
 }
 
-fn watched(label: &str, cores: Cores) -> Alone {
+fn watched(label: &str, cores: Cores) -> Running {
     note_panics();
     let (done, watch) = mpsc::channel::<()>();
     let label = label.to_string();
@@ -146,10 +148,10 @@ fn watched(label: &str, cores: Cores) -> Alone {
             std::process::abort();
         }
     });
-    Alone { _cores: cores, done: Some(done), watchdog: Some(watchdog) }
+    Running { _cores: cores, done: Some(done), watchdog: Some(watchdog) }
 }
 
-impl Drop for Alone {
+impl Drop for Running {
     fn drop(&mut self) {
         self.done.take();
         if let Some(watchdog) = self.watchdog.take() {
@@ -201,10 +203,7 @@ pub(crate) fn rounds(count: u64, nth: u64) -> impl Iterator<Item = (u64, Over)> 
 
 fn on(label: &str, nodes: usize, over: Over, threads: usize, body: fn(&Scene)) {
     let label = format!("{label} over {over:?}, {nodes} nodes of {threads} threads");
-    let _cores = match over {
-        Over::Shm | Over::Weak(_) => beside(&label),
-        Over::Verbs => alone(&label),
-    };
+    let _cores = beside(&label);
     let start = Instant::now();
     body(&Scene { nodes: session(nodes, over), over, threads });
     println!("{:>8.0?} {label}", start.elapsed());

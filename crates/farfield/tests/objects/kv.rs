@@ -426,7 +426,7 @@ fn modifications_lose_no_update() {
 #[test]
 fn values_of_a_node_that_left_are_errors_that_name_it() {
     for over in fabrics(&[23]) {
-        let _alone = beside("a node leaves a store");
+        let _cores = beside("a node leaves a store");
         let mut scene = Scene { nodes: session(3, over), over, threads: 1 };
         let kvs = scene.open(|node| KvStore::<u64, u64>::open(node, "kv", small(Placement::Inserter)));
         let endpoint = scene.endpoint(0);

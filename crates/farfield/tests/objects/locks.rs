@@ -132,7 +132,7 @@ fn locks_are_opened_among_some_nodes() {
 /// threads of one node wait behind each other for a remote lock. (Each lane used to have one to its own node.)
 #[test]
 fn a_node_whose_threads_use_alock_alone_has_no_queue_pair_to_itself() {
-    let _alone = beside("queue pairs of locks");
+    let _cores = beside("queue pairs of locks");
     let over = if is_on_verbs() { Over::Verbs } else { Over::Shm };
     let scene = Scene { nodes: session(3, over), over, threads: 2 };
     let lone = scene.open(|node| ALock::open(node, "lone", scene.id(0)));
@@ -341,7 +341,7 @@ fn dropping_at_any_point_never_loses_the_lock() {
 /// Operations on locks of its own node are counted separately.
 #[test]
 fn one_thread_holds_as_many_locks_as_the_options_say() {
-    let _alone = beside("many locks of one thread");
+    let _cores = beside("many locks of one thread");
     let scene = Scene { nodes: session(2, Over::Shm), over: Over::Shm, threads: 1 };
     const MANY: usize = 341;
     let options = ALockOptions { operations_max: MANY + 1, ..ALockOptions::default() };
@@ -373,7 +373,7 @@ fn one_thread_holds_as_many_locks_as_the_options_say() {
 #[test]
 fn an_endpoint_without_memory_loses_no_lock() {
     for kind in [LockKind::ALock, LockKind::Mcs] {
-        let _alone = beside("locks without memory");
+        let _cores = beside("locks without memory");
         let build = over(Over::Weak(3), 3);
         let nodes = local_session_with(3, |node| build(node).pool_bytes_max(4 << 10));
         let scene = Scene { nodes: nodes.unwrap(), over: Over::Weak(3), threads: 1 };
@@ -411,7 +411,7 @@ fn an_endpoint_without_memory_loses_no_lock() {
 /// Invalid options are refused before an object is opened. Options that differ between nodes are reported.
 #[test]
 fn options_that_cannot_be_are_refused() {
-    let _alone = beside("options of locks");
+    let _cores = beside("options of locks");
     let scene = Scene { nodes: session(2, Over::Shm), over: Over::Shm, threads: 1 };
     let usual = ALockOptions::default();
     for (options, says) in [
@@ -447,7 +447,7 @@ fn options_that_cannot_be_are_refused() {
 fn each_cohort_has_its_turn() {
     let more = (!is_on_verbs()).then_some((Over::Shm, 6));
     for (over, threads) in fabrics(&[3]).into_iter().map(|over| (over, 2)).chain(more) {
-        let _alone = beside("turns of cohorts");
+        let _cores = beside("turns of cohorts");
         let scene = Scene { nodes: session(2, over), over, threads };
         let options = ALockOptions { remote_budget: 4, local_budget: 2, ..ALockOptions::default() };
         let locks = scene.open(|node| ALock::open_with(node, "lock", scene.id(0), options));

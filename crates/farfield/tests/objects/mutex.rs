@@ -139,7 +139,7 @@ fn the_next_holder_sees_the_writes_of_the_last_one() {
 fn a_waiter_is_overtaken_a_bounded_number_of_times() {
     for threads in [2, 8] {
         let label = format!("bypass, {threads} threads on each of two nodes");
-        let _alone = beside(&label);
+        let _cores = beside(&label);
         let scene = Scene { nodes: session(2, Over::Shm), over: Over::Shm, threads };
         let locks = scene.open(|node| Mutex::open(node, "lock", scene.id(0)));
         let sections = AtomicUsize::new(0);
@@ -267,7 +267,7 @@ fn one_that_is_dropped_when_its_turn_comes_passes_it_on_once() {
 /// A node that releases and leaves has released. One that gives up and leaves delays the others only briefly.
 #[test]
 fn a_node_that_leaves_after_its_release_fails_no_waiter() {
-    let _alone = beside("release and leave");
+    let _cores = beside("release and leave");
     for (round, over) in rounds(40, 4) {
         let mut nodes = session(2, over);
         let locks = farfield::on_each(&nodes, |node| Mutex::open(node, "lock", nodes[0].id())).unwrap();
@@ -289,7 +289,7 @@ fn a_node_that_leaves_after_its_release_fails_no_waiter() {
 /// Indexes beyond the array panic, as those of a slice do. The error of a wrong count names the difference.
 #[test]
 fn an_array_has_the_locks_it_says() {
-    let _alone = beside("an array of locks");
+    let _cores = beside("an array of locks");
     let scene = Scene { nodes: session(2, Over::Shm), over: Over::Shm, threads: 1 };
     let locks = scene.open(|node| MutexArray::open(node, "locks", 5));
     assert_eq!((locks[0].len(), locks[0].is_empty()), (5, false));

@@ -11,7 +11,9 @@ use farfield::{
     Queue, QueueOptions, RingBuffer, RingOptions, SharedVar, Sst, TearCheck,
 };
 
-use crate::harness::{Over, SHORT, SOON, Scene, beside, eventually, fabrics, on_each_fabric, over, refused, session};
+use crate::harness::{
+    Over, SHORT, SOON, Scene, alone, beside, eventually, fabrics, on_each_fabric, over, refused, session,
+};
 
 fn fresh(label: &str) -> String {
     static SESSIONS: AtomicUsize = AtomicUsize::new(0);
@@ -24,7 +26,7 @@ fn start(session: &str, node: u16, nodes: u16, fabric: Over) -> Node {
 
 #[test]
 fn nodes_have_names_and_numbers() {
-    let _alone = beside("names");
+    let _cores = beside("names");
     let name = fresh("names");
     let builder = || Node::builder().session(&name).names(["left", "right"]);
     let nodes = [builder().start().unwrap(), builder().node(1).start().unwrap()];
@@ -42,7 +44,7 @@ fn nodes_have_names_and_numbers() {
 
 #[test]
 fn missing_nodes_are_named() {
-    let _alone = beside("missing nodes");
+    let _cores = alone("missing nodes");
     let name = fresh("missing");
     let first = start(&name, 0, 3, Over::Shm);
     let missing = |error: Error| match error.kind() {
@@ -77,7 +79,7 @@ fn missing_nodes_are_named() {
 #[test]
 fn peers_that_come_late_are_connected() {
     for fabric in [Over::Shm, Over::Weak(31)] {
-        let _alone = beside("late peers");
+        let _cores = beside("late peers");
         let name = fresh("late");
         let first = start(&name, 0, 2, fabric);
         std::thread::scope(|scope| {
@@ -161,7 +163,7 @@ fn differences_are_errors_on_both_sides() {
         ("the set of participants", custom(64, 64, both), custom(64, 64, &[0, 1, 2])),
         ("region `cells` in bytes", custom(64, 64, both), custom(128, 128, both)),
     ];
-    let _alone = beside("differences");
+    let _cores = beside("differences");
     for (differs, left, right) in &cases {
         for late in [0, 1] {
             let nodes = session(3, Over::Shm);
@@ -198,7 +200,7 @@ fn differences_are_errors_on_both_sides() {
 /// A node that waits for others says what they have opened instead, as long as they have it open.
 #[test]
 fn a_misspelt_path_is_seen_in_the_error() {
-    let _alone = beside("misspelt paths");
+    let _cores = beside("misspelt paths");
     let session = fresh("misspelt");
     let started = |number: u16| {
         let builder = over(Over::Shm, 2)(Node::builder()).timeout(SHORT);
@@ -248,7 +250,7 @@ fn a_name_is_opened_once_at_a_time() {
 /// Each callback runs once for each peer, with the peer's message.
 #[test]
 fn callbacks_run_once_for_each_peer() {
-    let _alone = beside("callbacks");
+    let _cores = beside("callbacks");
     for round in 0..10u64 {
         let name = fresh("callbacks");
         let fabric = if round % 3 == 2 { Over::Weak(round) } else { Over::Shm };
@@ -299,7 +301,7 @@ fn callbacks_run_once_for_each_peer() {
 /// Handles are dropped in any order; a node leaves with the last one.
 #[test]
 fn a_node_leaves_when_its_last_handle_is_dropped() {
-    let _alone = beside("dropping handles");
+    let _cores = beside("dropping handles");
     for fabric in fabrics(&[33]) {
         for order in 0..4 {
             let mut nodes = session(2, fabric);
@@ -325,7 +327,7 @@ fn a_node_leaves_when_its_last_handle_is_dropped() {
 
 #[test]
 fn metrics_report_the_operations_and_objects_of_a_node() {
-    let _alone = beside("metrics");
+    let _cores = beside("metrics");
     let mut scene = Scene { nodes: session(2, Over::Shm), over: Over::Shm, threads: 1 };
     let vars = scene.open(|node| AtomicVar::open(node, "a/b", scene.id(0)));
     let endpoint = scene.endpoint(1);
@@ -359,7 +361,7 @@ fn a_service_thread_that_panics_takes_its_node_along() {
             panic!("it is meant to");
         }
     }
-    let _alone = beside("panicking poller");
+    let _cores = beside("panicking poller");
     let scene = Scene { nodes: session(2, Over::Shm), over: Over::Shm, threads: 1 };
     let vars = scene.open(|node| AtomicVar::open(node, "word", scene.id(0)));
     let (here, there) = (scene.endpoint(0), scene.endpoint(1));

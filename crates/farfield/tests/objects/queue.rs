@@ -228,7 +228,7 @@ fn byte_strings_and_limits() {
 #[test]
 fn dropping_at_any_point_loses_and_doubles_nothing() {
     for over in fabrics(&[6, 7, 8]) {
-        let _alone = beside("dropping");
+        let _cores = beside("dropping");
         let scene = Scene { nodes: session(3, over), over, threads: 2 };
         let options = QueueOptions { enqueues_per_node: 1, ..QueueOptions::new(scene.id(0), 3) };
         let queues = scene.open(|node| Queue::<Value>::open(node, "q", options.clone()));
@@ -292,7 +292,7 @@ fn dropping_at_any_point_loses_and_doubles_nothing() {
 /// home soon returns an error that names the home.
 #[test]
 fn departed_nodes_are_named() {
-    let _alone = beside("leaving nodes");
+    let _cores = beside("leaving nodes");
     let mut nodes = session(4, Over::Shm);
     let home = nodes[2].id();
     let queues = farfield::on_each(&nodes, |node| Queue::<u64>::open(node, "q", QueueOptions::new(home, 2))).unwrap();
@@ -335,7 +335,7 @@ fn calls() -> impl Strategy<Value = Vec<(usize, Call)>> {
 /// Sequential calls have the same results as on a queue in ordinary memory, however often the queue wraps around.
 #[test]
 fn one_after_the_other_it_is_a_queue() {
-    let _alone = beside("a model");
+    let _cores = beside("a model");
     let nodes = session(2, Over::Shm);
     let endpoints = [nodes[0].endpoint().unwrap(), nodes[1].endpoint().unwrap()];
     let run = |capacity: usize, calls: Vec<(usize, Call)>| {

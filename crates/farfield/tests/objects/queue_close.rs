@@ -93,7 +93,7 @@ fn waiting_calls_end_when_the_queue_closes() {
 /// A closed queue that is reopened is a new one.
 #[test]
 fn a_reopened_queue_is_open() {
-    let _alone = beside("a closed queue is reopened");
+    let _cores = beside("a closed queue is reopened");
     let scene = Scene { nodes: session(2, Over::Shm), over: Over::Shm, threads: 1 };
     let options = QueueOptions::new(scene.id(0), 2);
     let queues = scene.open(|node| Queue::<u64>::open(node, "q", options.clone()));
@@ -111,7 +111,7 @@ fn a_reopened_queue_is_open() {
 /// A length is read in several pieces, across the end of the slots.
 #[test]
 fn long_queues_are_counted() {
-    let _alone = beside("the length of a long queue");
+    let _cores = beside("the length of a long queue");
     let scene = Scene { nodes: session(2, Over::Shm), over: Over::Shm, threads: 1 };
     let options = QueueOptions { batch_max: 2, ..QueueOptions::new(scene.id(0), 10_000) };
     let queues = scene.open(|node| Queue::<u64>::open(node, "q", options.clone()));

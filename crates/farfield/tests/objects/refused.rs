@@ -235,7 +235,7 @@ fn a_push_names_the_nodes_that_it_does_not_reach() {
 /// An exhausted pool refuses puts in real use.
 #[test]
 fn a_push_without_memory_leaves_the_old_value_whole() {
-    let _alone = beside("pushes without memory");
+    let _cores = beside("pushes without memory");
     for fabric in [Over::Weak(6), Over::Weak(7)] {
         let build = over(fabric, 2);
         let nodes = local_session_with(2, |node| build(node).pool_bytes_max(4 << 10)).unwrap();
@@ -386,7 +386,7 @@ fn a_transaction_is_done_as_a_whole_or_not_at_all() {
 #[test]
 fn a_store_agrees_with_itself() {
     for fabric in [Over::Shm, Over::Weak(8)] {
-        let _alone = beside("refused operations of a store");
+        let _cores = beside("refused operations of a store");
         let faults = Faults::default();
         let nodes = local_session_with(3, |builder| {
             let faults = faults.clone();

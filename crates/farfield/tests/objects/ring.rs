@@ -191,7 +191,7 @@ fn messages_and_options_that_do_not_fit_are_refused() {
 /// All messages that a writer sent before it left are received.
 #[test]
 fn messages_sent_before_the_writer_left_are_received() {
-    let _alone = beside("leaving writer");
+    let _cores = beside("leaving writer");
     for (round, over) in rounds(20, 2) {
         let mut scene = Scene { nodes: session(3, over), over, threads: 1 };
         let writer = scene.id(2);
@@ -228,7 +228,7 @@ fn messages_sent_before_the_writer_left_are_received() {
 #[test]
 fn a_reader_that_left_is_not_waited_for() {
     for over in fabrics(&[11]) {
-        let _alone = beside("leaving reader");
+        let _cores = beside("leaving reader");
         let mut scene = Scene { nodes: session(3, over), over, threads: 1 };
         let options = RingOptions::broadcast(&scene.nodes[0], scene.id(0), 64);
         let rings = scene.open(|node| RingBuffer::open(node, "ring", options.clone()));

@@ -9,7 +9,7 @@ use farfield::fabric::EndpointOptions;
 use farfield::fabric::fault::{Faults, inject};
 use farfield::{ByteString, Endpoint, NodeId, RpcClient, RpcOptions, RpcServer};
 
-use crate::harness::{Over, Rng, SOON, Scene, beside, eventually, everywhere, mix, on_each_fabric, session};
+use crate::harness::{Over, Rng, SOON, Scene, alone, eventually, everywhere, mix, on_each_fabric, session};
 
 /// A request: which, and bytes that follow from it.
 fn request(number: u64) -> ByteString {
@@ -207,7 +207,7 @@ fn refused_puts_are_repeated() {
 /// a bell.
 #[test]
 fn sleepers_are_woken() {
-    let _alone = beside("calls of sleepers");
+    let _cores = alone("calls of sleepers");
     if crate::harness::is_on_verbs() {
         return; // a NIC wakes no thread
     }

@@ -302,7 +302,7 @@ fn a_transaction_has_341_locks_at_most() {
 
 #[test]
 fn invalid_options_and_cells_are_refused() {
-    let _alone = beside("refused transactions");
+    let _cores = beside("refused transactions");
     let scene = Scene { nodes: session(2, Over::Shm), over: Over::Shm, threads: 1 };
     for (cells, locks) in [(0, 1), (1, 0)] {
         let error = refused(Transactions::open(&scene.nodes[0], "none", options(LockKind::Spin, cells, locks)));
@@ -350,7 +350,7 @@ fn invalid_options_and_cells_are_refused() {
 fn cells_of_a_node_that_is_gone_are_refused() {
     for locks in [2, 3] {
         for kind in LockKind::ALL {
-            let _alone = beside("cells that are gone");
+            let _cores = beside("cells that are gone");
             let mut scene = Scene { nodes: session(3, Over::Shm), over: Over::Shm, threads: 1 };
             let mut all = open(&scene, *kind, 6, locks);
             let (a, b, gone) = (scene.endpoint(0), scene.endpoint(1), scene.id(2));
@@ -377,7 +377,7 @@ fn cells_of_a_node_that_is_gone_are_refused() {
 /// The costs of a transfer, as on the module's page.
 #[test]
 fn transfers_cost_as_documented() {
-    let _alone = beside("costs of transactions");
+    let _cores = beside("costs of transactions");
     let scene = Scene { nodes: session(3, Over::Shm), over: Over::Shm, threads: 1 };
     let endpoint = scene.endpoint(0);
     // Puts, gets, atomics, round trips.

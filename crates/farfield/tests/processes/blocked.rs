@@ -10,7 +10,7 @@ use farfield::{
     LockOptions, LockTable, MemberStatus, Mutex, Node, OwnedVar, Queue, QueueOptions, Result, RingBuffer, RingOptions,
 };
 
-use crate::session::{STEP_MAX, Session};
+use crate::session::{STEP_MAX, Session, alone};
 
 /// What calls wait for, and what opening an object does.
 const TIMEOUT: Duration = Duration::from_millis(200);
@@ -20,12 +20,14 @@ const STOPPED: NodeId = NodeId(1);
 
 #[test]
 fn a_call_that_waits_for_a_stopped_process_fails_in_time() {
-    Session::start(module_path!(), "stopped", 3).end(0..3);
+    let _cores = alone();
+    Session::start_alone(module_path!(), "stopped", 3).end(0..3);
 }
 
 /// Only one of two reopens: its error names the other, and its open object stays as it was.
 #[test]
 fn a_node_that_does_not_reopen_is_named_and_nothing_changes() -> Result<()> {
+    let _cores = alone();
     let nodes = farfield::local_session_with(2, |builder| builder.timeout(TIMEOUT))?;
     let locks = farfield::on_each(&nodes, |node| Mutex::open(node, "lock", NodeId(1)))?;
     let reopen = |node: &Node| node.reopen("lock", |again| Mutex::open(node, again.path(), again.home(NodeId(1))));

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use farfield::hamband::types::Account;
-use farfield::mu::{LogReader, NoMajority, NotLeader, OutcomeUnknown};
+use farfield::mu::{Led, LogReader, NoMajority, NotLeader, OutcomeUnknown};
 use farfield::{
     AtomicVar, Barrier, Election, Endpoint, Error, Heartbeats, LogOptions, MemberStatus, Node, NodeId, Replicated,
     ReplicatedLog, ReplicatedMutex, ReplicatedOptions, Result,
@@ -399,7 +399,8 @@ fn stopped(node: &Node, endpoint: &Endpoint) -> Result<()> {
     meet(node, endpoint, "end", &[NodeId(1), NodeId(2)])
 }
 
-/// The leader of a lock and of an account stops. It stays a member, and heartbeats find that it does not work.
+/// The leader of a lock, an election and an account stops. It stays a member, and heartbeats find that it does not
+/// work.
 fn suspected(node: &Node, endpoint: &Endpoint) -> Result<()> {
     let beats = Heartbeats::open(node, "beats", PERIOD)?;
     let lock = ReplicatedMutex::open(node, "lock")?;
@@ -419,6 +420,9 @@ fn suspected(node: &Node, endpoint: &Endpoint) -> Result<()> {
     for _ in 0..20 {
         calls()?;
     }
+    let logs = || [lock.logs(), election.logs(), account.logs()].concat();
+    let leads = || logs().iter().all(|log| log.leader() == Some(NodeId(0))).then_some(());
+    endpoint.block_on(endpoint.wait_until(endpoint.deadline(), leads))?;
     beats.lead(&lock);
     beats.lead(&election);
     beats.lead(&account);
@@ -432,7 +436,7 @@ fn suspected(node: &Node, endpoint: &Endpoint) -> Result<()> {
     let is_found = || beats.is_suspected(NodeId(0)).then_some(());
     endpoint.block_on(endpoint.wait_until(endpoint.deadline(), is_found))?;
     let since = endpoint.now();
-    // All wait for the stopped replica to have them, so this is no `stable`.
+    // Without `stable`, which would wait for the stopped replica.
     endpoint.block_on(async { lock.lock(endpoint).await?.unlock(endpoint).await })?;
     let of_lock = endpoint.now();
     endpoint.block_on(async { election.campaign(endpoint).await?.resign(endpoint).await })?;

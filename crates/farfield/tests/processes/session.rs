@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{Receiver, channel};
+use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::{Duration, Instant};
 
 use farfield::{Endpoint, Node, NodeId, Result};
@@ -20,8 +21,17 @@ pub(crate) fn is_on_verbs() -> bool {
     std::env::var("FARFIELD_TEST_FABRIC").is_ok_and(|fabric| fabric == "verbs")
 }
 
+/// Sessions run beside each other, but for those that look at times.
+static CORES: RwLock<()> = RwLock::new(());
+
+/// Waits until no session runs. None begins before this ends.
+pub(crate) fn alone() -> RwLockWriteGuard<'static, ()> {
+    CORES.write().unwrap_or_else(PoisonError::into_inner)
+}
+
 /// The processes of a session; dropped, they are killed.
 pub(crate) struct Session {
+    cores: Option<RwLockReadGuard<'static, ()>>,
     /// The test that each process runs.
     test: String,
     role: String,
@@ -36,12 +46,21 @@ pub(crate) struct Session {
 impl Session {
     /// Starts a role in so many processes. Each runs the `node_process` of a module, which [plays](play) it.
     pub(crate) fn start(module: &str, role: &str, nodes: u16) -> Session {
+        let beside = CORES.read().unwrap_or_else(PoisonError::into_inner);
+        let mut session = Session::start_alone(module, role, nodes);
+        session.cores = Some(beside);
+        session
+    }
+
+    /// The same where the caller has all cores ([`alone`]).
+    pub(crate) fn start_alone(module: &str, role: &str, nodes: u16) -> Session {
         let (_, module) = module.split_once("::").expect("a module of this program");
         let (test, name) = (format!("{module}::node_process"), format!("test-{module}-{role}-{}", std::process::id()));
         let hosts = if is_on_verbs() { farfield::loopback_hosts(nodes) } else { Vec::new() };
         let hosts = hosts.iter().map(ToString::to_string).collect::<Vec<_>>().join(",");
         let lives = BTreeMap::new();
-        let mut session = Session { test, role: role.into(), name, nodes, hosts, lives, processes: BTreeMap::new() };
+        let mut session =
+            Session { cores: None, test, role: role.into(), name, nodes, hosts, lives, processes: BTreeMap::new() };
         (0..nodes).for_each(|place| session.begin(place));
         session
     }

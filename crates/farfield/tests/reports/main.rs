@@ -1,5 +1,4 @@
-//! What a node reports of itself: metrics, metrics for Prometheus, and events.
+//! What a node reports of its calls: metrics, and metrics for Prometheus.
 
-mod events;
 mod metrics;
 mod prometheus;

@@ -405,7 +405,7 @@ fn random_thread(state: &mut u64, prefix: char, node: usize, nodes: usize) -> St
 
 #[test]
 fn quiet_steps_lose_no_outcome() {
-    // `FARFIELD_TEST_LONG` has more: CI does.
+    // More with `FARFIELD_TEST_LONG`, which CI sets.
     let programs = if std::env::var_os("FARFIELD_TEST_LONG").is_some() { 300 } else { 100 };
     let mut outcomes = 0;
     for seed in 0..programs {

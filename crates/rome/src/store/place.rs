@@ -15,8 +15,9 @@ use crate::field::{Field, TreeKey};
 use crate::gate::{GATE_BYTES, Gate, PLACE};
 use crate::tree::{Access, RomeTree};
 
-/// How long a node waits at first until it has opened a tree at its new place.
-const PATIENCE: Duration = Duration::from_millis(100);
+/// How long a node waits at first until it has opened a tree at its new place. An attempt that ends too early was in
+/// vain, and has cost the owner time: three nodes that opened a tree over a busy network took more than 0.2 s.
+const PATIENCE: Duration = Duration::from_millis(200);
 
 /// The pauses before a thread looks again where a partition is that is being moved.
 const PAUSE: [Duration; 2] = [Duration::from_micros(20), Duration::from_millis(100)];
@@ -326,7 +327,7 @@ impl<K: TreeKey, V: Field> RomeKv<K, V> {
             self.discard(partition, epoch);
             // Longer each time, and no longer than the call has left.
             let now = ep.now();
-            let patience = PATIENCE.max((now - start) / 2).min(deadline.since(now));
+            let patience = PATIENCE.max(now - start).min(deadline.since(now));
             match self.open_tree(partition, (epoch, owner), Some(patience)) {
                 Ok(tree) => self.know(partition, Place::new(epoch, owner, tree)),
                 Err(error) if error.is_timeout() => {}

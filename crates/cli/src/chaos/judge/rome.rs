@@ -57,11 +57,23 @@ pub(super) fn waits_for_moves(story: &Story, call: &Call, at_ns: u64) -> bool {
     }
     let is_of_it =
         |other: &&Call| matches!(other.op, Op::RomeTake { partition } if partitions_of(&call.op).contains(&partition));
-    let overlap = |take: &Call| {
-        let end_ns = take.end.as_ref().map_or(u64::MAX, |(end_ns, _)| *end_ns);
-        end_ns.min(at_ns).saturating_sub(take.begin_ns.max(call.begin_ns))
+    // That of a node that died in the middle ends when the others know.
+    let known_ns = |node: u16| {
+        let death = story.deaths.iter().find(|death| death.node == node);
+        death.map_or(u64::MAX, |death| story.found_out_ns(death))
     };
-    story.calls.iter().filter(is_of_it).map(overlap).sum::<u64>() >= call.limit_ns / 2
+    let within = |take: &Call| {
+        let end_ns = take.end.as_ref().map_or_else(|| known_ns(take.node), |(end_ns, _)| *end_ns);
+        (take.begin_ns.max(call.begin_ns), end_ns.min(at_ns))
+    };
+    let mut moves: Vec<(u64, u64)> = story.calls.iter().filter(is_of_it).map(within).collect();
+    moves.sort_unstable();
+    let (mut waited_ns, mut until_ns) = (0, 0);
+    for (from_ns, to_ns) in moves {
+        waited_ns += to_ns.saturating_sub(from_ns.max(until_ns));
+        until_ns = until_ns.max(to_ns);
+    }
+    waited_ns >= call.limit_ns / 2
 }
 
 /// Whether a taking may end before its time: changes did not wait until the partition was copied. They wait for a
@@ -179,8 +191,11 @@ mod tests {
         let put = KvOp::Upsert(7);
         assert!(waits(1, vec![take(0, 900, 1050)], put) && !waits(1, vec![take(0, 900, 1049)], put));
         assert!(waits(1, vec![take(0, 1000, 1020), take(0, 1070, 1200)], put));
+        assert!(!waits(1, vec![take(0, 1000, 1030), take(0, 1010, 1040)], put), "they are at the same time");
         let unended = Call { end: None, ..take(0, 1050, 0) };
-        assert!(waits(1, vec![unended.clone()], put) && !waits(1, vec![unended], KvOp::Get), "reads go on");
+        assert!(waits(1, vec![unended.clone()], put) && !waits(1, vec![unended.clone()], KvOp::Get), "reads go on");
+        // Node 2 has died at 1000 ns, and the others know it at 1051 at the latest.
+        assert!(!waits(1, vec![Call { node: 2, begin_ns: 990, ..unended }], put), "it is known to be dead");
         assert!(!waits(0, vec![take(0, 900, 1100)], put) && !waits(1, vec![take(1, 900, 1100)], put));
     }
 

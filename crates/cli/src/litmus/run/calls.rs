@@ -25,8 +25,8 @@ use super::objects::{Objects, Parts, of_message, to_message, value_of, words};
 
 /// Each word has a line of the cache of its own.
 const LINE_BYTES: usize = 64;
-/// How long a thread waits in a loop for its condition. Each time that threads have given up there is less to hope for,
-/// and it waits a quarter as long; in the end, [`LOOP_MAX_LATER`].
+/// How long a thread waits in a loop for its condition. After each loop that was given up, threads wait a quarter as
+/// long; after [`GIVEN_UP_MAX`] of them, [`LOOP_MAX_LATER`].
 const LOOP_MAX: Duration = Duration::from_secs(2);
 const LOOP_MAX_LATER: Duration = Duration::from_millis(1);
 pub(super) const GIVEN_UP_MAX: u32 = 4;

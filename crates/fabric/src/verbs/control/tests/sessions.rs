@@ -170,7 +170,7 @@ fn all_are_up_and_hear_all_in_order_under_load() {
             bytes.truncate(CONTROL_BYTES_MAX);
             bytes
         };
-        // `FARFIELD_TEST_LONG` sends more: CI does.
+        // More with `FARFIELD_TEST_LONG`, which CI sets.
         let count = if std::env::var_os("FARFIELD_TEST_LONG").is_some() { 1200 } else { 300 };
         std::thread::scope(|scope| {
             for (me, node) in nodes.iter().enumerate() {
