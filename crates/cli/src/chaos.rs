@@ -66,7 +66,8 @@ the logs are judged:
                node has the replicated lock, one is elected, and tokens grow. None of it needs more than most nodes.
   errors       An error names the object, and a node that was killed before. A timeout has a cause: a node was stopped,
                or died at most a second before. It does not come early, and no call takes more than ten times its limit,
-               not counting the time in which its own node was stopped.
+               not counting the time in which its own node was stopped. Over RDMA, a change of the ordered store may also
+               time out because its partition was moved.
   pace         In the second that begins one second after a death, the survivors' threads do at least half as much as in
                the second before the death, and the threads of each object a quarter. If another node is stopped at that
                time, the clock starts when it continues. Joining nodes do not count.

@@ -4,7 +4,7 @@
 //! A busy machine may be too slow for the limits. The judge measures this by the calls of all nodes that take one round
 //! trip each, at the time of the timeout. The operation that timed out needs several round trips. If the median round
 //! trip leaves no time for them, that is the reason. A lost grant is not excused by this, because it does not make
-//! round trips longer.
+//! round trips longer. On a network, a change of the ordered store may also have waited for moves of its partition.
 
 use super::rome::{self, LEASE_NS};
 use super::{DECIDED_NS, Death, Findings, Story};
