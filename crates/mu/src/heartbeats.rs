@@ -8,7 +8,7 @@ use farfield_core::{Error, ErrorKind, Node, Result};
 use farfield_fabric::{Endpoint, GroupKey, Instant, NodeId, Region, RemotePtr, Word};
 
 use crate::replica::Core;
-use crate::{Commands, Election, ReplicatedLog, ReplicatedMutex};
+use crate::{Election, ReplicatedLog, ReplicatedMutex};
 
 /// A score has these values. A node that answers for long has the highest.
 const SCORE_MAX: u64 = 15;
@@ -23,7 +23,7 @@ const RECOVERS_ABOVE: u64 = 6;
 ///
 /// A suspicion evicts no node. It says that a node does not work now: its process has died, has been stopped, or is out
 /// of reach. [`Heartbeats::lead`] uses it: the first node that is not suspected asks to lead a log if the leader is
-/// suspected. The log stays as safe as it is, whichever node leads. What stands on logs has leaders in the same way: a
+/// suspected. The log stays as safe as it is, whichever node leads. Objects on logs have leaders in the same way: a
 /// [`ReplicatedMutex`], an [`Election`], replicas of a data type.
 ///
 /// The session's membership knows a dead process at once on one machine, and there a stopped one stays a member.
@@ -158,7 +158,7 @@ impl Heartbeats {
     }
 }
 
-/// An object whose calls are ordered by leaders: it is, or stands on, replicated logs.
+/// An object with calls that leaders order: it is a replicated log, or stands on some.
 ///
 /// ```
 /// # use farfield_mu::{Led, ReplicatedMutex};
@@ -183,12 +183,6 @@ pub trait Led {
 impl Led for ReplicatedLog {
     fn logs(&self) -> Vec<&ReplicatedLog> {
         vec![self]
-    }
-}
-
-impl Led for Commands {
-    fn logs(&self) -> Vec<&ReplicatedLog> {
-        vec![self.log()]
     }
 }
 

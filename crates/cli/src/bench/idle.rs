@@ -41,7 +41,7 @@ pub(crate) struct IdleArgs {
     #[arg(long, value_name = "MS", default_value = "10", value_delimiter = ',', num_args = 1..,
           value_parser = clap::value_parser!(u32).range(1..=10_000))]
     pause: Vec<u32>,
-    /// Both nodes have heartbeats with this period in milliseconds; then the waits are counted at whose end the other
+    /// Both nodes have heartbeats with this period in milliseconds; then the waits are counted after which the other
     /// node is suspected
     #[arg(long, value_name = "MS", value_parser = clap::value_parser!(u32).range(1..=1000))]
     heartbeats: Option<u32>,

@@ -276,7 +276,7 @@ fn threads(id: &str) -> usize {
 /// How many clock ticks (10 ms) a process has worked.
 fn ticks_of_work(id: &str) -> u64 {
     let line = std::fs::read_to_string(format!("/proc/{id}/stat")).unwrap_or_default();
-    // Its name may have spaces. What follows begins with the third field; the 14th and 15th are times.
+    // Its name may have spaces. The text behind it begins with the third field; the 14th and 15th are times.
     let fields = line.rsplit_once(')').map_or("", |(_, fields)| fields).split_whitespace();
     fields.skip(11).take(2).filter_map(|ticks| ticks.parse::<u64>().ok()).sum()
 }

@@ -71,7 +71,7 @@ const TURNS_MAX: Duration = Duration::from_secs(20);
 /// How long anything that must happen is waited for.
 pub(crate) const SOON: Duration = Duration::from_secs(30);
 
-/// Cases whose threads meet in each of many rounds use both cores, and run one at a time, as all do over RDMA. The
+/// Cases with threads that meet in each of many rounds use both cores, and run one at a time, as all do over RDMA. The
 /// others, which wait more than they work, run beside each other.
 static CORES: RwLock<()> = RwLock::new(());
 /// The modules of those that run one at a time.

@@ -1,4 +1,4 @@
-//! What a node reports of its calls: metrics, and metrics for Prometheus.
+//! The reports of a node about its calls: metrics, and metrics for Prometheus.
 
 mod metrics;
 mod prometheus;
