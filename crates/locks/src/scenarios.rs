@@ -37,6 +37,7 @@ pub fn all() -> Vec<Scenario> {
         spin_release(),
         mcs_release(),
         neighbours(),
+        cohorts("alock/one-of-each", &[0, 1]).medium(),
         cohorts("alock/cohorts", &[0, 0, 1]).medium().kills(&["alock-victim-unfenced", "alock-wrong-cohort"]),
         cohorts("alock/remote-queue", &[1, 2]).medium().kills(&["mcs-not-told"]),
         cohorts("alock/both-queues", &[0, 0, 1, 2]),

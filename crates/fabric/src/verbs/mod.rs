@@ -70,11 +70,13 @@ mod route;
 mod status;
 mod store;
 
-#[cfg(test)]
-mod cost;
+#[cfg(any(test, feature = "counted"))]
+#[doc(hidden)]
+pub mod cost;
 #[cfg(test)]
 mod on_devices;
-#[cfg(test)]
+#[cfg(any(test, feature = "counted"))]
+#[cfg_attr(not(test), expect(dead_code, reason = "the tests use more of it"))]
 mod stub;
 #[cfg(test)]
 mod tests;

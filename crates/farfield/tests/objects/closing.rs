@@ -69,7 +69,7 @@ fn comes_back(nodes: &[Node]) {
 #[test]
 fn a_thousand_objects_are_opened_and_closed_and_memory_is_flat() {
     for fabric in fabrics(&[6]) {
-        let rounds = if fabric == Over::Shm { 1000_usize.div_ceil(KINDS) } else { 5 };
+        let rounds = if fabric == Over::Shm { 1000_usize.div_ceil(KINDS) } else { 3 };
         let _cores = beside("a thousand objects");
         let limited = over(fabric, 3);
         let nodes = local_session_with(3, |builder| limited(builder).memory_bytes_max(2 << 20)).expect("a session");
