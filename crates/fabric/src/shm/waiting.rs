@@ -19,6 +19,10 @@ pub(super) const YIELDS: u32 = 50;
 /// The same for a wait on the memory of several nodes, which no bell ends.
 const REMOTE_YIELDS: u32 = 200;
 
+/// A yield that takes longer has given the core to a thread with work of its own, and the next one would, too. A thread
+/// that sleeps gets the core when it is woken.
+const YIELD_MAX: Duration = Duration::from_micros(200);
+
 /// The first sleep of a wait that a bell ends: local stores ring none, and deaths are to be noticed. Each further one
 /// without a ring is twice as long, up to 8 ms, so that a long wait costs little. A sleep ends with the wait's
 /// deadline.
@@ -117,7 +121,11 @@ impl ShmFabric {
         if waiting.round <= waiting.spins {
             core::hint::spin_loop();
         } else if waiting.round <= waiting.spins + yields {
+            let before = self.now();
             std::thread::yield_now();
+            if self.now() - before > YIELD_MAX {
+                waiting.round = waiting.spins + yields;
+            }
         } else if far.is_some() && waiting.vain_rings >= VAIN_RINGS_MAX {
             // Others write there all the time: each would pay for waking this thread, for nothing.
             waiting.vain_rings -= 1;
