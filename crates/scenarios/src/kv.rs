@@ -49,6 +49,7 @@ fn of_two() -> Vec<Scenario> {
         changes(),
         node_failure::dies(),
         node_failure::dies_by_hash(),
+        node_failure::repair_is_cut(),
         node_failure::is_cut_off(),
         node_failure::is_cut_off_by_hash(),
     ]

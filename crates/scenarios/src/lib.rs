@@ -90,6 +90,7 @@ const AT_ONCE: &[&str] = &[
     "kv/torn",
     "kv/traffic",
     "kv/dies",
+    "kv/repair-cut",
     "kv/update-dies",
     "random/two",
     "random/three",

@@ -7,7 +7,7 @@ use farfield_core::{ErrorKind, KvOptions, Node, Placement, Result};
 
 use super::VICTIM;
 use super::client::{Answer, Client, Entry, history_of_heard, is_full, keys, tiny};
-use farfield_check::parts::{goes_on, is_decided, unless_faults, word};
+use farfield_check::parts::{cut, goes_on, is_decided, unless_faults, word};
 use farfield_check::{Cluster, Faults, Scenario, choose, crashed};
 
 /// A node dies in the middle of any operation: of `NRW`s of its value, of its tracker's messages to each other node, or
@@ -26,6 +26,35 @@ pub(super) fn dies_by_hash() -> Scenario {
     Scenario::new("kv/dies-by-hash", about, 3, |cluster| node_failure(cluster, Placement::Hash, false))
         .faults(Faults::new().crashes(1).of([VICTIM.index()]))
         .kills(&["kv-dead-not-repaired"])
+}
+
+/// A survivor's call is dropped while it repairs the keys of a dead holder. The lock is free then, with its mark, and
+/// the next call of the same node takes it with its first attempt.
+pub(super) fn repair_is_cut() -> Scenario {
+    let about = "the next holder makes a repair that was cut short, also if it has the lock at once";
+    Scenario::new("kv/repair-cut", about, 3, |cluster| {
+        let [key] = keys([|hash| hash % 3 == 0 && (hash >> 32).is_multiple_of(3)]);
+        let options = KvOptions { placement: Placement::Hash, locks: 3, slots_per_node: 6, ..tiny() };
+        let clients = Client::open(cluster, options, &[(0, key, 1)])?;
+        let (victim, survivor) = (clients[VICTIM.index()].clone(), clients[2].clone());
+        cluster.thread(VICTIM.index(), "changes", move |ep| {
+            ep.block_on(victim.delete(ep, key))?;
+            ep.block_on(victim.insert(ep, key, 2))?;
+            ep.block_on(victim.update(ep, key, 3)).map(drop)
+        });
+        cluster.thread(2, "repairs", move |ep| {
+            for value in [4, 5] {
+                ep.block_on(cut(choose(16), survivor.update(ep, key, value))).transpose()?;
+            }
+            ep.block_on(async {
+                survivor.insert(ep, key, 6).await?;
+                survivor.get(ep, key).await.map(drop)
+            })
+        });
+        judge(cluster, &clients, &[key], Some(key));
+        Ok(())
+    })
+    .faults(Faults::new().crashes(1).of([VICTIM.index()]))
 }
 
 /// A node is cut off in the middle of any operation, and may continue until it learns of its eviction. Either it
