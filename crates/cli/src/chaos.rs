@@ -8,6 +8,7 @@
 
 pub(crate) mod custom;
 mod judge;
+mod kind;
 mod link;
 mod load;
 mod log;
@@ -23,12 +24,14 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
+use clap::ValueEnum;
 use farfield::LockKind;
 use farfield::mutants::{self, Mutant};
 use farfield_check::cli::exit::{self, OrUsage, usage};
 use farfield_check::cli::output::parse_seconds;
 
 use self::judge::Findings;
+use self::kind::Kind;
 use self::link::Link;
 use self::plan::{Fault, Terms};
 use self::processes::Processes;
@@ -43,7 +46,7 @@ use crate::parts;
 
 const HELP: &str = "\
 Each node is a process. Its threads use key-value stores, one of them replicated and one ordered, queues, locks (of another
-kind in each generation), rings, barriers, variables, servers of calls, a replicated data type, and a replicated log, lock or
+kind in each generation), rings, barriers, variables, transactions, servers of calls, a replicated data type, and a replicated log, lock or
 election (another one in each generation), which all nodes share, and log every call. Some threads have several calls in flight. The seed
 determines the plan: which nodes are killed, stopped and restarted, and when. The interleaving of the processes is up to
 the machine, so the same plan may end differently.
@@ -78,7 +81,7 @@ calls may fail because a dead or stopped node does not answer, and values on it 
 longer, because the machine is busy, the plan waits, up to ten times --detection, and the pace is judged from the
 detection on. Stops are too short for a node to be taken for dead. A cut separates the nodes of one device from those of
 the other: the nodes on the smaller side have to be evicted and notified; the others are judged as after a death.
-Replicated logs, and the locks, elections and data types on them, are left out there.
+Replicated logs, and the locks, elections and data types on them, are at work there if --objects names them.
 
 A thread that waited for a CPU rests eight times as long, so that a slow or busy machine keeps time for the nodes'
 service threads.
@@ -110,6 +113,10 @@ pub(crate) struct ChaosArgs {
     /// The faults to inject
     #[arg(long, value_enum, value_delimiter = ',', default_value = "kill,stop,restart")]
     faults: Vec<Fault>,
+    /// The objects at work [default: all on shared memory; with verbs all but wrdt and log, which take most of an emulated
+    /// machine]
+    #[arg(long, value_enum, value_name = "KIND", value_delimiter = ',')]
+    objects: Vec<Kind>,
     /// Use only this kind of lock: alock, spin, mcs or mutex [default: another kind in each generation]
     #[arg(long, value_name = "KIND")]
     locks: Option<LockKind>,
@@ -169,7 +176,8 @@ pub(crate) fn main(args: &ChaosArgs) -> Result<ExitCode> {
     let mut logs = caretaker::folder("farfield-chaos-").context("creating a directory for the logs")?;
     logs.disable_cleanup(true);
     let processes = Processes::new(nodes, args.fabric, silence, &hosts, logs.path(), args.mutant);
-    let mut director = Director::new(seed, detection, args.locks, link, processes, logs.path(), &bar);
+    let objects = (args.kinds(), args.locks);
+    let mut director = Director::new(seed, detection, objects, link, processes, logs.path(), &bar);
     let ended = director.conduct(nodes, &plan, &mut report);
     bar.finish_and_clear();
     if let Err(error) = ended {
@@ -203,6 +211,16 @@ impl ChaosArgs {
         Ok(detection)
     }
 
+    /// In the order in which they are opened.
+    fn kinds(&self) -> Vec<Kind> {
+        let stands_on_logs = |kind: &Kind| matches!(kind, Kind::Wrdt | Kind::Log);
+        let is_used = |kind: &Kind| match self.objects[..] {
+            [] => self.fabric != FabricChoice::Verbs || !stands_on_logs(kind),
+            _ => self.objects.contains(kind),
+        };
+        Kind::value_variants().iter().copied().filter(is_used).collect()
+    }
+
     fn link(&self) -> Result<Option<Link>> {
         ensure!(self.link.is_empty() || self.fabric == FabricChoice::Verbs, "--link: it takes --fabric verbs");
         ensure!(!self.link.is_empty() || !self.faults.contains(&Fault::Cut), "to cut a link, say which: --link");
@@ -211,11 +229,12 @@ impl ChaosArgs {
 
     /// The command line for the same plan.
     fn line(&self, seed: u64) -> String {
-        let name =
-            |fault: &Fault| clap::ValueEnum::to_possible_value(fault).map_or(String::new(), |it| it.get_name().into());
-        let faults: Vec<String> = self.faults.iter().map(name).collect();
+        fn names<T: ValueEnum>(of: &[T]) -> String {
+            let name = |it: &T| it.to_possible_value().map_or(String::new(), |it| it.get_name().into());
+            of.iter().map(name).collect::<Vec<_>>().join(",")
+        }
         let seconds = self.seconds.as_secs_f64();
-        let (nodes, fabric, faults) = (self.nodes, self.fabric.name(), faults.join(","));
+        let (nodes, fabric, faults) = (self.nodes, self.fabric.name(), names(&self.faults));
         let told = |name: &str| std::env::var(name).ok().map(|value| format!("{name}={value} "));
         let told: String = match self.fabric {
             FabricChoice::Shm => String::new(),
@@ -228,6 +247,9 @@ impl ChaosArgs {
         );
         if let Some(detection) = self.detection {
             line += &format!(" --detection {}", detection.as_secs_f64());
+        }
+        if !self.objects.is_empty() {
+            line += &format!(" --objects {}", names(&self.objects));
         }
         if let Some(locks) = self.locks {
             line += &format!(" --locks {locks}");

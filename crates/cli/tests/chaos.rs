@@ -62,8 +62,10 @@ fn nodes_that_were_killed_return() {
 fn seeded_bugs_are_found() {
     // `FARFIELD_TEST_LONG` looks for both: CI does.
     let count = if std::env::var_os("FARFIELD_TEST_LONG").is_some() { 2 } else { 1 };
-    for mutant in ["ring-dead-reader-awaited", "barrier-last-row"].into_iter().take(count) {
-        let plan = ["--seconds", "6", "--seed", SEED, "--faults", "kill,stop"];
+    for (mutant, object) in
+        [("ring-dead-reader-awaited", "ring"), ("barrier-last-row", "barrier")].into_iter().take(count)
+    {
+        let plan = ["--seconds", "6", "--seed", SEED, "--faults", "kill,stop", "--objects", object];
         let run = || {
             let output = chaos(&[&plan[..], &["--mutant", mutant, "--json", "-"]].concat());
             (output.status.success(), report(&output))

@@ -278,20 +278,24 @@ impl load::Load for Thread {
     }
 }
 
+/// Opens a load.
+pub(super) fn open(place: &mut Place<'_>, load: &Load) -> Result<load::Thread, Failure> {
+    let (members, seed) = (place.members.clone(), place.seed_of(load.name));
+    let work = place.open(load.name, |node, path| (load.open)(&Setup { node, path, members: &members, seed }))?;
+    Ok(load::thread(Thread { work, endpoint: place.endpoint()?, name: load.name }))
+}
+
 /// Opens the loads of other crates.
 pub(super) fn open_all(place: &mut Place<'_>, loads: &mut load::Loads) -> Result<(), Failure> {
     for load in parts::loads() {
-        let (members, seed) = (place.members.clone(), place.seed_of(load.name));
-        let work = place.open(load.name, |node, path| (load.open)(&Setup { node, path, members: &members, seed }))?;
-        let thread = Thread { work, endpoint: place.endpoint()?, name: load.name };
-        loads.push((load.name.into(), load::thread(thread)));
+        loads.push((load.name.into(), open(place, load)?));
     }
     Ok(())
 }
 
 /// Lets each load judge its calls.
 pub(super) fn judge(story: &Story, findings: &mut Findings) {
-    for load in parts::loads() {
+    for load in [&load::transactions::LOAD].into_iter().chain(parts::loads()) {
         let observed = Observed { story, load: load.name };
         let is_its = |op: &Op| matches!(op, Op::Custom { load: of, .. } if of == load.name);
         let count = story.calls.iter().filter(|call| is_its(&call.op)).count();

@@ -18,6 +18,7 @@ use farfield::mutants::Mutant;
 use rustix::process::{Pid, PidfdFlags, Signal, WaitId, WaitIdOptions, kill_process, pidfd_open, waitid};
 use serde::{Deserialize, Serialize};
 
+use super::kind::Kind;
 use super::log::now_ns;
 use crate::launch::{FabricChoice, SILENCE, variables};
 
@@ -50,8 +51,8 @@ pub(super) struct Opening {
     pub(super) pace: Duration,
     pub(super) is_placed_by_hash: bool,
     pub(super) locks: LockKind,
-    /// Whether replicated logs, and what stands on them, are opened.
-    pub(super) has_logs: bool,
+    /// Those that are opened.
+    pub(super) kinds: Vec<Kind>,
 }
 
 /// A report of a node.
@@ -126,8 +127,6 @@ impl Gone {
 
 /// The processes of a run. Dropping it ends them.
 pub(super) struct Processes {
-    /// Over RDMA the judges of logs have no measure yet for leaders as slow as those on emulated devices.
-    pub(super) have_logs: bool,
     variables: Vec<(&'static str, OsString)>,
     folder: PathBuf,
     mutant: Option<Mutant>,
@@ -149,7 +148,6 @@ impl Processes {
         mutant: Option<Mutant>,
     ) -> Processes {
         let session = format!("chaos-{}-{:08x}", std::process::id(), rand::random::<u32>());
-        let have_logs = hosts.is_empty() && fabric != FabricChoice::Verbs;
         let mut variables = match hosts {
             [] => {
                 fabric.clean_up(&session);
@@ -160,17 +158,7 @@ impl Processes {
         variables.extend(silence.map(|silence| (SILENCE, silence.as_millis().to_string().into())));
         let (say, heard) = mpsc::channel();
         let (none, killed) = ((0..places).map(|_| None).collect(), (0..places).map(|_| None).collect());
-        Processes {
-            have_logs,
-            variables,
-            folder: folder.into(),
-            mutant,
-            places: none,
-            killed,
-            lives: vec![0; places],
-            say,
-            heard,
-        }
+        Processes { variables, folder: folder.into(), mutant, places: none, killed, lives: vec![0; places], say, heard }
     }
 
     /// Starts a process at a place where none is.

@@ -10,6 +10,7 @@ use indicatif::ProgressBar;
 use rustix::process::Signal;
 
 use super::judge::{self, Death, Story, pace};
+use super::kind::Kind;
 use super::link::Link;
 use super::load;
 use super::log::{self, now_ns};
@@ -42,6 +43,8 @@ pub(super) struct Director<'a> {
     seed: u64,
     /// See [`Story::detection_ns`].
     detection: Duration,
+    /// The objects of each generation.
+    kinds: Vec<Kind>,
     /// Of all generations, if it is not another one in each.
     locks: Option<LockKind>,
     link: Option<Link>,
@@ -71,7 +74,7 @@ impl Director<'_> {
     pub(super) fn new<'a>(
         seed: u64,
         detection: Duration,
-        locks: Option<LockKind>,
+        (kinds, locks): (Vec<Kind>, Option<LockKind>),
         link: Option<Link>,
         processes: Processes,
         folder: &Path,
@@ -81,6 +84,7 @@ impl Director<'_> {
         Director {
             seed,
             detection,
+            kinds,
             locks,
             link,
             folder: folder.into(),
@@ -160,7 +164,7 @@ impl Director<'_> {
             pace: PACE_PER_NODE * members.len() as u32,
             is_placed_by_hash,
             locks,
-            has_logs: self.processes.have_logs,
+            kinds: self.kinds.clone(),
         };
         self.order(&Order::Open(opening.clone()), Step::Opened)?;
         self.order(&Order::Run, Step::Running)?;

@@ -167,7 +167,7 @@ pub(super) fn judge(story: &mut Story) -> Findings {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::Value;
+    use serde_json::{Value, json};
 
     use super::super::log::{Answer, Failure, KvOp, LedgerOp, Op, Turns};
     use super::*;
@@ -260,6 +260,7 @@ mod tests {
             ("calls of guest", 1),
             ("calls of replicated types", 1),
             ("calls of servers", 1),
+            ("calls of transactions", 0),
             ("calls within their time", 13),
             ("deaths found out", 1),
             ("deaths of waiters", 0),
@@ -289,6 +290,33 @@ mod tests {
         ];
         assert_eq!(counts(&findings), expected);
         assert_eq!(findings.violations, ["node 2, cut off: Flush failed with `it is dead`", "guest: 30"]);
+    }
+
+    /// Two transfers find a cell after the same change, one is too late, and money comes from nowhere.
+    #[test]
+    fn transactions_are_judged_by_the_changes_that_they_find() {
+        let transfer = |begin_ns, end_ns, cells: [usize; 2], found: [u32; 2]| {
+            let call_of = json!({ "Transfer": { "from": cells[0], "to": cells[1], "amount": 5 } });
+            let answer = Answer::Custom(json!({ "from": found[0], "to": found[1] }));
+            call(0, begin_ns, Op::Custom { load: "transactions".into(), call: call_of }, Some((end_ns, Ok(answer))))
+        };
+        let sum = |sum: u32| {
+            let op = Op::Custom { load: "transactions".into(), call: json!("Sum") };
+            call(1, 9000, op, Some((9001, Ok(Answer::Custom(json!(sum))))))
+        };
+        let found = |calls, deaths: &[Death]| {
+            judged(custom::judge, &Story { deaths: deaths.into(), ..story(calls) }).violations
+        };
+        let right = [transfer(0, 10, [0, 1], [0, 0]), transfer(5, 20, [1, 0], [1, 1]), sum(0)];
+        assert!(found(right.to_vec(), &[]).is_empty());
+        let same = [transfer(0, 10, [0, 1], [0, 0]), transfer(5, 20, [0, 2], [0, 0])];
+        assert_eq!(found(same.to_vec(), &[]), ["transactions: two transfers have found cell 0 after 0 changes"]);
+        let late = [transfer(0, 10, [0, 1], [1, 0]), transfer(11, 20, [0, 2], [0, 0])];
+        assert_eq!(found(late.to_vec(), &[]), ["transactions: a transfer has found cell 0 after 0 changes, too late"]);
+        assert_eq!(found(vec![sum(-5i32 as u32)], &[]), ["transactions: the sum of all cells is -5"]);
+        // A commit may be cut short by a death.
+        let death = Death { node: 2, at_ns: 1000, gone_ns: 1050, told_ns: 1000 };
+        assert!(found(vec![sum(5)], &[death]).is_empty());
     }
 
     #[test]

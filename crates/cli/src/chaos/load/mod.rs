@@ -10,6 +10,7 @@ mod ring;
 pub(super) mod rome;
 mod rpc;
 mod swarm;
+pub(super) mod transactions;
 mod turns;
 mod vars;
 mod wrdt;
@@ -26,6 +27,7 @@ pub(super) use self::swarm::memory_of;
 pub(super) use self::wrdt::LedgerUpdate;
 pub(super) use self::wrdt::{Ledger, numbers_of};
 use super::custom;
+use super::kind::Kind;
 use super::log::{Answer, Failure, Op, Recorder};
 use super::processes::{Opening, Said};
 
@@ -76,7 +78,7 @@ pub(super) struct Place<'a> {
     pub(super) members: Vec<NodeId>,
     /// The nodes that store the objects with a single home.
     pub(super) homes: Vec<NodeId>,
-    has_logs: bool,
+    kinds: Vec<Kind>,
     seed: u64,
     is_placed_by_hash: bool,
     locks: LockKind,
@@ -92,7 +94,7 @@ impl Place<'_> {
             path: format!("chaos/{}/", opening.generation),
             members,
             homes,
-            has_logs: opening.has_logs,
+            kinds: opening.kinds.clone(),
             seed: opening.seed,
             is_placed_by_hash: opening.is_placed_by_hash,
             locks: opening.locks,
@@ -150,24 +152,31 @@ pub(super) type Loads = Vec<(String, Thread)>;
 /// Opens the objects, all nodes in the same order.
 pub(super) fn open_all(place: &mut Place<'_>) -> Result<Loads, Failure> {
     let mut loads = Loads::new();
-    for (number, load) in kv::KvLoad::open(place, KV_THREADS)?.into_iter().enumerate() {
-        loads.push((format!("kv-{number}"), thread(load)));
-    }
-    loads.push(("queue".into(), thread(queue::QueueLoad::open(place)?)));
-    loads.push(("locks".into(), thread(locks::LocksLoad::open(place)?)));
-    loads.push(("ring".into(), thread(ring::RingLoad::open(place)?)));
-    loads.push(("barrier".into(), thread(barrier::BarrierLoad::open(place)?)));
-    loads.push(("vars".into(), thread(vars::VarsLoad::open(place)?)));
-    loads.push(("rpc".into(), thread(rpc::RpcLoad::open(place)?)));
-    loads.push(("rome".into(), thread(rome::RomeLoad::open(place)?)));
-    loads.push(("swarm".into(), swarm::open(place)?));
-    if place.has_logs {
-        loads.push(("wrdt".into(), thread(wrdt::WrdtLoad::open(place)?)));
-        loads.push(match place.seed % 3 {
-            0 => ("entries".into(), thread(entries::EntriesLoad::open(place)?)),
-            1 => ("mutex".into(), thread(turns::MutexLoad::open(place)?)),
-            _ => ("election".into(), thread(turns::ElectionLoad::open(place)?)),
-        });
+    for kind in place.kinds.clone() {
+        let (name, load) = match kind {
+            Kind::Kv => {
+                for (number, load) in kv::KvLoad::open(place, KV_THREADS)?.into_iter().enumerate() {
+                    loads.push((format!("kv-{number}"), thread(load)));
+                }
+                continue;
+            }
+            Kind::Queue => ("queue", thread(queue::QueueLoad::open(place)?)),
+            Kind::Locks => ("locks", thread(locks::LocksLoad::open(place)?)),
+            Kind::Ring => ("ring", thread(ring::RingLoad::open(place)?)),
+            Kind::Barrier => ("barrier", thread(barrier::BarrierLoad::open(place)?)),
+            Kind::Vars => ("vars", thread(vars::VarsLoad::open(place)?)),
+            Kind::Transactions => (transactions::LOAD.name, custom::open(place, &transactions::LOAD)?),
+            Kind::Rpc => ("rpc", thread(rpc::RpcLoad::open(place)?)),
+            Kind::Rome => ("rome", thread(rome::RomeLoad::open(place)?)),
+            Kind::Swarm => ("swarm", swarm::open(place)?),
+            Kind::Wrdt => ("wrdt", thread(wrdt::WrdtLoad::open(place)?)),
+            Kind::Log => match place.seed % 3 {
+                0 => ("entries", thread(entries::EntriesLoad::open(place)?)),
+                1 => ("mutex", thread(turns::MutexLoad::open(place)?)),
+                _ => ("election", thread(turns::ElectionLoad::open(place)?)),
+            },
+        };
+        loads.push((name.into(), load));
     }
     custom::open_all(place, &mut loads)?;
     Ok(loads)
