@@ -113,8 +113,8 @@ pub(crate) struct ChaosArgs {
     /// The faults to inject
     #[arg(long, value_enum, value_delimiter = ',', default_value = "kill,stop,restart")]
     faults: Vec<Fault>,
-    /// The objects at work [default: all on shared memory; with verbs all but wrdt and log, which take most of an emulated
-    /// machine]
+    /// The objects at work [default: all on shared memory; with verbs all but wrdt and log, which take most of an
+    /// emulated machine]
     #[arg(long, value_enum, value_name = "KIND", value_delimiter = ',')]
     objects: Vec<Kind>,
     /// Use only this kind of lock: alock, spin, mcs or mutex [default: another kind in each generation]

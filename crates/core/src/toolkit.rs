@@ -90,9 +90,9 @@ pub use crate::node::{
     Call, Either, Hold, Meter, Object, ObjectBuilder, ObjectDescriptor, Poller, Progress, RefusedPause, Regions, Timed,
     Timing,
 };
+pub use crate::objects::cancel_guard::CancelGuard;
 pub use crate::objects::holding::Holding;
 pub use crate::objects::options::{at_least_one, buf_bytes_max, region_bytes};
 pub use crate::objects::participants::Participants;
 pub use crate::objects::release;
-pub use crate::objects::settle::CancelGuard;
 pub use crate::objects::wait_limit::{Rest, Waits};

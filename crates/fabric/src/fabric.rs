@@ -8,8 +8,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 pub use self::region::{Region, Span, Words};
-pub use self::waiting::Waiting;
 pub(crate) use self::waiting::Watches;
+pub use self::waiting::{Bell, Waiting};
 use crate::alarm::Alarm;
 use crate::error::{Code, Error, ErrorKind, Result};
 use crate::lane::Lane;
@@ -449,22 +449,6 @@ pub(crate) fn explain(code: Code, state: PeerState, remote: RemotePtr<u8>, len: 
 
 /// The longest control message.
 pub const CONTROL_BYTES_MAX: usize = 48 * 1024;
-
-/// The threads that a put to a group's memory wakes.
-///
-/// ```
-/// # use farfield_fabric::*;
-/// fn inbox(node: &dyn Fabric) -> Result<GroupKey> { node.create_group(Bell::Waiters) } // a put wakes its readers
-/// ```
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Bell {
-    /// No thread but those that wait by operations for a word there.
-    Silent,
-    /// Threads that wait for a word.
-    Waiters,
-    /// The service thread.
-    Service,
-}
 
 /// How a death is decided.
 ///

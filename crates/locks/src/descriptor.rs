@@ -17,7 +17,7 @@
 
 use farfield_fabric::{Endpoint, NodeId, Region, RemotePtr, Word};
 
-use super::supply::Supply;
+use super::number_pool::NumberPool;
 use farfield_core::Result;
 
 /// The size of a descriptor in bytes.
@@ -132,13 +132,13 @@ pub(super) struct Descriptors {
     me: NodeId,
     own: Region,
     /// This node's free list.
-    slots: Supply,
+    slots: NumberPool,
     tables: Vec<(NodeId, RemotePtr<u64>)>,
 }
 
 impl Descriptors {
     pub(super) fn new(me: NodeId, own: Region, tables: Vec<(NodeId, RemotePtr<u64>)>) -> Descriptors {
-        let slots = Supply::new("descriptors", own.bytes() / BYTES);
+        let slots = NumberPool::new("descriptors", own.bytes() / BYTES);
         Descriptors { me, own, slots, tables }
     }
 

@@ -40,6 +40,7 @@ mod local;
 #[cfg(any(not(seeded), clippy, doc, rust_analyzer))]
 pub mod mcs;
 pub mod mutants;
+mod number_pool;
 #[cfg(any(not(seeded), clippy, doc, rust_analyzer))]
 mod queue;
 // The unit tests run none of them, and are built sooner without.
@@ -47,7 +48,6 @@ mod queue;
 pub mod scenarios;
 #[cfg(any(not(seeded), clippy, doc, rust_analyzer))]
 pub mod spin;
-mod supply;
 #[cfg(any(not(seeded), clippy, doc, rust_analyzer))]
 mod survey;
 pub mod table;

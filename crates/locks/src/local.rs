@@ -20,8 +20,8 @@ use farfield_fabric::{self as fabric, Endpoint, Region, RemotePtr, Word, memory_
 use super::alock::layout::{BURIALS, BURIED, CLAIMS, LOCAL, REPAIRED, TAIL_LOCAL, TAIL_REMOTE, VICTIM, WORDS};
 use super::descriptor::Id;
 use super::grant::{CHECK_EVERY, Grant, LOCK, Wait};
+use super::number_pool::NumberPool;
 use super::queue::{Queue, deaths_told};
-use super::supply::Supply;
 use farfield_core::Result;
 use farfield_core::toolkit::{Poller, Progress};
 
@@ -37,7 +37,7 @@ pub(super) struct Local {
     first: RemotePtr<u64>,
     descriptors: Region,
     /// The free list of the descriptors.
-    slots: Supply,
+    slots: NumberPool,
     /// The queue of the remote cohort.
     queue: Arc<Queue>,
 }
@@ -85,7 +85,7 @@ impl Local {
 
     /// `locks` holds the records of the locks, from `first` on, and `descriptors` the entries of the operations.
     pub(super) fn new(locks: Region, first: RemotePtr<u64>, descriptors: Region, queue: Arc<Queue>) -> Arc<Local> {
-        let slots = Supply::new("local descriptors", descriptors.bytes() / BYTES);
+        let slots = NumberPool::new("local descriptors", descriptors.bytes() / BYTES);
         Arc::new(Local { locks, first, descriptors, slots, queue })
     }
 

@@ -1,4 +1,4 @@
-//! A supply of numbers, each of which one operation has at a time.
+//! A pool of numbers, each of which one operation has at a time.
 
 use crossbeam_utils::CachePadded;
 use farfield_fabric::{Endpoint, Word};
@@ -9,18 +9,18 @@ use farfield_core::{ErrorKind, Result};
 const EACH: usize = 8;
 
 /// The numbers from 0 to one less than `count`.
-pub(super) struct Supply {
+pub(super) struct NumberPool {
     what: &'static str,
     count: usize,
     /// A bit for each that is in use, so many to a word.
     used: Box<[CachePadded<Word>]>,
 }
 
-impl Supply {
+impl NumberPool {
     /// So many; `what` they are names them in an error.
-    pub(super) fn new(what: &'static str, count: usize) -> Supply {
+    pub(super) fn new(what: &'static str, count: usize) -> NumberPool {
         let used = std::iter::repeat_with(CachePadded::<Word>::default).take(count.div_ceil(EACH)).collect();
-        Supply { what, count, used }
+        NumberPool { what, count, used }
     }
 
     /// An unused one. Each endpoint looks in another place first.
@@ -89,16 +89,16 @@ mod tests {
     fn each_is_taken_once() -> Result<()> {
         let endpoint = local_session(1)?.remove(0).endpoint()?;
         for count in [1, 7, 8, 9, 20] {
-            let supply = Supply::new("numbers", count);
+            let pool = NumberPool::new("numbers", count);
             for _ in 0..3 {
-                let mut taken = (0..count).map(|_| supply.take(&endpoint)).collect::<Result<Vec<_>>>()?;
-                assert_eq!(supply.in_use(), count);
-                let error = supply.take(&endpoint).expect_err("all are in use");
+                let mut taken = (0..count).map(|_| pool.take(&endpoint)).collect::<Result<Vec<_>>>()?;
+                assert_eq!(pool.in_use(), count);
+                let error = pool.take(&endpoint).expect_err("all are in use");
                 assert!(matches!(error.kind(), ErrorKind::InUse { what: "numbers", max } if *max == count), "{error}");
                 taken.sort_unstable();
                 assert!(taken.iter().copied().eq(0..count), "{taken:?} of {count}");
-                taken.into_iter().for_each(|number| supply.give_back(number));
-                assert_eq!(supply.in_use(), 0);
+                taken.into_iter().for_each(|number| pool.give_back(number));
+                assert_eq!(pool.in_use(), 0);
             }
         }
         Ok(())

@@ -457,10 +457,17 @@ impl ReplicatedLog {
         self.0.core.check_majority()
     }
 
-    /// The entries in this node's memory, whether it knows that they are decided or not: for scenarios that judge the
-    /// logs of survivors.
+    /// The entries in this node's memory, whether it knows that they are decided or not: for scenarios of objects that
+    /// stand on a log, which judge what the survivors of a leader have.
+    ///
+    /// ```
+    /// # use farfield_mu::{LogOptions, ReplicatedLog};
+    /// # let node = farfield::Node::builder().start()?;
+    /// # let log = ReplicatedLog::open(&node, "log", LogOptions::default())?;
+    /// assert!(log.entries_here().is_empty());
+    /// # Ok::<(), farfield::Error>(())
+    /// ```
     #[cfg(feature = "scenarios")]
-    #[doc(hidden)]
     pub fn entries_here(&self) -> Vec<Vec<u8>> {
         let core = &self.0.core;
         let mut words = vec![0; core.slots.words];

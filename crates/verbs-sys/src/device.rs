@@ -92,13 +92,6 @@ c_constants! {
         IBV_GID_TYPE_ROCE_V1 = 1,
         IBV_GID_TYPE_ROCE_V2 = 2,
     }
-
-    /// Whether `fork` is prepared for.
-    enum ibv_fork_status: c_uint {
-        IBV_FORK_DISABLED = 0,
-        IBV_FORK_ENABLED = 1,
-        IBV_FORK_UNNEEDED = 2,
-    }
 }
 
 c_types! {

@@ -3,7 +3,7 @@
 //! A symbol of libibverbs may have two versions: `IBVERBS_1.0` speaks an ABI of 2006, `IBVERBS_1.1` is the one that
 //! headers declare. Looking a symbol up without a version gives the default one, which is the latter; a test checks it.
 
-use core::ffi::{c_char, c_int, c_uint, c_void};
+use core::ffi::{c_char, c_int, c_void};
 use std::sync::OnceLock;
 
 use libc::ssize_t;
@@ -11,8 +11,8 @@ use libloading::Library;
 
 use crate::{
     _compat_ibv_port_attr, be64, ibv_async_event, ibv_comp_channel, ibv_context, ibv_cq, ibv_device, ibv_device_attr,
-    ibv_event_type, ibv_fork_status, ibv_gid, ibv_gid_entry, ibv_mr, ibv_node_type, ibv_pd, ibv_port_state, ibv_qp,
-    ibv_qp_attr, ibv_qp_ex, ibv_qp_init_attr, ibv_wc_status, ibv_wr_opcode,
+    ibv_event_type, ibv_gid_entry, ibv_mr, ibv_pd, ibv_port_state, ibv_qp, ibv_qp_attr, ibv_qp_ex, ibv_qp_init_attr,
+    ibv_wc_status, ibv_wr_opcode,
 };
 
 /// Why there is no real RDMA on this machine.
@@ -155,8 +155,6 @@ c_functions! {
         fn ibv_query_device(context: *mut ibv_context, attr: *mut ibv_device_attr) -> c_int;
         /// The old query: use the function [`ibv_query_port`](crate::ibv_query_port).
         fn ibv_query_port(context: *mut ibv_context, port_num: u8, attr: *mut _compat_ibv_port_attr) -> c_int;
-        /// A GID without its type. -1 and errno.
-        fn ibv_query_gid(context: *mut ibv_context, port_num: u8, index: c_int, gid: *mut ibv_gid) -> c_int;
         /// Use the function [`ibv_query_gid_ex`](crate::ibv_query_gid_ex).
         fn _ibv_query_gid_ex(
             context: *mut ibv_context,
@@ -180,15 +178,6 @@ c_functions! {
         fn ibv_dealloc_pd(pd: *mut ibv_pd) -> c_int;
         /// Registers memory. Null and errno: `ENOMEM` when the limit of locked memory (`ulimit -l`) is in the way.
         fn ibv_reg_mr(pd: *mut ibv_pd, addr: *mut c_void, length: usize, access: c_int) -> *mut ibv_mr;
-        /// Registers memory under the remote address `iova`; optional access flags are dropped where the kernel does
-        /// not know them. Null and errno.
-        fn ibv_reg_mr_iova2(
-            pd: *mut ibv_pd,
-            addr: *mut c_void,
-            length: usize,
-            iova: u64,
-            access: c_uint,
-        ) -> *mut ibv_mr;
         /// Errno value.
         fn ibv_dereg_mr(mr: *mut ibv_mr) -> c_int;
         /// Null and errno.
@@ -227,15 +216,11 @@ c_functions! {
         /// A text that lives for ever.
         fn ibv_event_type_str(event: ibv_event_type) -> *const c_char;
         /// A text that lives for ever.
-        fn ibv_node_type_str(node_type: ibv_node_type) -> *const c_char;
-        /// A text that lives for ever.
         fn ibv_port_state_str(port_state: ibv_port_state) -> *const c_char;
     }
     optional {
         /// Whether messages of the queue pair are placed in order, 1 or 0 (since version 36).
         fn ibv_query_qp_data_in_order(qp: *mut ibv_qp, op: ibv_wr_opcode, flags: u32) -> c_int;
-        /// Whether `fork` is prepared for, or needs no preparation (since version 35).
-        fn ibv_is_fork_initialized() -> ibv_fork_status;
     }
 }
 

@@ -381,16 +381,6 @@ pub unsafe fn ibv_post_send(qp: *mut ibv_qp, wr: *mut ibv_send_wr, bad_wr: *mut 
     unsafe { (*(*qp).context).ops.post_send.unwrap_unchecked()(qp, wr, bad_wr) }
 }
 
-/// Posts a list of receives. Errno value; after a failure `*bad_wr` is the first that was not posted.
-///
-/// # Safety
-/// As for [`ibv_post_send`].
-#[inline]
-pub unsafe fn ibv_post_recv(qp: *mut ibv_qp, wr: *mut ibv_recv_wr, bad_wr: *mut *mut ibv_recv_wr) -> c_int {
-    // SAFETY: by the contract of this function; every provider can post.
-    unsafe { (*(*qp).context).ops.post_recv.unwrap_unchecked()(qp, wr, bad_wr) }
-}
-
 macro_rules! work_requests {
     ($($(#[$attribute:meta])* fn $name:ident: $field:ident($($argument:ident: $type:ty),*) $(-> $result:ty)?;)*) => {
         $(
@@ -420,8 +410,6 @@ work_requests! {
     fn ibv_wr_abort: wr_abort();
     /// Writes the local memory that is set next to remote memory.
     fn ibv_wr_rdma_write: wr_rdma_write(rkey: u32, remote_addr: u64);
-    /// Writes, and completes a receive of the peer with immediate data.
-    fn ibv_wr_rdma_write_imm: wr_rdma_write_imm(rkey: u32, remote_addr: u64, imm_data: be32);
     /// Reads remote memory to the local memory that is set next.
     fn ibv_wr_rdma_read: wr_rdma_read(rkey: u32, remote_addr: u64);
     /// Compares and swaps 8 bytes; the old value is written to the local memory that is set next.

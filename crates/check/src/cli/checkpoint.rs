@@ -11,7 +11,7 @@ use foldhash::fast::FixedState;
 use serde::{Deserialize, Serialize};
 
 use super::exit::{OrUsage, usage};
-use super::search::Course;
+use super::plan::Course;
 
 /// The contents of a file.
 #[derive(Serialize, Deserialize)]

@@ -8,6 +8,7 @@
 mod checkpoint;
 pub mod exit;
 pub mod output;
+mod plan;
 mod report;
 mod search;
 
@@ -153,7 +154,7 @@ impl Program {
         }
         let cpus = || std::thread::available_parallelism().map_or(1, usize::from);
         let is_endless = args.executions.or(args.steps).is_none() && !args.exhaustive;
-        let plan = search::Plan {
+        let plan = plan::Plan {
             executions: args.executions,
             time: args.seconds.or_else(|| is_endless.then_some(TIME)),
             steps: args.steps,

@@ -8,7 +8,6 @@ use anyhow::{Context, Result};
 use serde::{Deserialize, Serialize};
 
 use super::output::{append, grouped};
-use super::search::Plan;
 use crate::timeline::Timeline;
 use crate::{Finding, Scenario};
 
@@ -190,14 +189,19 @@ pub(super) struct Report {
 }
 
 impl Report {
-    pub(super) fn new(scenarios: Vec<Tally>, plan: &Plan, elapsed: Duration, ended_early: bool) -> Report {
+    pub(super) fn new(
+        scenarios: Vec<Tally>,
+        (seed, jobs): (u64, usize),
+        elapsed: Duration,
+        ended_early: bool,
+    ) -> Report {
         let sum = |field: fn(&Tally) -> u64| scenarios.iter().map(field).sum::<u64>();
         let steps = sum(|tally| tally.steps);
         let seconds = scenarios.iter().map(|tally| tally.seconds).sum::<f64>();
         Report {
             farfield: env!("CARGO_PKG_VERSION"),
-            seed: plan.seed,
-            jobs: plan.jobs,
+            seed,
+            jobs,
             seconds: elapsed.as_secs_f64(),
             executions: sum(|tally| tally.executions),
             states: sum(|tally| tally.states),

@@ -12,7 +12,6 @@
 use std::collections::BTreeMap;
 use std::io::{self, Write as _};
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::path::PathBuf;
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -20,12 +19,12 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 use farfield_core::mutants::{self, Mutant};
 use indicatif::ProgressBar;
-use serde::{Deserialize, Serialize};
 use signal_hook::consts::{SIGINT, SIGTERM};
 
 use super::checkpoint::{self, Checkpoint};
 use super::exit::{self, Interrupted, Signals};
 use super::output;
+use super::plan::{Course, Plan};
 use super::report::{self, Failing, Tally};
 use crate::timeline::Timeline;
 use crate::{Budget, Finding, Report, Scenario, check_with, exhaust_with, replay, timeline_of};
@@ -44,26 +43,6 @@ const TICK: Duration = Duration::from_millis(50);
 /// A search is saved so often, and logged so often where there is no bar.
 const SAVE_EVERY: Duration = Duration::from_secs(30);
 const LOG_EVERY: Duration = Duration::from_secs(600);
-
-/// What to search, and how long.
-pub(super) struct Plan {
-    pub(super) executions: Option<u64>,
-    pub(super) time: Option<Duration>,
-    pub(super) steps: Option<u64>,
-    /// All executions of scenarios that are small or of medium size, and no random ones.
-    pub(super) exhaustive: bool,
-    pub(super) checkpoint: Option<PathBuf>,
-    pub(super) seed: u64,
-    pub(super) jobs: usize,
-    /// Where the first failure is to be drawn.
-    pub(super) timeline: Option<PathBuf>,
-    /// Standard output is for JSON alone.
-    pub(super) quiet_stdout: bool,
-    /// A file keeps the results, whether standard output is read or not.
-    pub(super) is_kept: bool,
-    /// The command line to which `--replay` can be added.
-    pub(super) again: String,
-}
 
 /// Searches, reports failures as they are found, and returns the report, and the signal that has ended the search
 /// early.
@@ -143,28 +122,6 @@ struct Worker {
     orders: Sender<(usize, Order)>,
     /// The scenario and batch that it works at, and how far it is.
     at: Option<(usize, Option<u64>, Option<Report>)>,
-}
-
-/// How far a scenario is.
-#[derive(Clone, Serialize, Deserialize)]
-pub(super) struct Course {
-    /// The exhaustive search is over, or there is none; before that, it is still to be begun.
-    is_random: bool,
-    /// Time handed out for random executions, more of it if they were no news; and how long the next turn is.
-    spent: Duration,
-    turn: Duration,
-    /// The share of the last random executions in which the threads have seen something new.
-    novelty: f64,
-    /// The next batch to start, and the next one to take; results that arrived early.
-    next: u64,
-    #[serde(skip)]
-    taken: u64,
-    #[serde(skip)]
-    early: BTreeMap<u64, Report>,
-    /// A failure that is still to be shrunk.
-    #[serde(skip)]
-    to_shrink: Option<Finding>,
-    pub(super) tally: Tally,
 }
 
 struct Search<'a> {
@@ -265,7 +222,10 @@ impl<'a> Search<'a> {
         self.save_or_tell(true)?;
         let elapsed = self.elapsed();
         let tallies = self.courses.drain(..).map(|course| course.tally).collect();
-        Ok((report::Report::new(tallies, self.plan, elapsed, interrupted.is_some()), interrupted))
+        Ok((
+            report::Report::new(tallies, (self.plan.seed, self.plan.jobs), elapsed, interrupted.is_some()),
+            interrupted,
+        ))
     }
 
     fn elapsed(&self) -> Duration {
@@ -479,14 +439,5 @@ impl<'a> Search<'a> {
         });
         let executions = output::grouped(executions);
         self.bar.set_message(format!("{executions} executions, {speed:.1} M steps/s, {}", names.join(", ")));
-    }
-}
-
-impl Course {
-    /// The next result, if it has arrived and is wanted.
-    fn next_in_order(&mut self) -> Option<Report> {
-        let report = self.early.remove(&self.taken)?;
-        self.taken += 1;
-        self.tally.failing.is_none().then_some(report)
     }
 }

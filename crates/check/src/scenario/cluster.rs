@@ -385,7 +385,22 @@ impl Cluster {
     }
 }
 
-/// Starts nodes in the threads of a scenario.
+/// Starts nodes in the threads of a scenario ([`Cluster::starter`]).
+///
+/// ```
+/// # use farfield_check::{Budget, Scenario, check};
+/// let scenario = Scenario::new("doc/late", "a node joins later", 2, |cluster| {
+///     let (first, starter) = (cluster.start(0)?, cluster.starter());
+///     cluster.thread_without_endpoint(1, "joins", move || {
+///         let joined = starter.start(1)?;
+///         joined.wait_for_all(joined.timeout())
+///     });
+///     cluster.at_end(move || Ok(drop(first)));
+///     Ok(())
+/// })
+/// .late_nodes();
+/// assert!(check(&scenario, Budget::executions(20), 1).finding.is_none());
+/// ```
 #[derive(Clone)]
 pub struct Starter(Rc<Handle>, bool);
 
@@ -417,17 +432,50 @@ pub fn choose(options: usize) -> usize {
 }
 
 /// Whether a node has crashed in this execution. For checks: a thread that uses it knows more than a node can.
+///
+/// ```
+/// # use farfield_check::{Budget, Scenario, crashed, exhaust};
+/// let scenario = Scenario::new("doc/crashed", "without faults no node dies", 1, |cluster| {
+///     cluster.thread(0, "ends", |_| Ok(()));
+///     cluster.at_end(|| Ok(assert!(!crashed(0))));
+///     Ok(())
+/// });
+/// assert!(exhaust(&scenario, Budget::unlimited()).finding.is_none());
+/// ```
 pub fn crashed(node: usize) -> bool {
     sim::crashed(NodeId(node as u16))
 }
 
 /// Whether a NIC has stalled or a thread was paused in this execution. Its operations may have been too late for
 /// others.
+///
+/// ```
+/// # use farfield_check::{Budget, Scenario, exhaust, was_paused};
+/// let scenario = Scenario::new("doc/paused", "without faults no thread is paused", 1, |cluster| {
+///     cluster.thread(0, "ends", |_| Ok(()));
+///     cluster.at_end(|| Ok(assert!(!was_paused())));
+///     Ok(())
+/// });
+/// assert!(exhaust(&scenario, Budget::unlimited()).finding.is_none());
+/// ```
 pub fn was_paused() -> bool {
     sim::was_paused()
 }
 
 /// Adds a remark to the timeline.
+///
+/// ```
+/// # use farfield_check::{Budget, Scenario, choose, exhaust, note};
+/// let scenario = Scenario::new("doc/note", "the timeline of a failure has the remark", 1, |cluster| {
+///     cluster.thread(0, "chooses", |_| {
+///         let chosen = choose(2);
+///         note(|| format!("it has chosen {chosen}"));
+///         Ok(())
+///     });
+///     Ok(())
+/// });
+/// assert!(exhaust(&scenario, Budget::unlimited()).finding.is_none());
+/// ```
 pub fn note(text: impl FnOnce() -> String) {
     sim::note(text);
 }

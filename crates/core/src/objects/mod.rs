@@ -3,6 +3,7 @@
 
 pub mod atomic_var;
 pub mod barrier;
+pub(crate) mod cancel_guard;
 pub mod channel;
 pub(crate) mod codec;
 #[cfg(feature = "serde")]
@@ -16,7 +17,6 @@ pub(crate) mod participants;
 pub mod queue;
 pub mod release;
 pub mod ring_buffer;
-pub(crate) mod settle;
 pub mod shared_var;
 pub mod sst;
 pub(crate) mod wait_limit;

@@ -1,8 +1,23 @@
-//! The state of a wait, and what it depends on.
+//! The threads that a put wakes, and the state of a wait, with what it depends on.
 
-use super::Bell;
 use crate::local::Instant;
 use crate::ptr::{GroupKey, NodeId, RemotePtr};
+
+/// The threads that a put to a group's memory wakes.
+///
+/// ```
+/// # use farfield_fabric::*;
+/// fn inbox(node: &dyn Fabric) -> Result<GroupKey> { node.create_group(Bell::Waiters) } // a put wakes its readers
+/// ```
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Bell {
+    /// No thread but those that wait by operations for a word there.
+    Silent,
+    /// Threads that wait for a word.
+    Waiters,
+    /// The service thread.
+    Service,
+}
 
 /// The state of one wait: it first spins, then yields, then sleeps.
 ///

@@ -5,6 +5,12 @@ use core::fmt;
 use super::NODES_MAX;
 
 /// The faults that may happen in an execution, and how many of each.
+///
+/// ```
+/// # use farfield_fabric::sim::Faults;
+/// let faults = Faults::new().crashes(1).of([2]);
+/// assert_eq!(faults.to_string(), "1 crash of n2");
+/// ```
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Faults {
     pub(super) crashes: u32,
@@ -20,11 +26,21 @@ pub struct Faults {
 
 impl Faults {
     /// No faults.
+    ///
+    /// ```
+    /// # use farfield_fabric::sim::Faults;
+    /// assert_eq!(Faults::new().count(), 0);
+    /// ```
     pub fn new() -> Faults {
         Faults::default()
     }
 
     /// The number of nodes that may die.
+    ///
+    /// ```
+    /// # use farfield_fabric::sim::Faults;
+    /// assert_eq!(Faults::new().crashes(2).to_string(), "2 crashes");
+    /// ```
     #[must_use]
     pub fn crashes(self, crashes: u32) -> Faults {
         Faults { crashes, ..self }
@@ -32,18 +48,33 @@ impl Faults {
 
     /// How often the nodes may be divided in two, until the cut heals. Under
     /// [`DeathRule::Majority`](crate::DeathRule::Majority) only.
+    ///
+    /// ```
+    /// # use farfield_fabric::sim::Faults;
+    /// assert_eq!(Faults::new().cuts(1).side([0, 1]).to_string(), "1 cut of n0, n1");
+    /// ```
     #[must_use]
     pub fn cuts(self, cuts: u32) -> Faults {
         Faults { cuts, ..self }
     }
 
     /// How often a NIC may stall.
+    ///
+    /// ```
+    /// # use farfield_fabric::sim::Faults;
+    /// assert_eq!(Faults::new().stalls(1).to_string(), "1 stalled NIC");
+    /// ```
     #[must_use]
     pub fn stalls(self, stalls: u32) -> Faults {
         Faults { stalls, ..self }
     }
 
     /// How often a thread may stop for long, while time passes.
+    ///
+    /// ```
+    /// # use farfield_fabric::sim::Faults;
+    /// assert_eq!(Faults::new().pauses(2).to_string(), "2 paused threads");
+    /// ```
     #[must_use]
     pub fn pauses(self, pauses: u32) -> Faults {
         Faults { pauses, ..self }
@@ -51,18 +82,35 @@ impl Faults {
 
     /// How often a node that is only slow may be suspected. Under [`DeathRule::Majority`](crate::DeathRule::Majority)
     /// only.
+    ///
+    /// ```
+    /// # use farfield_fabric::sim::Faults;
+    /// let faults = Faults::new().false_suspicions(1);
+    /// assert_eq!(faults.to_string(), "1 false suspicion");
+    /// ```
     #[must_use]
     pub fn false_suspicions(self, false_suspicions: u32) -> Faults {
         Faults { false_suspicions, ..self }
     }
 
     /// The nodes that may die, stall, be cut off or be suspected. The default is all.
+    ///
+    /// ```
+    /// # use farfield_fabric::sim::Faults;
+    /// assert_eq!(Faults::new().stalls(1).of([0, 2]).to_string(), "1 stalled NIC of n0, n2");
+    /// ```
     #[must_use]
     pub fn of(self, nodes: impl IntoIterator<Item = usize>) -> Faults {
         Faults { nodes: Some(set(nodes)), ..self }
     }
 
     /// Allows a cut between these nodes and the others. Without any call, each single node may be cut off.
+    ///
+    /// ```
+    /// # use farfield_fabric::sim::Faults;
+    /// let faults = Faults::new().cuts(1).side([0]).side([1, 2]);
+    /// assert_eq!(faults.to_string(), "1 cut of n0 or n1, n2");
+    /// ```
     #[must_use]
     pub fn side(mut self, nodes: impl IntoIterator<Item = usize>) -> Faults {
         self.sides.push(set(nodes));
@@ -70,6 +118,11 @@ impl Faults {
     }
 
     /// How many faults may happen in one execution.
+    ///
+    /// ```
+    /// # use farfield_fabric::sim::Faults;
+    /// assert_eq!(Faults::new().crashes(1).pauses(2).count(), 3);
+    /// ```
     pub fn count(&self) -> u32 {
         self.crashes + self.cuts + self.stalls + self.pauses + self.false_suspicions
     }

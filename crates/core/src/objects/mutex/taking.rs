@@ -11,9 +11,9 @@ use super::state::{DRAW, State, Watch, patience};
 use super::{Guard, LOCK, Lock, MutexArray, TRY_LOCK};
 use crate::error::{ErrorContext, ErrorKind, Result};
 use crate::node::{Either, MemberStatus, Node, Timed};
+use crate::objects::cancel_guard::CancelGuard;
 use crate::objects::holding::Holding;
 use crate::objects::release;
-use crate::objects::settle::CancelGuard;
 use crate::objects::wait_limit::{Rest, WaitLimit, Waits};
 
 /// The attempts of `try_lock`. Other operations may take and release the lock in between; after a few it counts as

@@ -3,7 +3,8 @@
 use std::net::SocketAddr;
 
 use super::protocol::{Ending, Happening};
-use super::{Hello, Refusal};
+use super::refusal::Refusal;
+use super::wire::Hello;
 use crate::ptr::NodeId;
 
 /// What [`Control::serve`](super::Control::serve) reports.

@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use super::Secret;
+use super::secret::Secret;
 use crate::ptr::NodeId;
 
 /// How long things may take.

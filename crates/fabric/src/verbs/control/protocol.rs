@@ -16,8 +16,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::Limits;
 use super::codec::{FRAME_BYTES_MAX, GREETING_BYTES_MAX, Malformed};
+use super::options::Limits;
 use super::queues::{Incoming, Outgoing};
 use super::refusal::Refusal;
 use super::secret::{Root, Seal, Side, Transcript};
