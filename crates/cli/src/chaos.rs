@@ -81,7 +81,8 @@ calls may fail because a dead or stopped node does not answer, and values on it 
 longer, because the machine is busy, the plan waits, up to ten times --detection, and the pace is judged from the
 detection on. Stops are too short for a node to be taken for dead. A cut separates the nodes of one device from those of
 the other: the nodes on the smaller side have to be evicted and notified; the others are judged as after a death.
-Replicated logs, and the locks, elections and data types on them, are at work there if --objects names them.
+Replicated logs, and the locks, elections and data types on them, are at work there if --objects names them: alone
+(wrdt,log) if the machine is emulated, and without lost packets, each of which may cost a leader its turn.
 
 A thread that waited for a CPU rests eight times as long, so that a slow or busy machine keeps time for the nodes'
 service threads.
