@@ -45,11 +45,11 @@ use crate::output;
 use crate::parts;
 
 const HELP: &str = "\
-Each node is a process. Its threads use key-value stores, one of them replicated and one ordered, queues, locks (of another
-kind in each generation), rings, barriers, variables, transactions, servers of calls, a replicated data type, and a replicated log, lock or
-election (another one in each generation), which all nodes share, and log every call. Some threads have several calls in flight. The seed
-determines the plan: which nodes are killed, stopped and restarted, and when. The interleaving of the processes is up to
-the machine, so the same plan may end differently.
+Each node is a process. Its threads use key-value stores, one of them replicated and one ordered, queues, locks (of
+another kind in each generation), rings, barriers, variables, transactions, servers of calls, a replicated data type, and
+a replicated log, lock or election (another one in each generation), which all nodes share, and log every call. Some
+threads have several calls in flight. The seed determines the plan: which nodes are killed, stopped and restarted, and
+when. The interleaving of the processes is up to the machine, so the same plan may end differently.
 
 A plan consists of generations of a few seconds. In each one the live nodes open new objects and use them while the
 plan's faults are injected. A killed node may be restarted at once: it joins the session as a new member, and all nodes
@@ -63,7 +63,8 @@ the logs are judged:
   invariants   Locks exclude. Data under a lock is as the last holder left it, and exactly one holder after a death is
                told of the death. Messages arrive whole, once and in order; a dead writer's messages arrive up to its
                last whole one. No thread passes a barrier alone. Variables are never torn and never go back, and all
-               nodes have the last value in the end. Every addition counts once.
+               nodes have the last value in the end. Every addition counts once. A transfer finds its cells as the one before
+               has left them, and one order of all transfers agrees with each cell.
   replicas     Replicas of a data type converge, and have all calls that returned and no others. A query finds all calls of
                its node, and the stable ones of others. All nodes read the same log, with each entry that was decided. One
                node has the replicated lock, one is elected, and tokens grow. None of it needs more than most nodes.
@@ -81,8 +82,9 @@ calls may fail because a dead or stopped node does not answer, and values on it 
 longer, because the machine is busy, the plan waits, up to ten times --detection, and the pace is judged from the
 detection on. Stops are too short for a node to be taken for dead. A cut separates the nodes of one device from those of
 the other: the nodes on the smaller side have to be evicted and notified; the others are judged as after a death.
-Replicated logs, and the locks, elections and data types on them, are at work there if --objects names them: alone
-(wrdt,log) if the machine is emulated, and without lost packets, each of which may cost a leader its turn.
+Replicated logs, and the locks, elections and data types on them, are at work there if --objects names them: with
+variables only (vars,wrdt,log) if the machine is emulated, and without lost packets, each of which may cost a leader its
+turn. A queue with each restarted node, and the loads of other crates, are always at work.
 
 A thread that waited for a CPU rests eight times as long, so that a slow or busy machine keeps time for the nodes'
 service threads.
@@ -118,7 +120,7 @@ pub(crate) struct ChaosArgs {
     /// emulated machine]
     #[arg(long, value_enum, value_name = "KIND", value_delimiter = ',')]
     objects: Vec<Kind>,
-    /// Use only this kind of lock: alock, spin, mcs or mutex [default: another kind in each generation]
+    /// The locks are of this kind: alock, spin, mcs or mutex [default: another kind in each generation]
     #[arg(long, value_name = "KIND")]
     locks: Option<LockKind>,
     /// With verbs: seconds in which the survivors have to detect a death; raise it on emulated machines [default:

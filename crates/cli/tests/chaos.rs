@@ -37,7 +37,14 @@ fn nodes_are_killed_and_stopped_and_nothing_is_wrong() {
     let recoveries = report["recoveries"].as_array().expect("a list");
     assert_eq!(injected(&report, "kill"), recoveries.len());
     assert!(recoveries.iter().all(|it| it["stopped_ms"].is_u64()), "the other was stopped then: {report:#}");
-    for what in ["histories of keys", "histories of queues", "locks taken", "messages received", "additions"] {
+    for what in [
+        "histories of keys",
+        "histories of queues",
+        "locks taken",
+        "messages received",
+        "additions",
+        "calls of transactions",
+    ] {
         assert!(report["verified"][what].as_u64().expect("a number") > 0, "{what}: {report:#}");
     }
     assert!(report["errors"]["PeerDead"].as_u64().expect("a number") > 0, "{report:#}");
@@ -74,7 +81,9 @@ fn seeded_bugs_are_found() {
         let (_, report) = found.unwrap_or_else(|| panic!("{mutant} was not found in six runs"));
         assert!(!report["violations"].as_array().expect("a list").is_empty(), "{mutant}: {report:#}");
         let again = report["again"].as_str().expect("a command line");
-        assert!(again.contains(&format!("--seed {SEED}")), "{again}");
+        assert!(again.contains(&format!("--seed {SEED}")) && again.contains(&format!("--objects {object}")), "{again}");
+        let of_stores = report["verified"]["operations on keys"].as_u64();
+        assert_eq!(of_stores.unwrap_or(0), 0, "no store is at work: {report:#}");
     }
 }
 

@@ -240,7 +240,7 @@ impl Tree {
             say(&format!("compiling {} mistakes, round {round}", sites.len()));
             let mut check = match self.profile {
                 Profile::Fast => self.cargo("check", "farfield-sweep-worker"),
-                // The compiler has accepted them before.
+                // Few are refused, so a check before the build would be work for nothing.
                 Profile::BuiltSoon => self.build_worker(),
             };
             let is_in = |folder: &str| sites.values().any(|site| site.file.starts_with(folder));

@@ -1,4 +1,4 @@
-//! What a search is asked for, and how far it is.
+//! The plan of a search, and its progress.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;

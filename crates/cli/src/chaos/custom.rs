@@ -41,7 +41,8 @@ pub use super::log::Failure;
 /// # assert_eq!(LOAD.name, "counter");
 /// ```
 pub struct Load {
-    /// Its name, in reports and as the last part of the object's path: lower-case letters.
+    /// Its name, in reports and as the last part of the object's path: lower-case letters, and not the name of one of
+    /// Farfield's own (`transactions`).
     pub name: &'static str,
     /// Opens the object, on all nodes at once, and returns the work of this node's thread.
     pub open: fn(&Setup<'_>) -> farfield::Result<Box<dyn Work>>,

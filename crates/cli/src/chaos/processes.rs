@@ -51,7 +51,7 @@ pub(super) struct Opening {
     pub(super) pace: Duration,
     pub(super) is_placed_by_hash: bool,
     pub(super) locks: LockKind,
-    /// Those that are opened.
+    /// The kinds of objects to open.
     pub(super) kinds: Vec<Kind>,
 }
 

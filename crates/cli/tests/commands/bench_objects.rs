@@ -177,7 +177,7 @@ fn replicated_types_take_as_many_operations_as_their_categories() {
     for case in ["counter msg Add, conflict-free", "account msg Withdraw, conflicting"] {
         assert!((2.0..2.1).contains(&puts(case)), "{case}: {table}");
     }
-    // Half of one while one of the two followers is still brought up.
+    // The leader asks each of two followers. One that is not brought up yet is not asked: half of a trip is counted.
     let trips = number(&of("counter smr Add, conflicting")["round_trips_per_op"]);
     assert!((0.5..1.5).contains(&trips), "{trips}: {table}");
     assert!(lines.iter().all(|line| line["setup"]["update_percent"] == 25), "{table}");

@@ -98,11 +98,11 @@ pub fn add_once(endpoint: &Endpoint, word: RemotePtr<u64>, addend: u64) -> Progr
     }
 }
 
-/// The fence before a release: makes the holder's puts visible, and waits for its pending gets. It excepts nodes at
+/// The fence before a release: makes the holder's puts visible, and waits for its pending gets. It exempts nodes at
 /// which the release itself, a put or an atomic on a word of the first three groups, lands after all that the endpoint
 /// put there.
 ///
-/// It returns the nodes at which a reader may miss a put nevertheless. Then it has excepted none, since another
+/// It returns the nodes at which a reader may miss a put nevertheless. Then it has exempted none, since another
 /// endpoint must do the release: pass them to [`release_later`].
 ///
 /// ```
@@ -126,13 +126,13 @@ pub fn add_once(endpoint: &Endpoint, word: RemotePtr<u64>, addend: u64) -> Progr
 pub async fn fence_holder(
     node: &Node,
     endpoint: &Endpoint,
-    is_excepted: impl Fn(NodeId) -> bool + Clone,
+    is_exempt: impl Fn(NodeId) -> bool + Clone,
 ) -> Result<Vec<NodeId>> {
-    if endpoint.owes_no_fence() || fence_owed(node, endpoint, &is_excepted) {
+    if endpoint.owes_no_fence() || fence_owed(node, endpoint, &is_exempt) {
         return Ok(Vec::new());
     }
     // A wait has memory of its own, so that the future of a release that need not wait is small.
-    endpoint.boxed(fence_and_wait(node, endpoint, is_excepted)).await
+    endpoint.boxed(fence_and_wait(node, endpoint, is_exempt)).await
 }
 
 /// [`fence_holder`] that spares one node, if any, where it needs no wait, since nothing is owed, or on shared memory.
@@ -149,21 +149,21 @@ pub async fn fence_holder(
 /// # Ok(()) }
 /// ```
 #[inline(always)]
-pub fn fence_at_once(node: &Node, endpoint: &Endpoint, except: Option<NodeId>) -> bool {
+pub fn fence_at_once(node: &Node, endpoint: &Endpoint, exempt: Option<NodeId>) -> bool {
     endpoint.owes_no_fence()
-        || except.is_some_and(|except| endpoint.owes_no_fence_but(except))
-        || fence_all_owed(node, endpoint, except)
+        || exempt.is_some_and(|exempt| endpoint.owes_no_fence_but(exempt))
+        || fence_all_owed(node, endpoint, exempt)
 }
 
 #[inline(never)]
-fn fence_all_owed(node: &Node, endpoint: &Endpoint, except: Option<NodeId>) -> bool {
+fn fence_all_owed(node: &Node, endpoint: &Endpoint, exempt: Option<NodeId>) -> bool {
     // A dead node is refused, and not fenced if it is no member any more.
-    endpoint.fence_all_at_once(except) || fence_owed(node, endpoint, |node| Some(node) == except)
+    endpoint.fence_all_at_once(exempt) || fence_owed(node, endpoint, |node| Some(node) == exempt)
 }
 
 #[inline(never)]
-fn fence_owed(node: &Node, endpoint: &Endpoint, is_excepted: impl Fn(NodeId) -> bool) -> bool {
-    let mut owed = node.members().filter(|member| endpoint.owes_fence(*member, is_excepted(*member)));
+fn fence_owed(node: &Node, endpoint: &Endpoint, is_exempt: impl Fn(NodeId) -> bool) -> bool {
+    let mut owed = node.members().filter(|member| endpoint.owes_fence(*member, is_exempt(*member)));
     match owed.next() {
         None => true,
         Some(first) => endpoint.fence_at_once(core::iter::once(first).chain(owed)),
@@ -173,13 +173,13 @@ fn fence_owed(node: &Node, endpoint: &Endpoint, is_excepted: impl Fn(NodeId) -> 
 async fn fence_and_wait(
     node: &Node,
     endpoint: &Endpoint,
-    is_excepted: impl Fn(NodeId) -> bool + Clone,
+    is_exempt: impl Fn(NodeId) -> bool + Clone,
 ) -> Result<Vec<NodeId>> {
     let orders = |node| endpoint.is_ordered_before(RemotePtr::new(node, GroupKey::SIGNAL, 0));
-    let fenced = node.members().filter(|node| !is_excepted(*node) || !orders(*node));
+    let fenced = node.members().filter(|node| !is_exempt(*node) || !orders(*node));
     let lost = node.fence_live_nodes(endpoint, fenced).await?;
     // The release overtakes gets that are under way (NRR before NAR, and before NRW, is not kept).
-    endpoint.wait_for_reads(node.members().filter(|node| is_excepted(*node))).await;
+    endpoint.wait_for_reads(node.members().filter(|node| is_exempt(*node))).await;
     if lost.is_empty() { Ok(lost) } else { node.fence_live_nodes(endpoint, node.members()).await }
 }
 

@@ -97,9 +97,9 @@ impl Endpoint {
     /// # }
     /// ```
     #[inline]
-    pub fn owes_fence(&self, node: NodeId, is_excepted: bool) -> bool {
+    pub fn owes_fence(&self, node: NodeId, is_exempt: bool) -> bool {
         match &self.inner {
-            _ if !is_excepted => self.has_unflushed(node),
+            _ if !is_exempt => self.has_unflushed(node),
             Inner::Shm(..) => false,
             Inner::Dyn(state) => {
                 state.marks.has_unflushed_beside(node, GroupKey::SIGNAL) || state.reads_under_way(node, u64::MAX)
@@ -179,10 +179,10 @@ impl Endpoint {
     /// }
     /// # }
     /// ```
-    pub fn fence_all_at_once(&self, except: Option<NodeId>) -> bool {
+    pub fn fence_all_at_once(&self, exempt: Option<NodeId>) -> bool {
         match &self.inner {
             Inner::Shm(_, marks) => {
-                self.fence_shm(marks.unflushed_nodes().filter(|node| Some(*node) != except)).is_ok()
+                self.fence_shm(marks.unflushed_nodes().filter(|node| Some(*node) != exempt)).is_ok()
             }
             Inner::Dyn(_) => false,
         }

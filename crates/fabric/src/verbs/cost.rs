@@ -7,7 +7,7 @@ use core::cell::UnsafeCell;
 use core::ffi::{c_int, c_void};
 use core::hint::black_box;
 use std::net::Ipv4Addr;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use farfield_verbs_sys::*;
 
@@ -36,7 +36,7 @@ struct Request {
     is_done: bool,
 }
 
-// SAFETY: the test that uses it has one thread that posts and polls.
+// SAFETY: `run` lets one thread at a time post and poll.
 unsafe impl Sync for Quick {}
 
 static QUICK: Quick = Quick(UnsafeCell::new(Request {
@@ -183,6 +183,8 @@ loops! {
 
 /// Runs all loops, over a device that has the extended calls of libibverbs or only the classic ones.
 pub fn run(is_extended: bool) {
+    static ALONE: Mutex<()> = Mutex::new(());
+    let _alone = ALONE.lock();
     let device = device(is_extended);
     let options =
         JoinOptions { group_bytes_max: 4 << 20, ..JoinOptions::new("cost", 0, 1, (Ipv4Addr::LOCALHOST, 0).into()) };

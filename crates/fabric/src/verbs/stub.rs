@@ -1,4 +1,5 @@
-//! A device that tests made: its functions are ours, so every failure can be had, and nothing happens by itself.
+//! A device for tests, and for counts of instructions. Its functions are ours, so every failure can be had, and nothing
+//! happens by itself.
 //!
 //! Posted requests are kept in a list until the test ends them: [`Stub::complete`], [`Stub::fail`], [`Stub::flush`].
 //! Remote addresses are this process's own, except those in memory of a device ([`State::device_memory`]).

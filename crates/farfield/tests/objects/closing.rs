@@ -65,7 +65,8 @@ fn comes_back(nodes: &[Node]) {
     }
 }
 
-/// A thousand objects of all kinds use a fraction of the memory that they would have together.
+/// A thousand objects of all kinds (on other fabrics than shared memory, some dozens) use a fraction of the memory that
+/// they would have together.
 #[test]
 fn a_thousand_objects_are_opened_and_closed_and_memory_is_flat() {
     for fabric in fabrics(&[6]) {

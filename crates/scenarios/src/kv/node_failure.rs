@@ -31,7 +31,7 @@ pub(super) fn dies_by_hash() -> Scenario {
 /// A survivor's call is dropped while it repairs the keys of a dead holder. The lock is free then, with its mark, and
 /// the next call of the same node takes it with its first attempt.
 pub(super) fn repair_is_cut() -> Scenario {
-    let about = "the next holder makes a repair that was cut short, also if it has the lock at once";
+    let about = "the next holder repeats a repair that was cut short, even if it takes the lock at once";
     Scenario::new("kv/repair-cut", about, 3, |cluster| {
         let [key] = keys([|hash| hash % 3 == 0 && (hash >> 32).is_multiple_of(3)]);
         let options = KvOptions { placement: Placement::Hash, locks: 3, slots_per_node: 6, ..tiny() };

@@ -292,31 +292,38 @@ mod tests {
         assert_eq!(findings.violations, ["node 2, cut off: Flush failed with `it is dead`", "guest: 30"]);
     }
 
-    /// Two transfers find a cell after the same change, one is too late, and money comes from nowhere.
+    /// A lost change, a change that is found as another one, one that is found too late, and no order for all cells.
     #[test]
-    fn transactions_are_judged_by_the_changes_that_they_find() {
-        let transfer = |begin_ns, end_ns, cells: [usize; 2], found: [u32; 2]| {
+    fn transactions_are_judged_by_the_cells_that_they_find() {
+        let cell = |number: u64, balance: i32| number << 32 | u64::from(balance as u32);
+        let logged = |begin_ns, end_ns, call_of: Value, found: &[u64]| {
+            let op = Op::Custom { load: "transactions".into(), call: call_of };
+            call(0, begin_ns, op, Some((end_ns, Ok(Answer::Custom(json!(found))))))
+        };
+        let transfer = |begin_ns, end_ns, cells: [usize; 2], found: [u64; 2]| {
             let call_of = json!({ "Transfer": { "from": cells[0], "to": cells[1], "amount": 5 } });
-            let answer = Answer::Custom(json!({ "from": found[0], "to": found[1] }));
-            call(0, begin_ns, Op::Custom { load: "transactions".into(), call: call_of }, Some((end_ns, Ok(answer))))
+            logged(begin_ns, end_ns, call_of, &found)
         };
-        let sum = |sum: u32| {
-            let op = Op::Custom { load: "transactions".into(), call: json!("Sum") };
-            call(1, 9000, op, Some((9001, Ok(Answer::Custom(json!(sum))))))
-        };
-        let found = |calls, deaths: &[Death]| {
-            judged(custom::judge, &Story { deaths: deaths.into(), ..story(calls) }).violations
-        };
-        let right = [transfer(0, 10, [0, 1], [0, 0]), transfer(5, 20, [1, 0], [1, 1]), sum(0)];
-        assert!(found(right.to_vec(), &[]).is_empty());
-        let same = [transfer(0, 10, [0, 1], [0, 0]), transfer(5, 20, [0, 2], [0, 0])];
-        assert_eq!(found(same.to_vec(), &[]), ["transactions: two transfers have found cell 0 after 0 changes"]);
-        let late = [transfer(0, 10, [0, 1], [1, 0]), transfer(11, 20, [0, 2], [0, 0])];
-        assert_eq!(found(late.to_vec(), &[]), ["transactions: a transfer has found cell 0 after 0 changes, too late"]);
-        assert_eq!(found(vec![sum(-5i32 as u32)], &[]), ["transactions: the sum of all cells is -5"]);
-        // A commit may be cut short by a death.
-        let death = Death { node: 2, at_ns: 1000, gone_ns: 1050, told_ns: 1000 };
-        assert!(found(vec![sum(5)], &[death]).is_empty());
+        let look = |found: u64| logged(9000, 9001, json!({ "Look": { "cells": [0] } }), &[found]);
+        let found = |calls: &[Call]| judged(custom::judge, &story(calls.to_vec())).violations;
+        let zero = cell(0, 0);
+        let first = transfer(0, 10, [0, 1], [zero, zero]);
+        let second = transfer(5, 20, [1, 0], [cell(1, 5), cell(1, -5)]);
+        assert!(found(&[first.clone(), second.clone(), look(cell(2, 0)), look(cell(3, 7))]).is_empty());
+        let same = transfer(5, 20, [0, 2], [zero, zero]);
+        assert_eq!(found(&[first.clone(), same]), ["transactions: two transfers have found cell 0 after 0 changes"]);
+        let torn = transfer(5, 20, [0, 2], [cell(1, 0), zero]);
+        let expected = ["transactions: change 1 of cell 0 has left -5, and 0 was found"];
+        assert_eq!(found(&[first.clone(), torn]), expected);
+        let late = [transfer(0, 10, [0, 1], [cell(1, 0), zero]), transfer(11, 20, [0, 2], [zero, zero])];
+        let expected = "transactions: a transfer has found cell 0 after 0 changes, too late";
+        assert!(found(&late).contains(&expected.to_string()));
+        let crossed = transfer(5, 20, [0, 1], [cell(1, -5), zero]);
+        let other = transfer(0, 10, [0, 1], [zero, cell(1, 5)]);
+        assert_eq!(found(&[crossed, other]), ["transactions: no order of the transfers agrees with all cells"]);
+        for end in [cell(2, 1), cell(1, 0)] {
+            assert_eq!(found(&[first.clone(), second.clone(), look(end)]).len(), 1);
+        }
     }
 
     #[test]

@@ -110,8 +110,8 @@ impl<'a> Guard<'a> {
         let release = match release {
             Some(release) => release,
             None => {
-                let is_excepted = |node| node == home;
-                match fence_holder(self.locks.object.node(), self.endpoint, is_excepted).await {
+                let is_exempt = |node| node == home;
+                match fence_holder(self.locks.object.node(), self.endpoint, is_exempt).await {
                     Ok(lost) if !lost.is_empty() => {
                         let lock =
                             HeldLock { word: self.lock.word, held: self.held(), _open: self.locks.object.hold() };
