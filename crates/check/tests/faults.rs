@@ -370,16 +370,8 @@ impl Chooser for Lottery {
 fn events(rule: DeathRule, faults: &Faults) -> BTreeSet<Vec<String>> {
     let seen = Seen::default();
     for seed in 0..4000 {
-        let settings = Settings {
-            nodes: 2,
-            places: 2,
-            steps_max: 10_000,
-            record: false,
-            seed: 1,
-            completes_at_once: false,
-            death_rule: rule,
-            faults: Some(faults.clone()),
-        };
+        let settings =
+            Settings { steps_max: 10_000, death_rule: rule, faults: Some(faults.clone()), ..Settings::new(2) };
         let collected = Arc::clone(&seen);
         let outcome = sim::run(settings, Box::new(Lottery(seed * 77 + 1)), move |handle: Handle| {
             let fabrics = [handle.join(NodeId(0)), handle.join(NodeId(1))];

@@ -29,6 +29,20 @@ pub struct CallFailed {
 }
 
 /// The cause of a [`CallFailed`]: the call has failed on another member.
+///
+/// ```
+/// # use farfield::{Collectives, CollectivesOptions, collectives::{CallFailed, FailedElsewhere}};
+/// # let nodes = farfield::local_session(2)?; let root = nodes[0].id();
+/// # let open = |node: &farfield::Node| Collectives::open(node, "sums", CollectivesOptions::default());
+/// # let mut all = farfield::on_each(&nodes, open)?;
+/// # let (ep, far) = (nodes[0].endpoint()?, nodes[1].endpoint()?);
+/// all[0].broadcast_blocking(&ep, root, &mut [7u64])?;
+/// all[1].all_reduce_blocking(&far, &mut [7u64], u64::wrapping_add).unwrap_err(); // it makes another call
+/// let error = all[0].broadcast_blocking(&ep, root, &mut [8u64]).unwrap_err();
+/// let because = &error.custom_ref::<CallFailed>().unwrap().because;
+/// assert_eq!(because.custom_ref::<FailedElsewhere>().unwrap().node, nodes[1].id());
+/// # Ok::<(), farfield::Error>(())
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("the call has failed on {node}{}", about(*.because_of))]
 pub struct FailedElsewhere {
@@ -43,6 +57,20 @@ fn about(node: Option<NodeId>) -> String {
 }
 
 /// The cause of a [`CallFailed`]: two members do not make the same call.
+///
+/// ```
+/// # use farfield::{Collectives, CollectivesOptions, collectives::{CallFailed, CallKind, DifferentCalls}};
+/// # let nodes = farfield::local_session(2)?; let root = nodes[0].id();
+/// # let open = |node: &farfield::Node| Collectives::open(node, "sums", CollectivesOptions::default());
+/// # let mut all = farfield::on_each(&nodes, open)?;
+/// # let (ep, far) = (nodes[0].endpoint()?, nodes[1].endpoint()?);
+/// all[0].broadcast_blocking(&ep, root, &mut [7u64])?;
+/// let error = all[1].all_reduce_blocking(&far, &mut [7u64], u64::wrapping_add).unwrap_err();
+/// let because = &error.custom_ref::<CallFailed>().unwrap().because;
+/// let different = because.custom_ref::<DifferentCalls>().unwrap();
+/// assert_eq!((different.there.kind, different.here.kind), (CallKind::Broadcast, CallKind::AllReduce));
+/// # Ok::<(), farfield::Error>(())
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("{node} makes {there}, and this node {here}: all members make the same calls in the same order")]
 pub struct DifferentCalls {
@@ -55,6 +83,22 @@ pub struct DifferentCalls {
 }
 
 /// The cause of a [`CallFailed`]: the future of an earlier call was dropped before it ended.
+///
+/// ```
+/// # use farfield::{Collectives, CollectivesOptions, collectives::{CallDropped, CallFailed}};
+/// # let nodes = farfield::local_session(2)?;
+/// # let open = |node: &farfield::Node| Collectives::open(node, "sums", CollectivesOptions::default());
+/// # let mut all = farfield::on_each(&nodes, open)?;
+/// # let ep = nodes[0].endpoint()?;
+/// use std::{future::Future, pin::pin, task::{Context, Waker}};
+/// let mut sums = [1u64];
+/// let call = all[0].all_reduce(&ep, &mut sums, u64::wrapping_add);
+/// assert!(pin!(call).poll(&mut Context::from_waker(Waker::noop())).is_pending()); // and is dropped
+/// let error = all[0].all_reduce_blocking(&ep, &mut [1u64], u64::wrapping_add).unwrap_err();
+/// let because = &error.custom_ref::<CallFailed>().unwrap().because;
+/// assert!(because.custom_ref::<CallDropped>().is_some());
+/// # Ok::<(), farfield::Error>(())
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("an earlier call was dropped before it ended")]
 pub struct CallDropped;
@@ -82,6 +126,13 @@ pub struct WrongLength {
 }
 
 /// A kind of call.
+///
+/// ```
+/// use farfield::{NodeId, collectives::{CallKind, CallShape, DifferentCalls}};
+/// let shape = |kind| CallShape { kind, root: 0, element_bytes: 8, bytes: 8, number: 0 };
+/// let error = DifferentCalls { node: NodeId(1), there: shape(CallKind::Reduce), here: shape(CallKind::Gather) };
+/// assert!(error.to_string().starts_with("node 1 makes a reduce"));
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub enum CallKind {
@@ -102,6 +153,12 @@ pub enum CallKind {
 }
 
 /// What all members of a call have to agree on.
+///
+/// ```
+/// use farfield::collectives::{CallKind, CallShape};
+/// let shape = CallShape { kind: CallKind::Gather, root: 2, element_bytes: 8, bytes: 800, number: 3 };
+/// assert_eq!(shape.to_string(), "a gather (call 3) of 800 bytes in elements of 8 with the root at rank 2");
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct CallShape {
     /// The kind.

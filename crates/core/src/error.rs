@@ -11,6 +11,18 @@ use farfield_fabric::NodeId;
 pub use self::custom::CustomError;
 
 /// The result of a call of a node or an object.
+///
+/// ```
+/// use farfield::{AtomicVar, Node, Result};
+/// fn next_number(node: &Node) -> Result<u64> {
+///     let numbers = AtomicVar::open(node, "numbers", node.id())?;
+///     let ep = node.endpoint()?;
+///     ep.block_on(numbers.fetch_add(&ep, 1))
+/// }
+/// # let node = Node::builder().start()?;
+/// assert_eq!(next_number(&node)?, 0);
+/// # Ok::<(), farfield::Error>(())
+/// ```
 pub type Result<T, E = Error> = core::result::Result<T, E>;
 
 /// An error of a node or an object. An error of an object names it.

@@ -38,6 +38,14 @@ const LINGER: Duration = Duration::from_micros(500);
 
 /// Wakes the futures of a node that other executors than its endpoints' own poll. Its thread starts when the first of
 /// them waits, and sleeps while none does.
+///
+/// ```
+/// # use farfield_fabric::{shm::*, *};
+/// # let node = ShmFabric::join(&ShmOptions::new(format!("doc-alarm-{}", std::process::id()), 0, 1))?;
+/// let alarm: Option<&Alarm> = node.alarm();
+/// assert!(alarm.is_some()); // so other executors may poll the node's futures
+/// # Ok::<(), Error>(())
+/// ```
 pub struct Alarm {
     shared: Arc<Shared>,
     /// The name of the thread.

@@ -6,6 +6,13 @@ use std::time::Duration;
 use crate::{GroupKey, NODES_MAX, NodeId};
 
 /// The result of a fabric call.
+///
+/// ```
+/// use farfield_fabric::{Result, check_nodes};
+/// fn majority(nodes: usize) -> Result<usize> { check_nodes(nodes).map(|()| nodes / 2 + 1) }
+/// assert_eq!(majority(3), Ok(2));
+/// assert!(majority(0).is_err());
+/// ```
 pub type Result<T, E = Error> = core::result::Result<T, E>;
 
 /// A fabric error: one pointer wide, so that the hot path returns it in a register.

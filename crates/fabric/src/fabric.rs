@@ -448,6 +448,14 @@ pub(crate) fn explain(code: Code, state: PeerState, remote: RemotePtr<u8>, len: 
 }
 
 /// The longest control message.
+///
+/// ```
+/// # use farfield_fabric::*;
+/// fn send_all(node: &dyn Transport, to: NodeId, bytes: &[u8]) -> Result<()> {
+///     bytes.chunks(CONTROL_BYTES_MAX).try_for_each(|part| node.send_control(to, part))
+/// }
+/// assert_eq!(vec![0u8; 100_000].chunks(CONTROL_BYTES_MAX).count(), 3); // messages
+/// ```
 pub const CONTROL_BYTES_MAX: usize = 48 * 1024;
 
 /// How a death is decided.

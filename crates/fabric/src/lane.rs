@@ -44,6 +44,16 @@ pub enum Verb {
 
 /// One operation as posted to a lane. Only endpoints make one, and only this crate's lanes execute it: its description
 /// of its local memory must be correct.
+///
+/// ```
+/// # use farfield_fabric::*;
+/// /// Posts a request unless it would be refused, and returns its work id.
+/// fn post_if_possible(lane: &mut dyn Lane, request: WorkRequest) -> Result<(NodeId, u64), Code> {
+///     lane.check(&request)?;
+///     let peer = request.peer();
+///     Ok((peer, lane.post(request)))
+/// }
+/// ```
 pub struct WorkRequest {
     pub(crate) verb: Verb,
     /// The remote place; its node is the peer.
@@ -57,6 +67,11 @@ pub struct WorkRequest {
 
 impl WorkRequest {
     /// The target node.
+    ///
+    /// ```
+    /// # use farfield_fabric::*;
+    /// fn is_loopback(request: &WorkRequest, node: &dyn Fabric) -> bool { request.peer() == node.me() }
+    /// ```
     pub fn peer(&self) -> NodeId {
         self.remote.node()
     }
@@ -131,6 +146,16 @@ pub enum Status {
 ///
 /// The trait is sealed: memory safety rests on its implementations, which execute requests as they are and report
 /// `Done` only when nothing touches the local memory any more.
+///
+/// ```
+/// # use farfield_fabric::{shm::*, *};
+/// # let node = ShmFabric::join(&ShmOptions::new(format!("doc-lane-{}", std::process::id()), 0, 1))?;
+/// let mut lane: Box<dyn Lane> = node.open_lane(false)?; // for one thread
+/// lane.poll();
+/// assert!(!lane.has_backlog());
+/// assert_eq!(lane.status(node.me(), 1), Status::Pending); // nothing was posted
+/// # Ok::<(), Error>(())
+/// ```
 pub trait Lane: Any + Send + sealed::Sealed {
     /// Checks whether the request would be refused now, without executing it.
     ///

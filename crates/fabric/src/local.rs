@@ -138,6 +138,13 @@ pub struct Instant {
 
 impl Instant {
     /// A time that is never reached.
+    ///
+    /// ```
+    /// # use {farfield_fabric::Instant, std::time::Duration};
+    /// let deadlines = [Instant::NEVER, Instant { ns: 5 }];
+    /// assert_eq!(deadlines.into_iter().min(), Some(Instant { ns: 5 }));
+    /// assert_eq!(Instant::NEVER + Duration::from_secs(1), Instant::NEVER);
+    /// ```
     pub const NEVER: Instant = Instant { ns: u64::MAX };
 
     /// The current time, on the clock that all processes of the host share.

@@ -51,6 +51,12 @@ pub struct NodeId(pub u16);
 
 impl NodeId {
     /// The most nodes that a packed pointer can name.
+    ///
+    /// ```
+    /// # use farfield_fabric::{GroupKey, NodeId, RemotePtr};
+    /// let last = NodeId((NodeId::COUNT_MAX - 1) as u16);
+    /// assert_eq!(RemotePtr::<u64>::new(last, GroupKey::DATA, 0).node(), last);
+    /// ```
     pub const COUNT_MAX: usize = 1 << NODE_BITS;
 
     /// The node's number as an index.
@@ -100,12 +106,41 @@ pub struct GroupKey(pub u8);
 
 impl GroupKey {
     /// Memory with words that threads wait for: a put to it wakes the sleeping waiters of its node.
+    ///
+    /// ```
+    /// # use farfield_fabric::{shm::*, *};
+    /// # let node = ShmFabric::join(&ShmOptions::new(format!("doc-signal-{}", std::process::id()), 0, 1))?;
+    /// let bell = node.alloc(GroupKey::SIGNAL, 8)?.remote::<u64>(0); // a put to it wakes its waiters
+    /// assert_eq!(bell.key(), GroupKey::SIGNAL);
+    /// # Ok::<(), Error>(())
+    /// ```
     pub const SIGNAL: GroupKey = GroupKey(0);
     /// Bulk memory: a put to it wakes no thread but one that waits for a word there by operations.
+    ///
+    /// ```
+    /// # use farfield_fabric::{shm::*, *};
+    /// # let node = ShmFabric::join(&ShmOptions::new(format!("doc-data-{}", std::process::id()), 0, 1))?;
+    /// let rows = node.alloc(GroupKey::DATA, 4096)?.remote::<[u64; 8]>(0);
+    /// assert_eq!(rows.at(1).key(), GroupKey::DATA);
+    /// # Ok::<(), Error>(())
+    /// ```
     pub const DATA: GroupKey = GroupKey(1);
     /// Memory that the node's service thread watches.
+    ///
+    /// ```
+    /// # use farfield_fabric::{GroupKey, NodeId, RemotePtr};
+    /// let request = RemotePtr::<u64>::new(NodeId(1), GroupKey::SERVICE, 64); // a put to it wakes the service thread
+    /// assert_eq!(request.key().class(), GroupKey::DATA.class()); // it lands after earlier puts of data
+    /// ```
     pub const SERVICE: GroupKey = GroupKey(2);
     /// The number of groups a node may have.
+    ///
+    /// ```
+    /// # use farfield_fabric::GroupKey;
+    /// let mut names = ["further"; GroupKey::COUNT_MAX];
+    /// names[usize::from(GroupKey::DATA.0)] = "data";
+    /// assert_eq!(names.len(), 256);
+    /// ```
     pub const COUNT_MAX: usize = 1 << KEY_BITS;
 
     /// The group that names the queue pair of this one: the first three groups share one, each further group has its

@@ -39,8 +39,20 @@ use farfield_core::{ErrorKind, Result};
 use farfield_core::{MemberStatus, Node};
 
 /// The first wait after a failed attempt.
+///
+/// ```
+/// use farfield::locks::spin::{BACKOFF_MAX, BACKOFF_MIN};
+/// let longer = |wait: &std::time::Duration| (*wait < BACKOFF_MAX).then(|| 2 * *wait);
+/// let waits = std::iter::successors(Some(BACKOFF_MIN), longer);
+/// assert_eq!(waits.count(), 9); // 1 µs, 2 µs, … 256 µs
+/// ```
 pub const BACKOFF_MIN: Duration = Duration::from_micros(1);
 /// The longest wait.
+///
+/// ```
+/// use farfield::locks::spin::{BACKOFF_MAX, BACKOFF_MIN};
+/// assert_eq!(BACKOFF_MAX, BACKOFF_MIN * 2u32.pow(8)); // it doubles eight times
+/// ```
 pub const BACKOFF_MAX: Duration = Duration::from_micros(256);
 
 const DIED: u64 = 1 << 12;

@@ -42,6 +42,12 @@ pub enum LockKind {
 
 impl LockKind {
     /// All kinds.
+    ///
+    /// ```
+    /// use farfield::LockKind;
+    /// let names: Vec<&str> = LockKind::ALL.iter().map(|kind| kind.name()).collect();
+    /// assert_eq!(names, ["alock", "spin", "mcs", "mutex"]);
+    /// ```
     pub const ALL: &[LockKind] = &[LockKind::ALock, LockKind::Spin, LockKind::Mcs, LockKind::Mutex];
 
     /// The kind's name, such as `alock`.

@@ -118,6 +118,14 @@ impl fmt::Display for Value {
 }
 
 /// A node, from 1.
+///
+/// ```
+/// # use mowgli::{litmus::{NodeNumber, Test}, model::Models};
+/// let text = "rdmawait t { x@1; z@2; } P0@1 { Put(d, z, x); } exists (z=0)";
+/// let nodes: Vec<NodeNumber> = Test::parse("t", text, &Models::builtin())?.nodes;
+/// assert_eq!(nodes, [1, 2]);
+/// # Ok::<(), mowgli::text::Error>(())
+/// ```
 pub type NodeNumber = u16;
 
 /// An object of a test.
@@ -145,6 +153,15 @@ pub struct Object {
 }
 
 /// A place of memory: an object, and the node with the copy, or its home.
+///
+/// ```
+/// # use mowgli::{litmus::{Observable, Place, Test}, model::Models};
+/// let text = "sv t { shared x; } P0@2 { let a = Read(x); } exists (0:a=0)";
+/// let test = Test::parse("t", text, &Models::builtin())?;
+/// let copy: Place = (0, 2); // of the first object, on node 2
+/// assert_eq!(test.name_of(Observable::Place(copy)), "x@2");
+/// # Ok::<(), mowgli::text::Error>(())
+/// ```
 pub type Place = (usize, NodeNumber);
 
 #[derive(Clone, PartialEq, Eq, Debug)]

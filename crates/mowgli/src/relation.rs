@@ -1,6 +1,13 @@
 //! Sets of subevents, and relations between them, as bits.
 
 /// The most subevents that an execution may have.
+///
+/// ```
+/// use mowgli::relation::{SUBEVENTS_MAX, Set};
+/// let all = Set::first(SUBEVENTS_MAX);
+/// assert!(all.has(SUBEVENTS_MAX - 1)); // they are numbered from 0
+/// assert_eq!(all.iter().count(), 128);
+/// ```
 pub const SUBEVENTS_MAX: usize = 128;
 
 /// A set of subevents, by number.

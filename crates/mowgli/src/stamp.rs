@@ -43,6 +43,12 @@ pub enum Stamp {
 
 impl Stamp {
     /// All of them, in the order of the table.
+    ///
+    /// ```
+    /// # use mowgli::stamp::Stamp;
+    /// assert_eq!((Stamp::ALL[0], Stamp::ALL.len()), (Stamp::Cr, 13));
+    /// assert!(Stamp::ALL.into_iter().all(|stamp| Stamp::of(stamp.name()) == Some(stamp)));
+    /// ```
     pub const ALL: [Stamp; 13] = {
         use Stamp::*;
         [Cr, Cw, Cas, Mf, Wt, Nlr, Nrw, Nrr, Nlw, Rf, Gf, Nar, Naw]
@@ -107,6 +113,13 @@ static CELLS: LazyLock<[[Cell; 13]; 13]> = LazyLock::new(|| {
 });
 
 /// A stamp, and the node of its family.
+///
+/// ```
+/// # use mowgli::stamp::{NodeStamp, Stamp::*, keeps_order};
+/// let put: NodeStamp = (Nrw, Some(2));
+/// let gets: [NodeStamp; 2] = [2, 3].map(|node| (Nrr, Some(node)));
+/// assert_eq!(gets.map(|get| keeps_order(put, get)), [true, false]); // to the same node, and to another one
+/// ```
 pub type NodeStamp = (Stamp, Option<u16>);
 
 /// Whether two subevents in program order finish in this order (`ppo`).

@@ -45,6 +45,16 @@ impl fmt::Display for Error {
 impl std::error::Error for Error {}
 
 /// A result with the position of an error.
+///
+/// ```
+/// # use mowgli::{litmus::Test, model::Models, text};
+/// fn name_of(test: &str) -> text::Result<String> {
+///     Ok(Test::parse("t.litmus", test, &Models::builtin())?.name)
+/// }
+/// assert_eq!(name_of("x86tso SB { x@1; } P0@1 { Write(x, 1); } exists (x=1)")?, "SB");
+/// assert!(name_of("x86tso SB { x@1; } P0@1 { Wirte(x, 1); } exists (x=1)").is_err());
+/// # Ok::<(), mowgli::text::Error>(())
+/// ```
 pub type Result<T> = std::result::Result<T, Error>;
 
 /// A part of a text.

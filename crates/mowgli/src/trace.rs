@@ -14,6 +14,15 @@ use crate::stamp::Stamp;
 const TRACES_MAX: usize = 100_000;
 
 /// Why the executions of a test cannot be enumerated.
+///
+/// ```
+/// # use mowgli::{TooLarge, enumerate::{Detail, consistent}, litmus::Test, model::Models};
+/// let calls = "Write(x, 1); ".repeat(200);
+/// let text = format!("x86tso t {{ x@1; }} P0@1 {{ {calls} }} exists (x=1)");
+/// let test = Test::parse("t.litmus", &text, &Models::builtin())?;
+/// assert!(matches!(consistent(&test, Detail::Shown), Err(TooLarge::Subevents(_))));
+/// # Ok::<(), mowgli::text::Error>(())
+/// ```
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum TooLarge {

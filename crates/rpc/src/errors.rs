@@ -4,6 +4,18 @@ use farfield_core::Error;
 use farfield_fabric::NodeId;
 
 /// What is known of a call's effect after its error: [`effect_of`].
+///
+/// ```
+/// use farfield::{Error, NodeId};
+/// use farfield_rpc::{Effect, NoReply, effect_of};
+/// let advice = |error: &Error| match effect_of(error) {
+///     Effect::None => "call again",
+///     Effect::Unknown => "look for the effect first",
+///     Effect::Done => "do not call again",
+/// };
+/// let error = Error::custom(NoReply { server: NodeId(2) });
+/// assert_eq!(advice(&error), "look for the effect first");
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Effect {
     /// It has none, and will have none: call again, later or elsewhere.

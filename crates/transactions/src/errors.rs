@@ -2,6 +2,15 @@
 
 /// The error of a call that names a cell which does not exist
 /// ([`Error::custom_ref`](farfield_core::Error::custom_ref)).
+///
+/// ```
+/// # use farfield::{LockKind::ALock, LockOptions, TransactionOptions, Transactions, transactions::NoSuchCell};
+/// # let (node, lock) = (farfield::Node::builder().start()?, LockOptions::new(ALock));
+/// # let cells = Transactions::open(&node, "cells", TransactionOptions { cells: 10, locks: 4, lock })?;
+/// let error = cells.lock_of(10).unwrap_err(); // they are numbered from 0
+/// assert_eq!(error.custom_ref(), Some(&NoSuchCell { cell: 10, cells: 10 }));
+/// # Ok::<(), farfield::Error>(())
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("cell {cell} does not exist: there are {cells}, numbered from 0")]
 pub struct NoSuchCell {

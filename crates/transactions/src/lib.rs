@@ -114,6 +114,18 @@ pub use self::transaction::Transaction;
 
 /// The most locks that a transaction may hold. This limit is Farfield's own, and LOCO has none: in LOCO's evaluation
 /// 341 is the number of locks for each thread, a budget beside Open MPI, which could not open more than 341 windows.
+///
+/// ```
+/// # use farfield::{ErrorKind, LOCKS_PER_TRANSACTION_MAX};
+/// # use farfield::{LockKind::ALock, LockOptions, TransactionOptions, Transactions};
+/// # let (node, lock) = (farfield::Node::builder().start()?, LockOptions::new(ALock));
+/// # let ep = node.endpoint()?;
+/// let all = Transactions::open(&node, "cells", TransactionOptions { cells: 400, locks: 400, lock })?;
+/// let cells: Vec<usize> = (0..=LOCKS_PER_TRANSACTION_MAX).collect(); // each has a lock of its own
+/// let error = ep.block_on(all.begin(&ep, &cells)).err().unwrap();
+/// assert!(matches!(error.kind(), ErrorKind::TooMany { max: LOCKS_PER_TRANSACTION_MAX, .. }));
+/// # Ok::<(), farfield::Error>(())
+/// ```
 pub const LOCKS_PER_TRANSACTION_MAX: usize = 341;
 
 /// The calls, as they are measured.

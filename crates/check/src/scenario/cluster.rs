@@ -78,6 +78,18 @@ impl Cluster {
 
     /// Starts a node of a scenario with late nodes.
     ///
+    /// ```
+    /// # use farfield_check::{Budget, Scenario, check};
+    /// let scenario = Scenario::new("doc/start", "the body starts the node", 1, |cluster| {
+    ///     assert!(cluster.nodes().is_empty());
+    ///     let node = cluster.start(0)?;
+    ///     assert_eq!(cluster.node(0).id(), node.id());
+    ///     cluster.thread(0, "ends", |_| Ok(()));
+    ///     Ok(())
+    /// });
+    /// assert!(check(&scenario.late_nodes(), Budget::executions(10), 1).finding.is_none());
+    /// ```
+    ///
     /// # Errors
     /// No memory.
     ///
@@ -406,6 +418,21 @@ pub struct Starter(Rc<Handle>, bool);
 
 impl Starter {
     /// Starts a node.
+    ///
+    /// ```
+    /// # use farfield_check::{Budget, Scenario, check};
+    /// let scenario = Scenario::new("doc/starter", "a thread starts node 1", 2, |cluster| {
+    ///     let (first, starter) = (cluster.start(0)?, cluster.starter());
+    ///     cluster.thread_without_endpoint(1, "joins", move || {
+    ///         let joined = starter.start(1)?;
+    ///         assert_eq!(joined.id(), farfield::NodeId(1));
+    ///         joined.wait_for_all(joined.timeout())
+    ///     });
+    ///     cluster.at_end(move || Ok(drop(first)));
+    ///     Ok(())
+    /// });
+    /// assert!(check(&scenario.late_nodes(), Budget::executions(20), 1).finding.is_none());
+    /// ```
     ///
     /// # Errors
     /// No memory.

@@ -72,6 +72,11 @@ impl Replay {
     }
 
     /// The scenario's name.
+    ///
+    /// ```
+    /// let replay: farfield_check::Replay = "barrier/visible#e:12=1,15=3".parse().unwrap();
+    /// assert_eq!(replay.scenario(), "barrier/visible");
+    /// ```
     pub fn scenario(&self) -> &str {
         &self.scenario
     }
@@ -87,6 +92,11 @@ impl Replay {
     }
 
     /// Whether none does.
+    ///
+    /// ```
+    /// let replay: farfield_check::Replay = "barrier/visible#e:".parse().unwrap();
+    /// assert!(replay.is_empty()); // every choice is the first candidate
+    /// ```
     pub fn is_empty(&self) -> bool {
         self.choices.is_empty()
     }

@@ -228,16 +228,7 @@ fn number_of_error(error: &ErrorKind) -> u64 {
 fn execute(program: &Program, outcomes: &Outcomes, chooser: Box<dyn Chooser>) -> Outcome {
     let (rule, faults) = program.faults.clone().unzip();
     let death_rule = rule.unwrap_or(DeathRule::System);
-    let settings = Settings {
-        nodes: 2,
-        places: 2,
-        steps_max: 10_000,
-        record: false,
-        seed: 1,
-        completes_at_once: false,
-        death_rule,
-        faults,
-    };
+    let settings = Settings { steps_max: 10_000, death_rule, faults, ..Settings::new(2) };
     let (program, outcomes) = (program.clone(), Arc::clone(outcomes));
     sim::run(settings, chooser, move |handle: Handle| {
         let fabrics = [0, 1].map(|node| handle.join(NodeId(node)));

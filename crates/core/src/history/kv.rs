@@ -90,6 +90,12 @@ pub enum KvOutput {
 }
 
 /// An operation on one key, as its caller saw it.
+///
+/// ```
+/// use farfield::history::{Event, kv::{KvEvent, KvInput, KvOutput}};
+/// let read: KvEvent = Event::returned(3, 100, 180, KvInput::Get, KvOutput::Found(None));
+/// assert_eq!((read.client, read.answered_ns()), (3, Some(180)));
+/// ```
 pub type KvEvent = Event<KvInput, KvOutput>;
 
 /// One key of a store, absent at first.
@@ -200,6 +206,17 @@ const ANSWER_STORED: u8 = 6;
 
 impl KvRecord {
     /// Bytes of a record.
+    ///
+    /// ```
+    /// # use farfield::history::{Event, Model, check, kv::{KvHistory, KvInput, KvModel, KvOutput, KvRecord}};
+    /// # let event = Event::returned(0, 100, 180, KvInput::Insert(7), KvOutput::Succeeded(true));
+    /// let mut history = KvHistory::new();
+    /// history.record(17, event);
+    /// history.record(17, Event::pending(1, 190, KvInput::Delete));
+    /// let log = history.to_bytes();
+    /// let whole = log.len() - log.len() % KvRecord::LEN; // without a record that was cut short
+    /// assert_eq!((KvRecord::LEN, whole), (48, 96));
+    /// ```
     pub const LEN: usize = size_of::<Self>();
 
     /// The record of an operation.

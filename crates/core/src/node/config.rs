@@ -393,6 +393,11 @@ pub fn loopback_hosts(nodes: u16) -> Vec<SocketAddr> {
 }
 
 /// The default port of nodes on RDMA.
+///
+/// ```
+/// let hosts = farfield::loopback_hosts(3);
+/// assert!(hosts.iter().all(|host| host.port() == farfield::PORT));
+/// ```
 pub const PORT: u16 = 7471;
 
 /// Returns a name that no other session has.

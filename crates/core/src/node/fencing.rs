@@ -43,6 +43,7 @@ impl Node {
     /// be missed by a reader. Such a node does not answer, has evicted this node, or is dead but not yet evicted by all
     /// members. This state ends: the members decide about a node that does not answer, and [`Node::fenced_error`] then
     /// has an error for it, or this node is removed itself. A refused get is posted again until the endpoint's timeout.
+    /// A right to a further group that its owner has revoked is no error: puts to it have landed, or never will.
     ///
     /// ```
     /// # let nodes = farfield::local_session(2)?; let (node, ep) = (&nodes[0], nodes[0].endpoint()?);
@@ -133,7 +134,7 @@ impl Node {
         nodes: impl Iterator<Item = NodeId> + Clone,
     ) -> Result<Vec<NodeId>> {
         // A node that has revoked this node's rights to the first three groups has decided that this node is dead. This
-        // node and the others may not have learned of it yet.
+        // node and the others may not have learned of it yet. A further group is left out of the next fence.
         let may_be_missed =
             |error: &fabric::Error| error.is_unreachable() || matches!(error.kind(), fabric::ErrorKind::Revoked { .. });
         let deadline = endpoint.deadline();
@@ -183,6 +184,23 @@ impl RefusedPause {
     const MAX: Duration = Duration::from_millis(100);
 
     /// Waits for the next pause, or until the deadline, or until something changes.
+    ///
+    /// ```
+    /// # use farfield::{Endpoint, fabric::RemotePtr, toolkit::RefusedPause};
+    /// async fn add(ep: &Endpoint, count: RemotePtr<u64>) -> farfield::fabric::Result<u64> {
+    ///     let (deadline, mut pause) = (ep.deadline(), RefusedPause::default());
+    ///     loop {
+    ///         match ep.faa(count, 1).await {
+    ///             Err(error) if error.is_refused() && ep.now() < deadline => pause.wait(ep, deadline).await,
+    ///             done => return done,
+    ///         }
+    ///     }
+    /// }
+    /// # let node = farfield::Node::builder().start()?;
+    /// # let (ep, words) = (node.endpoint()?, node.alloc_words(farfield::fabric::GroupKey::DATA, 1, &[])?);
+    /// assert_eq!(ep.block_on(add(&ep, words.remote(0)))?, 0); // not refused: there is no pause
+    /// # Ok::<(), farfield::Error>(())
+    /// ```
     pub async fn wait(&mut self, endpoint: &Endpoint, deadline: Instant) {
         endpoint.wait_for_change(deadline.min(endpoint.now() + self.0)).await;
         self.0 = RefusedPause::MAX.min(2 * self.0);

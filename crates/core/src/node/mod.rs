@@ -502,6 +502,17 @@ impl Node {
 
     /// The runtime's side of the fabric, for decorators, tools and tests: see
     /// [`Transport`](farfield_fabric::Transport). An application that uses it can evict peers, or leave the session.
+    ///
+    /// ```
+    /// use farfield::fabric::{Endpoint, EndpointOptions, fault::{Faults, inject}};
+    /// # let node = farfield::Node::builder().start()?;
+    /// # let region = node.alloc(farfield::fabric::GroupKey::DATA, 8)?;
+    /// let faults = Faults::default();
+    /// let ep = Endpoint::open(inject(node.transport().clone(), faults.clone()), EndpointOptions::default())?;
+    /// faults.fail_after(0);
+    /// assert!(ep.put_value(region.remote::<u64>(0), 7).wait().is_err_and(|error| error.is_refused()));
+    /// # Ok::<(), farfield::Error>(())
+    /// ```
     pub fn transport(&self) -> &Arc<dyn Transport> {
         &self.shared().fabric
     }

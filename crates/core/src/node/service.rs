@@ -99,6 +99,13 @@ pub trait Poller: Send {
 }
 
 /// The longest time that a leaving node takes for its pending work.
+///
+/// ```
+/// use std::time::Duration;
+/// // For a supervisor: how long a process may take to end after it was told to leave.
+/// let patience = farfield::LEAVE_TIMEOUT + Duration::from_secs(1);
+/// assert_eq!(patience, Duration::from_secs(3));
+/// ```
 pub const LEAVE_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// The result of a poller.

@@ -5,6 +5,13 @@ use core::pin::Pin;
 use core::task::{Context, Poll};
 
 /// The outcome of an attempt: the value of the call, or the future of its rest.
+///
+/// ```
+/// use farfield_fabric::Begun;
+/// type Rest = std::future::Ready<Result<u64, ()>>;
+/// let begun: Begun<u64, Rest> = Ok(7); // nothing is left to wait for
+/// assert_eq!(begun.ok(), Some(7));
+/// ```
 pub type Begun<T, F> = Result<T, F>;
 
 /// A call that makes an attempt when it is first polled, and continues with a future of its own only if that has not

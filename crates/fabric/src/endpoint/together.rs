@@ -6,6 +6,25 @@ use super::Endpoint;
 
 /// Operations that are posted together and depend on none of each other, where none of them is a future: see
 /// [`Endpoint::together`].
+///
+/// ```
+/// # use farfield_fabric::{*, sim::*};
+/// let settings = Settings { steps_max: 10_000, ..Settings::new(2) };
+/// # let outcome = sim::run(settings, Box::new(First), |handle| {
+/// # let [node, peer] = [0, 1].map(|node| handle.join(NodeId(node)));
+/// # node.serve(std::time::Duration::ZERO, &mut |_| ()); // it learns of its peer
+/// let words = peer.alloc(GroupKey::DATA, 64).expect("memory"); // of another node
+/// let ep = Endpoint::open(node, EndpointOptions::default()).expect("a lane");
+/// let together: Together<'_> = ep.together();
+/// for at in 0..8 {
+///     together.next();
+///     ep.faa(words.remote(at * 8), 1).wait().expect("the peer lives");
+/// }
+/// drop(together);
+/// assert_eq!(ep.counts().round_trips, 1);
+/// # });
+/// # assert_eq!(outcome.failure, None);
+/// ```
 pub struct Together<'e> {
     endpoint: &'e Endpoint,
     start: u64,

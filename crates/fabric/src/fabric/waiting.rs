@@ -23,6 +23,19 @@ pub enum Bell {
 ///
 /// The waiter announces its sleep in one step and sleeps in the next, and polls once more in between. That poll sees a
 /// write from before the announcement; a later write wakes the waiter.
+///
+/// ```
+/// # use farfield_fabric::{shm::*, *};
+/// # let node = ShmFabric::join(&ShmOptions::new(format!("doc-waiting-{}", std::process::id()), 0, 1))?;
+/// let looks = Word::new(0);
+/// let mut waiting = Waiting::default();
+/// while looks.fetch_add(1) < 3 { // a condition that other threads may change
+///     node.idle(&mut waiting);
+/// }
+/// node.idle_end(&mut waiting); // it may have announced a sleep
+/// assert!(!waiting.is_asleep());
+/// # Ok::<(), Error>(())
+/// ```
 #[derive(Debug)]
 pub struct Waiting {
     pub(crate) round: u32,
@@ -99,17 +112,64 @@ impl Default for Waiting {
 
 impl Waiting {
     /// A wait of the node's service thread.
+    ///
+    /// ```
+    /// # use farfield_fabric::*;
+    /// /// Called on the service thread.
+    /// fn wait_for(node: &dyn Transport, request: &Word) {
+    ///     let mut waiting = Waiting::of_service();
+    ///     while request.load() == 0 {
+    ///         node.idle(&mut waiting);
+    ///     }
+    ///     node.idle_end(&mut waiting);
+    /// }
+    /// assert!(!Waiting::of_service().is_asleep());
+    /// ```
     pub fn of_service() -> Waiting {
         Waiting { service: true, ..Waiting::default() }
     }
 
     /// Starts again with spinning, after an event.
+    ///
+    /// ```
+    /// # use farfield_fabric::{shm::*, *};
+    /// # let node = ShmFabric::join(&ShmOptions::new(format!("doc-reset-{}", std::process::id()), 0, 1))?;
+    /// fn follow(node: &dyn Transport, counter: &Word, end: u64) -> u64 {
+    ///     let (mut waiting, mut seen) = (Waiting::default(), 0);
+    ///     while seen < end {
+    ///         match counter.load() {
+    ///             more if more > seen => { seen = more; waiting.reset() } // the next may follow soon
+    ///             _ => node.idle(&mut waiting),
+    ///         }
+    ///     }
+    ///     node.idle_end(&mut waiting);
+    ///     seen
+    /// }
+    /// assert_eq!(follow(&*node, &Word::new(3), 2), 3);
+    /// # Ok::<(), Error>(())
+    /// ```
     #[inline]
     pub fn reset(&mut self) {
         (self.round, self.vain_rings) = (0, 0);
     }
 
     /// Sets the time at which the wait ends at the latest.
+    ///
+    /// ```
+    /// # use farfield_fabric::{*, sim::*};
+    /// # let outcome = sim::run(Settings::new(1), Box::new(First), |handle| {
+    /// # let node = handle.join(NodeId(0));
+    /// let deadline = node.now() + std::time::Duration::from_secs(60);
+    /// let mut waiting = Waiting::default();
+    /// waiting.until(deadline);
+    /// while node.now() < deadline {
+    ///     node.idle(&mut waiting); // a simulated minute passes at once
+    /// }
+    /// node.idle_end(&mut waiting);
+    /// assert_eq!(node.now(), deadline);
+    /// # });
+    /// # assert_eq!(outcome.failure, None);
+    /// ```
     pub fn until(&mut self, deadline: Instant) {
         self.deadline = deadline;
     }
@@ -120,6 +180,20 @@ impl Waiting {
     }
 
     /// Whether the wait has reached its sleeping phase.
+    ///
+    /// ```
+    /// # use farfield_fabric::{*, sim::*};
+    /// # let outcome = sim::run(Settings::new(1), Box::new(First), |handle| {
+    /// # let node = handle.join(NodeId(0));
+    /// let mut waiting = Waiting::default();
+    /// waiting.until(node.now() + std::time::Duration::from_secs(1));
+    /// node.idle(&mut waiting);
+    /// assert!(waiting.is_asleep()); // a simulated node does not spin
+    /// node.idle_end(&mut waiting);
+    /// assert!(!waiting.is_asleep());
+    /// # });
+    /// # assert_eq!(outcome.failure, None);
+    /// ```
     pub fn is_asleep(&self) -> bool {
         self.announced.is_some()
     }

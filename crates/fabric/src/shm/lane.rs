@@ -26,6 +26,14 @@ use crate::sys::{fence::futex_wake_all, liveness};
 const STRING_BYTES_MIN: usize = 512;
 
 /// A thread's lane on shared memory.
+///
+/// ```
+/// # use farfield_fabric::{shm::*, *};
+/// # let node = ShmFabric::join(&ShmOptions::new(format!("doc-shmlane-{}", std::process::id()), 0, 1))?;
+/// let lane: Box<dyn std::any::Any> = node.open_lane(false)?;
+/// assert!(lane.is::<ShmLane>()); // of a fabric that is not decorated
+/// # Ok::<(), Error>(())
+/// ```
 pub struct ShmLane {
     windows: Arc<Windows>,
     /// This lane's mark on its node's card, which `place_taken` keeps mapped.

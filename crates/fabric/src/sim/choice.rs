@@ -8,6 +8,13 @@ use super::world::Inner;
 use crate::ptr::NodeId;
 
 /// Something that could happen next.
+///
+/// ```
+/// # use farfield_fabric::sim::Candidate;
+/// let candidates = [Candidate::Elapse, Candidate::Thread(2)];
+/// let first_thread = candidates.iter().position(|next| matches!(next, Candidate::Thread(_)));
+/// assert_eq!(first_thread, Some(1));
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Candidate {
     /// A thread continues with its pending access.
@@ -22,6 +29,14 @@ pub enum Candidate {
 
 impl Candidate {
     /// The part of the machine that it is a step of: a thread, its store buffer, a queue pair.
+    ///
+    /// ```
+    /// # use farfield_fabric::sim::Candidate;
+    /// let slow = Candidate::Thread(2).component(); // its steps are delayed
+    /// let candidates = [1, 2, 3].map(Candidate::Thread);
+    /// let fast: Vec<_> = candidates.into_iter().filter(|next| next.component() != slow).collect();
+    /// assert_eq!(fast, [Candidate::Thread(1), Candidate::Thread(3)]);
+    /// ```
     pub fn component(self) -> u32 {
         match self {
             Candidate::Thread(thread) => u32::from(thread),
@@ -38,6 +53,13 @@ pub(super) fn pair_of(lane: Cpu, peer: u16) -> u32 {
 }
 
 /// A range of the keys that threads can notice.
+///
+/// ```
+/// use farfield_fabric::sim::{Footprint, Touch};
+/// fn are_same(a: Touch, b: Touch) -> bool { a == b }
+/// let nothing = Footprint::default();
+/// assert!(!format!("{nothing:?}").contains("Touch")); // a footprint shows its ranges
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Touch {
     pub(super) first: u64,
@@ -52,6 +74,12 @@ impl Touch {
 }
 
 /// The footprint of a step: two steps with independent footprints commute.
+///
+/// ```
+/// # use farfield_fabric::sim::Footprint;
+/// let nothing = Footprint::default(); // of a step of no thread, which touches nothing
+/// assert!(!nothing.depends_on(&nothing));
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Footprint {
     pub(super) actors: [Option<u32>; 2],
@@ -62,6 +90,33 @@ pub struct Footprint {
 
 impl Footprint {
     /// Whether the order of the two may matter.
+    ///
+    /// ```
+    /// # use farfield_fabric::{*, sim::*};
+    /// # use std::{cell::Cell, rc::Rc};
+    /// /// Sets a flag when the first two candidates do not commute. Takes the last one.
+    /// struct Conflict(Rc<Cell<bool>>);
+    /// impl Chooser for Conflict {
+    ///     fn choose(&mut self, view: &View<'_>) -> usize {
+    ///         if view.footprint(view.candidates[0]).depends_on(&view.footprint(view.candidates[1])) {
+    ///             self.0.set(true);
+    ///         }
+    ///         view.candidates.len() - 1
+    ///     }
+    /// #   fn value(&mut self, _: usize) -> usize { 0 }
+    /// }
+    /// # fn two_threads(handle: Handle) {
+    /// #     let word = std::rc::Rc::new(Word::new(0));
+    /// #     for _ in 0..2 {
+    /// #         let word = word.clone();
+    /// #         handle.spawn(NodeId(0), "adds", true, Box::new(move || _ = word.fetch_add(1))).expect("a stack");
+    /// #     }
+    /// #     handle.explore();
+    /// # }
+    /// let found = Rc::new(Cell::new(false));
+    /// sim::run(Settings::new(1), Box::new(Conflict(found.clone())), two_threads); // both change one word
+    /// assert!(found.get());
+    /// ```
     pub fn depends_on(&self, other: &Footprint) -> bool {
         let same_actor = self.actors.iter().flatten().any(|actor| other.actors.contains(&Some(*actor)));
         let touch = |mine: &Touch| other.touches.iter().flatten().any(|theirs| mine.overlaps(theirs));
@@ -70,6 +125,34 @@ impl Footprint {
 }
 
 /// The state that a [`Chooser`] may see.
+///
+/// ```
+/// # use farfield_fabric::{*, sim::*};
+/// # struct Last;
+/// # impl Chooser for Last {
+/// #     fn choose(&mut self, view: &View<'_>) -> usize { view.candidates.len() - 1 }
+/// #     fn value(&mut self, _: usize) -> usize { 0 }
+/// # }
+/// # fn two_threads(handle: Handle) {
+/// #     let word = std::rc::Rc::new(Word::new(0));
+/// #     for _ in 0..2 {
+/// #         let word = word.clone();
+/// #         handle.spawn(NodeId(0), "adds", true, Box::new(move || _ = word.fetch_add(1))).expect("a stack");
+/// #     }
+/// #     handle.explore();
+/// # }
+/// /// Repeats the choices of another execution.
+/// struct Again(Vec<Choice>);
+/// impl Chooser for Again {
+///     fn choose(&mut self, view: &View<'_>) -> usize {
+///         self.0.get(view.decision).map_or(0, |choice| usize::from(choice.taken))
+///     }
+/// #   fn value(&mut self, _: usize) -> usize { 0 }
+/// }
+/// let first = sim::run(Settings::new(1), Box::new(Last), two_threads);
+/// let again = sim::run(Settings::new(1), Box::new(Again(first.choices.clone())), two_threads);
+/// assert_eq!(again.choices, first.choices);
+/// ```
 pub struct View<'a> {
     /// The possible next steps, never empty, in an order that depends on the state only: the running thread first, then
     /// the others, then the machine.
@@ -82,17 +165,58 @@ pub struct View<'a> {
 impl View<'_> {
     /// A digest of the state, the same for the same state: memory, buffers, queue pairs, and the values that each
     /// thread has seen.
+    ///
+    /// ```
+    /// # use farfield_fabric::{*, sim::*};
+    /// # use std::{cell::RefCell, rc::Rc};
+    /// # fn two_threads(handle: Handle) {
+    /// #     let word = std::rc::Rc::new(Word::new(0));
+    /// #     for _ in 0..2 {
+    /// #         let word = word.clone();
+    /// #         handle.spawn(NodeId(0), "adds", true, Box::new(move || _ = word.fetch_add(1))).expect("a stack");
+    /// #     }
+    /// #     handle.explore();
+    /// # }
+    /// struct Digests(Rc<RefCell<Vec<u64>>>);
+    /// impl Chooser for Digests {
+    ///     fn choose(&mut self, view: &View<'_>) -> usize {
+    ///         self.0.borrow_mut().push(view.digest());
+    ///         0
+    ///     }
+    /// #   fn value(&mut self, _: usize) -> usize { 0 }
+    /// }
+    /// let states = [(); 2].map(|()| {
+    ///     let seen = Rc::new(RefCell::new(Vec::new()));
+    ///     sim::run(Settings::new(1).clone(), Box::new(Digests(seen.clone())), two_threads);
+    ///     seen.take()
+    /// });
+    /// assert_eq!(states[0], states[1]);
+    /// ```
     pub fn digest(&self) -> u64 {
         self.inner.digest()
     }
 
     /// The footprint of a candidate's step.
+    ///
+    /// ```
+    /// # use farfield_fabric::sim::{Candidate, View};
+    /// /// Whether the order of two possible steps may matter.
+    /// fn may_matter(view: &View<'_>, a: Candidate, b: Candidate) -> bool {
+    ///     view.footprint(a).depends_on(&view.footprint(b))
+    /// }
+    /// ```
     pub fn footprint(&self, candidate: Candidate) -> Footprint {
         self.inner.footprint(candidate)
     }
 }
 
 /// A choice that was made: which candidate or value, of how many.
+///
+/// ```
+/// # use farfield_fabric::{*, sim::*};
+/// let outcome = sim::run(Settings::new(1), Box::new(First), |handle| assert_eq!(handle.draw(3), 0));
+/// assert_eq!(outcome.choices, [Choice { taken: 0, of: 3 }]);
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Choice {
     /// Its number.
@@ -102,6 +226,18 @@ pub struct Choice {
 }
 
 /// Decides what happens next.
+///
+/// ```
+/// # use farfield_fabric::{*, sim::*};
+/// /// Takes the last candidate, and the largest number.
+/// struct Last;
+/// impl Chooser for Last {
+///     fn choose(&mut self, view: &View<'_>) -> usize { view.candidates.len() - 1 }
+///     fn value(&mut self, options: usize) -> usize { options - 1 }
+/// }
+/// let outcome = sim::run(Settings::new(1), Box::new(Last), |handle| assert_eq!(handle.draw(3), 2));
+/// assert_eq!(outcome.failure, None);
+/// ```
 pub trait Chooser {
     /// Whether a step is taken at once, without a decision, if its time cannot be observed.
     fn eager(&self) -> bool {
@@ -123,7 +259,35 @@ pub trait Chooser {
     fn passed(&mut self, _footprint: &Footprint) {}
 }
 
+/// Takes the first candidate, and zero: one schedule, in which each thread runs until it waits.
+///
+/// ```
+/// # use farfield_fabric::{*, sim::*};
+/// let outcome = sim::run(Settings::new(1), Box::new(First), |handle| assert_eq!(handle.draw(3), 0));
+/// assert_eq!(outcome.failure, None);
+/// ```
+#[derive(Clone, Copy, Debug)]
+pub struct First;
+
+impl Chooser for First {
+    fn choose(&mut self, _view: &View<'_>) -> usize {
+        0
+    }
+
+    fn value(&mut self, _options: usize) -> usize {
+        0
+    }
+}
+
 /// Why an execution failed.
+///
+/// ```
+/// # use farfield_fabric::{*, sim::*};
+/// let outcome = sim::run(Settings::new(1), Box::new(First), |_| panic!("a bug"));
+/// let failure: Failure = outcome.failure.expect("it has failed");
+/// assert_eq!((failure.kind, failure.thread), (FailureKind::Panic, Some(0)));
+/// assert!(failure.message.starts_with("a bug"));
+/// ```
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Failure {
     /// The kind of failure.
@@ -137,6 +301,15 @@ pub struct Failure {
 }
 
 /// The kinds of failures of an execution.
+///
+/// ```
+/// # use farfield_fabric::{*, sim::*};
+/// let outcome = sim::run(Settings::new(1), Box::new(First), |_| {
+///     let word = Word::new(0);
+///     while word.load() == 0 {} // no thread sets it
+/// });
+/// assert_eq!(outcome.failure.expect("it has failed").kind, FailureKind::TooLong);
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum FailureKind {
     /// A thread panicked.
@@ -154,6 +327,14 @@ pub enum FailureKind {
 }
 
 /// How an execution ended.
+///
+/// ```
+/// # use farfield_fabric::{*, sim::*};
+/// let outcome: Outcome = sim::run(Settings::new(1), Box::new(First), |handle| drop(handle.join(NodeId(0))));
+/// assert!(outcome.failure.is_none() && outcome.faults.is_none());
+/// assert!(outcome.choices.is_empty() && outcome.steps > 0);
+/// assert_eq!(outcome.threads, [(NodeId(0), "main".to_string())]);
+/// ```
 pub struct Outcome {
     /// Why it failed, if it did.
     pub failure: Option<Failure>,

@@ -7,11 +7,12 @@ use std::time::Duration;
 
 use foldhash::fast::FixedState;
 
+use super::execution::choose;
 use super::heap;
 use super::lane::SimLane;
 use super::record::What;
 use super::state::Pending;
-use super::threads::{Turn, World, choose, with_world};
+use super::threads::{Turn, World, with_world};
 use super::wait_set::{CLOCK, inbox_key, mix, peer_key};
 use super::world::{Inner, RESERVED_WORDS};
 use crate::alarm::Alarm;
@@ -26,6 +27,17 @@ use crate::space::{Allocation, GRANULE_BYTES};
 const LANES_MAX: usize = 1024;
 
 /// One node of a simulated session. It works on the simulation's own OS thread only.
+///
+/// ```
+/// # use farfield_fabric::{*, sim::*};
+/// let outcome = sim::run(Settings::new(1), Box::new(First), |handle| {
+///     let node: std::sync::Arc<SimFabric> = handle.join(NodeId(0));
+///     let region = node.alloc(GroupKey::DATA, 8).expect("memory");
+///     region.word(0).store(7);
+///     assert_eq!((node.name(), region.word(0).load()), ("sim".to_string(), 7));
+/// });
+/// assert_eq!(outcome.failure, None);
+/// ```
 #[derive(Clone)]
 pub struct SimFabric {
     world: u64,
@@ -460,7 +472,7 @@ impl Transport for SimFabric {
                     return;
                 }
                 // The messages of one sender arrive in order; those of different senders in any order.
-                let from = senders[super::threads::choose(senders.len())];
+                let from = senders[super::execution::choose(senders.len())];
                 let taken = world.inner.borrow_mut().take_news(self.me.0, from);
                 let Some(taken) = taken else { continue };
                 event(taken);

@@ -193,6 +193,12 @@ pub(super) fn nodes_of(set: u64) -> impl Iterator<Item = u16> {
 }
 
 /// A fault, or a consequence of one.
+///
+/// ```
+/// # use farfield_fabric::sim::Fault;
+/// let fault = Fault::Suspect { observer: 0, peer: 2 }; // after a crash or a cut
+/// assert_eq!(fault.to_string(), "n0 suspects n2");
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 #[allow(missing_docs, reason = "the fields say what they are")]
 pub enum Fault {
@@ -228,12 +234,24 @@ pub enum Fault {
 
 impl Fault {
     /// Whether it is a new fault, and not a consequence of one.
+    ///
+    /// ```
+    /// # use farfield_fabric::sim::Fault;
+    /// assert!(Fault::Crash(2).is_new());
+    /// assert!(!Fault::Known(2).is_new()); // a consequence
+    /// ```
     pub fn is_new(self) -> bool {
         use Fault::*;
         matches!(self, Crash(_) | Cut(_) | Stall(_) | Pause(_) | FalselySuspect { .. })
     }
 
     /// Whether it ends one.
+    ///
+    /// ```
+    /// # use farfield_fabric::sim::Fault;
+    /// assert!(Fault::Resume(1).is_end());
+    /// assert!(!Fault::Stall(1).is_end());
+    /// ```
     pub fn is_end(self) -> bool {
         matches!(self, Fault::Heal | Fault::Resume(_) | Fault::Continue(_))
     }

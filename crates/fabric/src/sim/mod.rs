@@ -23,6 +23,7 @@
 
 mod arena;
 mod choice;
+mod execution;
 mod fabric;
 mod fault_kinds;
 mod faults;
@@ -37,11 +38,17 @@ mod wait_set;
 mod world;
 
 /// The most nodes of a simulated session: sets of nodes are one word.
+///
+/// ```
+/// use farfield_fabric::sim::NODES_MAX;
+/// let all = (0..NODES_MAX).fold(0u64, |set, node| set | 1 << node);
+/// assert_eq!(all, u64::MAX);
+/// ```
 pub const NODES_MAX: usize = u64::BITS as usize;
 
-pub use choice::{Candidate, Choice, Chooser, Failure, FailureKind, Footprint, Outcome, Touch, View};
+pub use choice::{Candidate, Choice, Chooser, Failure, FailureKind, First, Footprint, Outcome, Touch, View};
+pub use execution::{Handle, Settings, calm, choose, crashed, excuses, fail, note, run, was_paused};
 pub use fabric::SimFabric;
 pub use fault_kinds::{Fault, Faults};
 pub use mowgli::machine::Loc;
 pub use record::{Cell, Event, What};
-pub use threads::{Handle, Settings, calm, choose, crashed, excuses, fail, note, run, was_paused};

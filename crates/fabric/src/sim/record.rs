@@ -7,6 +7,17 @@ use crate::lane::Verb;
 use crate::ptr::NodeId;
 
 /// A word that threads touch.
+///
+/// ```
+/// use farfield_fabric::sim::{Cell, Loc};
+/// fn node_of(cell: Cell) -> Option<u16> {
+///     match cell {
+///         Cell::Region(loc) => Some(loc.node),
+///         Cell::Own(_) => None,
+///     }
+/// }
+/// assert_eq!(node_of(Cell::Region(Loc { node: 1, word: 8 })), Some(1));
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Cell {
     /// In registered memory.
@@ -17,6 +28,15 @@ pub enum Cell {
 }
 
 /// One thing that happened.
+///
+/// ```
+/// # use farfield_fabric::{*, sim::*};
+/// let settings = Settings { record: true, ..Settings::new(1) };
+/// let outcome = sim::run(settings, Box::new(First), |_| sim::note(|| "half way".into()));
+/// let remark = outcome.events.iter().find(|event| matches!(event.what, What::Note { .. }));
+/// let remark: &Event = remark.expect("events are recorded");
+/// assert_eq!((remark.thread, &outcome.threads[remark.thread].1[..]), (0, "main"));
+/// ```
 #[derive(Clone, PartialEq, Debug)]
 pub struct Event {
     /// Position in the schedule.
@@ -30,6 +50,15 @@ pub struct Event {
 }
 
 /// What happened. `op` numbers operations throughout the execution, from 0.
+///
+/// ```
+/// use farfield_fabric::sim::{Event, Fault, What};
+/// fn faults(events: &[Event]) -> usize {
+///     events.iter().filter(|event| matches!(event.what, What::Fault { .. })).count()
+/// }
+/// let crash = Event { step: 9, time_ns: 0, thread: 1, what: What::Fault { fault: Fault::Crash(1) } };
+/// assert_eq!(faults(&[crash]), 1);
+/// ```
 #[derive(Clone, PartialEq, Debug)]
 #[allow(missing_docs, reason = "the fields say what they are")]
 pub enum What {

@@ -9,19 +9,15 @@ use std::sync::{Arc, Once};
 use corosensei::stack::DefaultStack;
 use corosensei::{Coroutine, CoroutineResult, Yielder};
 
-use super::NODES_MAX;
 use super::arena::Arena;
-use super::choice::{Chooser, FailureKind, Outcome};
-use super::fault_kinds::Faults;
-use super::record::{Cell, What};
+use super::choice::{Chooser, FailureKind};
+use super::execution::Settings;
+use super::record::Cell;
 use super::schedule::Decided;
-use super::state::{Pending, Phase};
+use super::state::Pending;
 use super::wait_set::Key;
 use super::world::Inner;
 use crate::error::{ErrorKind, Result};
-use crate::fabric::DeathRule;
-use crate::local::Thread;
-use crate::ptr::NodeId;
 
 /// Names of worlds.
 static WORLDS: AtomicU64 = AtomicU64::new(1);
@@ -42,7 +38,7 @@ const STACK_BYTES: usize = 512 << 10;
 #[inline]
 pub(super) fn with_world<R>(f: impl FnOnce(&World) -> R) -> Option<R> {
     let world = CURRENT.get()?;
-    // SAFETY: `run` puts the pointer there and takes it away before the world ends; coroutines run inside `run`.
+    // SAFETY: `execute` puts the pointer there and takes it away before the world ends; coroutines run inside it.
     Some(f(unsafe { &*world }))
 }
 
@@ -56,8 +52,8 @@ pub(super) struct World {
     yielders: RefCell<Vec<*const Yielder<(), ()>>>,
     /// The thread that runs next, chosen by the one that stops.
     next: StdCell<Option<usize>>,
-    invariants: RefCell<Vec<(String, Invariant)>>,
-    teardown: StdCell<bool>,
+    pub(super) invariants: RefCell<Vec<(String, Invariant)>>,
+    pub(super) teardown: StdCell<bool>,
     /// A crashed node with threads that are not unwound yet.
     crashed: StdCell<Option<u16>>,
 }
@@ -287,12 +283,64 @@ impl World {
             }
         }
     }
+
+    /// Waits for the end of a thread; the message of its panic.
+    pub(super) fn join(&self, index: usize) -> core::result::Result<(), String> {
+        self.point(Pending::Join(index as u16));
+        match &self.inner.borrow().threads[index].panic {
+            Some(message) => Err(message.clone()),
+            None => Ok(()),
+        }
+    }
+
+    pub(super) fn is_finished(&self, index: usize) -> bool {
+        self.inner.borrow().threads[index].pending == Pending::Finished
+    }
+}
+
+/// Runs the coroutines of an execution, `main` first; it gets the world's name. Returns the state at the end.
+pub(super) fn execute(settings: &Settings, chooser: Box<dyn Chooser>, main: impl FnOnce(u64) + 'static) -> Inner {
+    assert!(CURRENT.get().is_none(), "one simulation at a time on an OS thread");
+    hook_panics();
+    let arena = ARENA.take().filter(|arena| Arc::strong_count(arena) == 1 && arena.nodes() >= settings.nodes);
+    let arena = arena.unwrap_or_else(|| Arena::new(settings.nodes.max(8)).expect("addresses for a simulation"));
+    let world = World {
+        id: WORLDS.fetch_add(1, Ordering::Relaxed),
+        inner: RefCell::new(Inner::new(settings, chooser)),
+        arena,
+        coroutines: RefCell::default(),
+        yielders: RefCell::default(),
+        next: StdCell::new(None),
+        invariants: RefCell::default(),
+        teardown: StdCell::new(false),
+        crashed: StdCell::new(None),
+    };
+    CURRENT.set(Some(&raw const world));
+    crate::hook::begin(super::hook::HOOKS);
+    let id = world.id;
+    world.spawn(0, "main".into(), false, Box::new(move || main(id))).expect("memory for a simulated thread");
+    world.run();
+    world.invariants.borrow_mut().clear();
+    crate::hook::end();
+    CURRENT.set(None);
+    let World { inner, arena, coroutines, .. } = world;
+    drop(coroutines);
+    ARENA.set(Some(arena));
+    inner.into_inner()
+}
+
+/// Unwinds the thread of a failed execution. Outside of simulations it is a panic.
+pub(super) fn unwind(message: String) -> ! {
+    if CURRENT.get().is_none() {
+        panic!("{message}");
+    }
+    resume_unwind(Box::new(Teardown))
 }
 
 impl Inner {
     /// Whether a thread runs no more because its node has crashed. The simulation's first thread stands outside of
     /// nodes.
-    fn is_dead(&self, thread: usize) -> bool {
+    pub(super) fn is_dead(&self, thread: usize) -> bool {
         thread != MAIN && self.is_crashed(self.threads[thread].node)
     }
 }
@@ -333,240 +381,6 @@ fn hook_panics() {
                 outside(info);
             }
         }));
-    });
-}
-
-// ---- for the caller that runs executions ----------------------------------------------------------------------------
-
-/// The limits of an execution.
-#[derive(Clone, Debug)]
-pub struct Settings {
-    /// Nodes of the session, at most 64.
-    pub nodes: usize,
-    /// How many of them there are at a time; the others are later lives of these.
-    pub places: usize,
-    /// An execution with more steps has failed.
-    pub steps_max: u64,
-    /// Whether events are recorded.
-    pub record: bool,
-    /// The seed that nodes get.
-    pub seed: u64,
-    /// Whether [`Op::into_value`](crate::Op::into_value) waits: on shared memory every operation is complete at once.
-    pub completes_at_once: bool,
-    /// The rule that decides deaths.
-    pub death_rule: DeathRule,
-    /// The faults that may occur. With `Some`, even with none in it, the search handles operations that are cut short.
-    pub faults: Option<Faults>,
-}
-
-/// The simulation, as its main thread sees it. What happens before and after [`Handle::explore`] follows one schedule
-/// without choices.
-pub struct Handle {
-    id: u64,
-    nodes: usize,
-    places: usize,
-    seed: u64,
-}
-
-/// Runs one execution. `main` runs as a thread of node 0; the execution ends when all threads have.
-///
-/// # Panics
-/// If this OS thread already runs a simulation, or there is no memory for one.
-pub fn run(settings: Settings, chooser: Box<dyn Chooser>, main: impl FnOnce(Handle) + 'static) -> Outcome {
-    assert!((1..=NODES_MAX).contains(&settings.nodes), "a simulated session has 1 to {NODES_MAX} nodes");
-    assert!((1..=settings.nodes).contains(&settings.places), "a simulated session has at least one place");
-    assert!(CURRENT.get().is_none(), "one simulation at a time on an OS thread");
-    if let (DeathRule::System, Some(faults)) = (settings.death_rule, &settings.faults) {
-        assert!(faults.cuts + faults.false_suspicions == 0, "who is cut off, or slow, is for a majority to judge");
-    }
-    hook_panics();
-    let arena = ARENA.take().filter(|arena| Arc::strong_count(arena) == 1 && arena.nodes() >= settings.nodes);
-    let arena = arena.unwrap_or_else(|| Arena::new(settings.nodes.max(8)).expect("addresses for a simulation"));
-    let world = World {
-        id: WORLDS.fetch_add(1, Ordering::Relaxed),
-        inner: RefCell::new(Inner::new(&settings, chooser)),
-        arena,
-        coroutines: RefCell::default(),
-        yielders: RefCell::default(),
-        next: StdCell::new(None),
-        invariants: RefCell::default(),
-        teardown: StdCell::new(false),
-        crashed: StdCell::new(None),
-    };
-    CURRENT.set(Some(&raw const world));
-    crate::hook::begin(super::hook::HOOKS);
-    let handle = Handle { id: world.id, nodes: settings.nodes, places: settings.places, seed: settings.seed };
-    world.spawn(0, "main".into(), false, Box::new(move || main(handle))).expect("memory for a simulated thread");
-    world.run();
-    world.invariants.borrow_mut().clear();
-    crate::hook::end();
-    CURRENT.set(None);
-    let World { inner, arena, coroutines, .. } = world;
-    drop(coroutines);
-    ARENA.set(Some(arena));
-    let mut inner = inner.into_inner();
-    let faults = inner.tell_faults();
-    if let (Some(failure), Some(faults)) = (&mut inner.run.failure, &faults) {
-        failure.message = format!("({faults}) {}", failure.message);
-    }
-    Outcome {
-        fault_lasts: inner.faults.as_ref().is_some_and(|faults| faults.progress().1),
-        failure: inner.run.failure,
-        faults,
-        choices: inner.search.log,
-        explored_from: inner.run.explored_from,
-        steps: inner.run.steps,
-        end: inner.run.end,
-        events: inner.record.events.unwrap_or_default(),
-        threads: inner.threads.into_iter().map(|thread| (NodeId(thread.node), thread.name)).collect(),
-        labels: inner.record.labels,
-        changes_rights: inner.changes_rights,
-        chooser: inner.search.chooser.expect("it is there between choices"),
-    }
-}
-
-impl Handle {
-    /// How many nodes the session has.
-    pub fn nodes(&self) -> usize {
-        self.nodes
-    }
-
-    /// A number below `options` that the search chooses, before the exploration too.
-    pub fn draw(&self, options: usize) -> usize {
-        with_world(|world| world.inner.borrow_mut().draw(options)).unwrap_or(0)
-    }
-
-    /// The fabric of a node, which has joined the session then.
-    ///
-    /// # Panics
-    /// If there is no such node, or it has joined already.
-    pub fn join(&self, node: NodeId) -> Arc<super::SimFabric> {
-        super::SimFabric::join(self.id, node, self.places, self.nodes, self.seed)
-    }
-
-    /// Starts a thread on a node. One that is `held` begins with the exploration.
-    ///
-    /// # Errors
-    /// No memory for its stack.
-    pub fn spawn(&self, node: NodeId, name: &str, held: bool, body: Box<dyn FnOnce()>) -> Result<Thread> {
-        let spawned = with_world(|world| world.spawn(node.0, name.into(), held, body));
-        let index = spawned.expect("a handle lives as long as its world")?;
-        Ok(Thread::simulated(self.id, index))
-    }
-
-    /// Something that holds whenever memory has changed. It must only look.
-    pub fn invariant(&self, name: &str, holds: impl Fn() -> core::result::Result<(), String> + 'static) {
-        with_world(|world| {
-            world.invariants.borrow_mut().push((name.into(), Box::new(holds)));
-            world.inner.borrow_mut().rules.has_invariants = true;
-        });
-    }
-
-    /// Explores: waits until all held threads have ended, and their stores and puts have landed.
-    pub fn explore(&self) {
-        with_world(|world| {
-            // The work that the setup has left is done before.
-            world.point(Pending::Calm);
-            {
-                let mut inner = world.inner.borrow_mut();
-                inner.run.phase = Phase::Explored;
-                inner.run.explored_from = inner.run.steps;
-                inner.rules.open_membership = inner.nodes.iter().any(|node| !node.joined || node.left);
-                for thread in &mut inner.threads {
-                    if thread.pending == Pending::Held {
-                        thread.pending = Pending::Start;
-                    }
-                }
-            }
-            world.point(Pending::JoinHeld);
-            {
-                let mut inner = world.inner.borrow_mut();
-                inner.run.end = inner.digest();
-                inner.run.phase = Phase::Settled;
-                inner.end_faults();
-            }
-            world.point(Pending::Calm);
-            world.inner.borrow_mut().rules.has_invariants = false;
-        });
-    }
-}
-
-impl World {
-    /// Waits for the end of a thread; the message of its panic.
-    pub(super) fn join(&self, index: usize) -> core::result::Result<(), String> {
-        self.point(Pending::Join(index as u16));
-        match &self.inner.borrow().threads[index].panic {
-            Some(message) => Err(message.clone()),
-            None => Ok(()),
-        }
-    }
-
-    pub(super) fn is_finished(&self, index: usize) -> bool {
-        self.inner.borrow().threads[index].pending == Pending::Finished
-    }
-}
-
-/// Ends the execution as a failure, such as that of a thread that returned an error.
-pub fn fail(message: String) -> ! {
-    with_world(|world| {
-        let mut inner = world.inner.borrow_mut();
-        if let Some(me) = inner.current {
-            inner.threads[me].unwinding = true;
-            if inner.is_dead(me) {
-                return;
-            }
-        }
-        inner.fail(FailureKind::Error, message.clone());
-        world.teardown.set(true);
-    });
-    if CURRENT.get().is_none() {
-        panic!("{message}");
-    }
-    resume_unwind(Box::new(Teardown))
-}
-
-/// Waits until no other thread has anything to do. During a teardown, lets the others unwind.
-pub fn calm() {
-    with_world(|world| {
-        if world.point(Pending::Calm) == Turn::Unwinding {
-            world.let_others_unwind();
-        }
-    });
-}
-
-/// A number below `options` that a scenario leaves open, and the search chooses. Zero outside of simulations.
-pub fn choose(options: usize) -> usize {
-    let chosen = with_world(|world| {
-        let mut inner = world.inner.borrow_mut();
-        let current = inner.current?;
-        (options > 1 && !world.teardown.get()).then(|| inner.value(current, options))
-    });
-    chosen.flatten().unwrap_or(0)
-}
-
-/// Whether a node has crashed in this execution.
-pub fn crashed(node: NodeId) -> bool {
-    with_world(|world| world.inner.borrow().is_crashed(node.0)) == Some(true)
-}
-
-/// Whether a NIC has stalled or a thread was paused in this execution, so that time may have passed with work left.
-pub fn was_paused() -> bool {
-    with_world(|world| world.inner.borrow().has_stood_still()) == Some(true)
-}
-
-/// How much has happened that lets a wait time out, or none if time may pass at any moment: a fault lasts, something
-/// has stood still, or a majority decides deaths, and the nodes have to find out.
-pub fn excuses() -> Option<u32> {
-    with_world(|world| world.inner.borrow().excuses()).flatten()
-}
-
-/// Adds a remark to the record of the execution.
-pub fn note(text: impl FnOnce() -> String) {
-    with_world(|world| {
-        let mut inner = world.inner.borrow_mut();
-        if let (true, Some(current)) = (inner.records(), inner.current) {
-            inner.note(current, What::Note { text: text() });
-        }
     });
 }
 

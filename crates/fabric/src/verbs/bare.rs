@@ -15,6 +15,14 @@ use crate::ptr::RemotePtr;
 
 /// A word of a node, worked on by posting a work request and polling for its completion, with nothing in between: no
 /// handle, no bound, no count, no order with anything else. [`VerbsFabric::bare`](super::VerbsFabric::bare) makes one.
+///
+/// ```
+/// # use farfield_fabric::{verbs::*, *};
+/// # fn f(node: &VerbsFabric, word: RemotePtr<u64>) -> Result<()> {
+/// let mut bare: Bare = node.bare(word)?;
+/// assert!(bare.run(Verb::Put, [7, 0]).is_ok());
+/// # Ok(()) }
+/// ```
 pub struct Bare {
     /// Owns the queue pair, and posts nothing itself.
     _lane: VerbsLane,
@@ -48,6 +56,15 @@ impl Bare {
 
     /// Puts `operands[0]`, gets, compares with the first and swaps in the second, or adds the first. Returns the word
     /// that was got, or that was there before an atomic.
+    ///
+    /// ```
+    /// # use farfield_fabric::{verbs::Bare, *};
+    /// # fn f(bare: &mut Bare) -> Result<(), Code> {
+    /// bare.run(Verb::Put, [40, 0])?;
+    /// assert_eq!(bare.run(Verb::Faa, [2, 0])?, 40);
+    /// assert_eq!(bare.run(Verb::Get, [0, 0])?, 42);
+    /// # Ok(()) }
+    /// ```
     ///
     /// # Errors
     /// How the device says that it failed; then so does every later one.

@@ -12,12 +12,27 @@ use super::info::{Address, Atomics, DeviceInfo, PortInfo, describe, text};
 use super::options::VerbsOptions;
 
 /// The most bytes of memory that this process may lock, `None` if there is no limit.
+///
+/// ```
+/// use farfield_fabric::verbs::locked_memory_limit;
+/// if locked_memory_limit().is_some_and(|limit| limit < 1 << 30) {
+///     println!("not a gigabyte can be registered: `ulimit -l unlimited` raises the limit");
+/// }
+/// ```
 #[must_use]
 pub fn locked_memory_limit() -> Option<u64> {
     rustix::process::getrlimit(rustix::process::Resource::Memlock).current
 }
 
 /// An opened device: one port and one address of it, and a protection domain.
+///
+/// ```no_run
+/// use farfield_fabric::{Result, verbs::{Device, VerbsOptions}};
+/// # fn main() -> Result<()> {
+/// let device = Device::open(&VerbsOptions::default())?;
+/// println!("port {} of {}", device.port().number, device.info().name);
+/// # Ok(()) }
+/// ```
 pub struct Device {
     pub(super) verbs: &'static Verbs,
     pub(super) context: *mut ibv_context,
@@ -38,6 +53,15 @@ unsafe impl Sync for Device {}
 impl Device {
     /// Describes all devices of this machine.
     ///
+    /// ```no_run
+    /// # use farfield_fabric::verbs::{Device, VerbsError};
+    /// # fn main() -> Result<(), VerbsError> {
+    /// for device in Device::list()? {
+    ///     println!("{} has {} ports", device.name, device.ports.len());
+    /// }
+    /// # Ok(()) }
+    /// ```
+    ///
     /// # Errors
     /// The library is not there, or a device cannot be opened.
     pub fn list() -> Result<Vec<DeviceInfo>, VerbsError> {
@@ -46,6 +70,15 @@ impl Device {
     }
 
     /// Opens a device.
+    ///
+    /// ```no_run
+    /// # use farfield_fabric::verbs::{Device, VerbsError, VerbsOptions};
+    /// # fn main() -> Result<(), VerbsError> {
+    /// let options = VerbsOptions { device: Some("mlx5_0".into()), ..VerbsOptions::default() };
+    /// let device = Device::open(&options)?;
+    /// assert_eq!(device.info().name, "mlx5_0");
+    /// # Ok(()) }
+    /// ```
     ///
     /// # Errors
     /// There is none that fits.
@@ -72,18 +105,40 @@ impl Device {
     }
 
     /// The device.
+    ///
+    /// ```
+    /// # fn f(device: &farfield_fabric::verbs::Device) {
+    /// let info = device.info();
+    /// println!("{} with firmware {}", info.name, info.firmware);
+    /// # }
+    /// ```
     #[must_use]
     pub fn info(&self) -> &DeviceInfo {
         &self.info
     }
 
     /// The port that is used.
+    ///
+    /// ```
+    /// # fn f(device: &farfield_fabric::verbs::Device) {
+    /// assert!(device.port().is_active); // as it was opened
+    /// # }
+    /// ```
     #[must_use]
     pub fn port(&self) -> &PortInfo {
         &self.port
     }
 
     /// The address that is used: on InfiniBand where the LID is not enough.
+    ///
+    /// ```
+    /// # fn f(device: &farfield_fabric::verbs::Device) {
+    /// match device.address() {
+    ///     Some(address) => println!("line {} of the GID table", address.index),
+    ///     None => println!("LID {}", device.port().lid),
+    /// }
+    /// # }
+    /// ```
     #[must_use]
     pub fn address(&self) -> Option<Address> {
         self.address

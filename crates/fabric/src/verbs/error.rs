@@ -5,6 +5,13 @@ use std::io;
 use farfield_verbs_sys::LoadError;
 
 /// Why a device cannot be used.
+///
+/// ```
+/// use farfield_fabric::{Error, ErrorKind, verbs::VerbsError};
+/// let error = Error::from(VerbsError::NoDevice);
+/// assert!(matches!(error.kind(), ErrorKind::System { what: "RDMA", .. }));
+/// assert!(error.to_string().contains("no RDMA device"));
+/// ```
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum VerbsError {

@@ -109,6 +109,14 @@ impl NodeBell for Arc<Sleepers> {
 }
 
 /// How a node joins a session over RDMA.
+///
+/// ```
+/// use farfield_fabric::verbs::{JoinOptions, Secret};
+/// let (listen, secret) = ("10.0.0.1:7400".parse().expect("an address"), Secret::new(&[7; 32]).ok());
+/// let options = JoinOptions { secret, ..JoinOptions::new("sensors", 0, 3, listen) };
+/// assert!(options.secret.is_some());
+/// assert_eq!((options.place, options.places, options.life), (0, 3, 0));
+/// ```
 #[derive(Clone, Debug)]
 pub struct JoinOptions {
     /// The session's name, the same for all.
@@ -138,6 +146,13 @@ pub struct JoinOptions {
 
 impl JoinOptions {
     /// The node at `place` of `places` in a session, which listens there.
+    ///
+    /// ```
+    /// # use farfield_fabric::verbs::JoinOptions;
+    /// let listen = "127.0.0.1:0".parse().expect("an address"); // on a port of the system's choice
+    /// let options = JoinOptions::new("sensors", 1, 3, listen);
+    /// assert!(options.addresses.is_empty()); // they are known later
+    /// ```
     pub fn new(session: impl Into<String>, place: u16, places: u16, listen: SocketAddr) -> JoinOptions {
         JoinOptions {
             session: session.into(),
@@ -156,6 +171,15 @@ impl JoinOptions {
 }
 
 /// One node over RDMA.
+///
+/// ```no_run
+/// # use farfield_fabric::{verbs::*, *};
+/// # fn main() -> Result<()> {
+/// let listen = "10.0.0.1:7400".parse().expect("an address");
+/// let node = VerbsFabric::join(&JoinOptions::new("sensors", 0, 3, listen))?;
+/// println!("{} uses {}", node.me(), node.device().info().name);
+/// # Ok(()) }
+/// ```
 pub struct VerbsFabric {
     me: NodeId,
     places: usize,
@@ -173,6 +197,16 @@ pub struct VerbsFabric {
 
 impl VerbsFabric {
     /// Joins a session. It does not wait for the peers, which appear as they start.
+    ///
+    /// ```no_run
+    /// # use {farfield_fabric::{verbs::*, *}, std::net::SocketAddr};
+    /// # fn main() -> Result<()> {
+    /// let at = |host: u8| SocketAddr::from(([10, 0, 0, host], 7400));
+    /// let addresses = [1, 2, 3].map(at).to_vec(); // of all places
+    /// let node = VerbsFabric::join(&JoinOptions { addresses, ..JoinOptions::new("sensors", 0, 3, at(1)) })?;
+    /// assert_eq!(node.me(), NodeId(0));
+    /// # Ok(()) }
+    /// ```
     ///
     /// # Errors
     /// A number that cannot be, no device that fits, an address at which it cannot listen, no memory.
@@ -230,11 +264,26 @@ impl VerbsFabric {
     }
 
     /// Where this node listens.
+    ///
+    /// ```
+    /// # fn f(node: &farfield_fabric::verbs::VerbsFabric) {
+    /// println!("{}", node.address()); // for the other nodes
+    /// # }
+    /// ```
     pub fn address(&self) -> SocketAddr {
         self.connections.control().address()
     }
 
     /// Sets the addresses at which the nodes of all places listen: from now on they are called.
+    ///
+    /// ```
+    /// # use {farfield_fabric::{Result, verbs::VerbsFabric}, std::net::SocketAddr};
+    /// /// Joins nodes that listen on ports of the system's choice, once these are known.
+    /// fn connect(node: &VerbsFabric, of_all: &[SocketAddr]) -> Result<()> {
+    ///     assert!(of_all.contains(&node.address()));
+    ///     node.meet(of_all)
+    /// }
+    /// ```
     ///
     /// # Errors
     /// They are more or fewer than there are places.
@@ -246,11 +295,25 @@ impl VerbsFabric {
     }
 
     /// The device that is used.
+    ///
+    /// ```
+    /// # fn f(node: &farfield_fabric::verbs::VerbsFabric) {
+    /// let is_hardware = !node.device().info().is_software;
+    /// # }
+    /// ```
     pub fn device(&self) -> &Device {
         self.connections.device()
     }
 
     /// A queue pair of its own to a word, for comparison with what an endpoint does.
+    ///
+    /// ```
+    /// # use farfield_fabric::{verbs::VerbsFabric, *};
+    /// # fn f(node: &VerbsFabric, word: RemotePtr<u64>) -> Result<()> {
+    /// let mut bare = node.bare(word)?;
+    /// let value = bare.run(Verb::Get, [0, 0]);
+    /// # Ok(()) }
+    /// ```
     ///
     /// # Errors
     /// None is left, or it does not reach the word.

@@ -8,6 +8,11 @@ use farfield_verbs_sys::*;
 use super::error::{VerbsError, call};
 
 /// A device, as far as it can be described without using it.
+///
+/// ```
+/// use farfield_fabric::verbs::{Atomics, DeviceInfo};
+/// fn suits(device: &DeviceInfo) -> bool { !device.is_iwarp && device.atomics != Atomics::None }
+/// ```
 #[derive(Clone, Debug, PartialEq)]
 pub struct DeviceInfo {
     /// The kernel's name.
@@ -45,6 +50,12 @@ pub struct DeviceInfo {
 
 /// What remote atomics of 8 bytes are atomic with. The operands and the result are in this machine's byte order: a
 /// device that answers in another one says `None`, as the interface has no name for it.
+///
+/// ```
+/// use farfield_fabric::verbs::Atomics;
+/// fn with_processors(atomics: Atomics) -> bool { atomics == Atomics::All }
+/// assert!(!with_processors(Atomics::SameDevice));
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Atomics {
     /// There are none.
@@ -56,6 +67,14 @@ pub enum Atomics {
 }
 
 /// A port of a device.
+///
+/// ```
+/// use farfield_fabric::verbs::{Link, PortInfo};
+/// /// RoCE needs an address.
+/// fn can_be_used(port: &PortInfo) -> bool {
+///     port.is_active && (port.link == Link::InfiniBand || !port.addresses.is_empty())
+/// }
+/// ```
 #[derive(Clone, Debug, PartialEq)]
 pub struct PortInfo {
     /// From 1 on.
@@ -77,6 +96,16 @@ pub struct PortInfo {
 }
 
 /// The network behind a port.
+///
+/// ```
+/// use farfield_fabric::verbs::Link;
+/// let text = |link| match link {
+///     Link::InfiniBand => "InfiniBand",
+///     Link::Ethernet => "RoCE",
+///     Link::Other => "another network",
+/// };
+/// assert_eq!(text(Link::Ethernet), "RoCE");
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Link {
     /// An InfiniBand subnet.
@@ -88,6 +117,13 @@ pub enum Link {
 }
 
 /// An address of a port: a line of its GID table.
+///
+/// ```
+/// use {farfield_fabric::verbs::{Address, AddressKind}, std::net::{Ipv4Addr, Ipv6Addr}};
+/// let gid = Ipv4Addr::new(10, 0, 0, 1).to_ipv6_mapped().octets();
+/// let address = Address { index: 3, gid, kind: AddressKind::RoceV2 };
+/// assert_eq!(Ipv6Addr::from(address.gid).to_string(), "::ffff:10.0.0.1");
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Address {
     /// The line.
@@ -99,6 +135,12 @@ pub struct Address {
 }
 
 /// The kind of an address.
+///
+/// ```
+/// use farfield_fabric::verbs::AddressKind;
+/// let best = [AddressKind::RoceV2, AddressKind::RoceV1].into_iter().max();
+/// assert_eq!(best, Some(AddressKind::RoceV2)); // it crosses routers
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum AddressKind {
     /// RoCE v1: reaches the same Ethernet only.

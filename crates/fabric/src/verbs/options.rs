@@ -5,6 +5,12 @@ use std::time::Duration;
 use crate::sys::pages::HugePages;
 
 /// How a node uses its devices. The default chooses everything by itself.
+///
+/// ```
+/// use farfield_fabric::verbs::VerbsOptions;
+/// let options = VerbsOptions { device: Some("mlx5_0".into()), port: Some(1), ..VerbsOptions::default() };
+/// assert_eq!(options.in_order, None); // the device is asked
+/// ```
 #[derive(Clone, Debug)]
 pub struct VerbsOptions {
     /// The device's name, as `mlx5_0`.

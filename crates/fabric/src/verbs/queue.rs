@@ -73,6 +73,12 @@ impl Drop for CompletionQueue {
 }
 
 /// The capabilities of a queue pair.
+///
+/// ```
+/// use farfield_fabric::verbs::QueueInfo;
+/// /// Whether a put after a put takes a round trip more.
+/// fn waits_for_puts(queue: &QueueInfo) -> bool { !queue.puts_in_order }
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QueueInfo {
     /// Longest puts that are copied into the work request.
@@ -431,6 +437,14 @@ fn last_errno() -> i32 {
 
 impl Device {
     /// The abilities of its queue pairs, as a new one reports them.
+    ///
+    /// ```no_run
+    /// # use farfield_fabric::verbs::{Device, VerbsError, VerbsOptions};
+    /// # fn main() -> Result<(), VerbsError> {
+    /// let queue = Device::open(&VerbsOptions::default())?.survey()?;
+    /// println!("{} requests under way, puts of {} bytes inline", queue.depth, queue.inline_bytes_max);
+    /// # Ok(()) }
+    /// ```
     ///
     /// # Errors
     /// None can be made.

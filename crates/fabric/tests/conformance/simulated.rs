@@ -40,17 +40,8 @@ pub(crate) fn is_here() -> bool {
 
 /// Runs a case.
 pub(crate) fn run(case: impl Fn() + 'static) {
-    let (nodes, death_rule) = (nodes_of(&case), farfield_fabric::DeathRule::System);
-    let settings = Settings {
-        nodes,
-        places: nodes,
-        steps_max: STEPS_MAX,
-        record: false,
-        seed: 1,
-        completes_at_once: false,
-        death_rule,
-        faults: None,
-    };
+    let nodes = nodes_of(&case);
+    let settings = Settings { steps_max: STEPS_MAX, ..Settings::new(nodes) };
     let outcome = sim::run(settings, Box::new(Random::new(1)), move |handle| {
         WORLD.set(Some(Rc::new(handle)));
         case();

@@ -42,6 +42,17 @@ pub struct Counterexample {
 }
 
 /// A state of a counterexample.
+///
+/// ```
+/// use farfield_hamband::analysis::{Options, Specification, Verdict, analyse};
+///
+/// let text = "type Last { state { last: int = 0 } update set(to: int) { last := to } }";
+/// let analysis = analyse(&Specification::parse("last.wrdt", text)?, &Options::default())?;
+/// let Verdict::Fails(counterexample) = &analysis.state_commutes[0].verdict else { panic!("it does not commute") };
+/// let before = &counterexample.states[0];
+/// assert_eq!((before.label.as_str(), before.variables[0].0.as_str()), ("before", "last"));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ShownState {
     /// Which one: `before`, or the calls that lead to it from there.

@@ -66,6 +66,17 @@ impl fmt::Display for Category {
 }
 
 /// An update method.
+///
+/// ```
+/// use farfield_hamband::analysis::{Category, Options, Specification, analyse};
+///
+/// let text = "type Counter { state { value: int = 0 } update add(n: int) { value := value + n } }";
+/// let analysis = analyse(&Specification::parse("counter.wrdt", text)?, &Options::default())?;
+/// let add = &analysis.methods[0];
+/// assert_eq!((add.name.as_str(), add.category), ("add", Category::Reducible));
+/// assert!(add.is_guarded.holds() && add.is_invariant_sufficient.holds());
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug)]
 pub struct Method {
     /// Its name.
@@ -79,6 +90,17 @@ pub struct Method {
 }
 
 /// A relation between two methods, which are numbers in [`Analysis::methods`].
+///
+/// ```
+/// use farfield_hamband::analysis::{Options, Specification, analyse};
+///
+/// let text = "type Last { state { last: int = 0 } update set(to: int) { last := to } }";
+/// let analysis = analyse(&Specification::parse("last.wrdt", text)?, &Options::default())?;
+/// let pair = &analysis.state_commutes[0];
+/// assert_eq!((pair.first, pair.second), (0, 0)); // two calls of the only method
+/// assert!(!pair.verdict.holds()); // their order matters
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug)]
 pub struct Pair {
     /// The first one; of 𝒫-R- and 𝒫-L-commutativity, the one that is moved.
@@ -152,6 +174,19 @@ pub struct Analysis {
 impl Analysis {
     /// Whether the specification is right as a sequential type: its initial state satisfies the invariant, each method
     /// keeps it, and each summary that it declares is one.
+    ///
+    /// ```
+    /// use farfield_hamband::analysis::{Options, Specification, analyse};
+    ///
+    /// let text = "type Debit {
+    ///     state { balance: int = 0 } invariant balance >= 0
+    ///     update take(n: nat) { balance := balance - n }
+    /// }";
+    /// let analysis = analyse(&Specification::parse("debit.wrdt", text)?, &Options::default())?;
+    /// assert!(!analysis.is_right()); // `take` has no requirement, and breaks the invariant
+    /// assert!(analysis.initial.holds() && !analysis.methods[0].is_guarded.holds());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn is_right(&self) -> bool {
         self.initial.holds()
             && self.methods.iter().all(|method| method.is_guarded.holds())
@@ -159,23 +194,63 @@ impl Analysis {
     }
 
     /// The category of a method, if there is one of that name.
+    ///
+    /// ```
+    /// # use farfield_hamband::analysis::{Category, Options, Specification, analyse};
+    /// let text = "type Last { state { last: int = 0 } update set(to: int) { last := to } }";
+    /// let analysis = analyse(&Specification::parse("last.wrdt", text)?, &Options::default())?;
+    /// assert_eq!(analysis.category("set"), Some(Category::Conflicting));
+    /// assert_eq!(analysis.category("reset"), None); // there is no such method
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn category(&self, method: &str) -> Option<Category> {
         self.methods.iter().find(|other| other.name == method).map(|method| method.category)
     }
 
     /// The names of the methods that this one depends on.
+    ///
+    /// ```
+    /// # use farfield_hamband::analysis::{Options, Specification, analyse};
+    /// let text = "type Stock {
+    ///     state { pieces: int = 0 } invariant pieces >= 0
+    ///     update add(n: nat) { pieces := pieces + n }
+    ///     update take(n: nat) { requires invariant else \"too few\" pieces := pieces - n }
+    /// }";
+    /// let analysis = analyse(&Specification::parse("stock.wrdt", text)?, &Options::default())?;
+    /// assert_eq!(analysis.dependencies_of("take"), ["add"]);
+    /// assert!(analysis.dependencies_of("add").is_empty());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn dependencies_of(&self, method: &str) -> Vec<&str> {
         let of = self.dependencies.iter().filter(|(dependent, _)| self.methods[*dependent].name == method);
         of.map(|(_, on)| &*self.methods[*on].name).collect()
     }
 
     /// The names of the methods of a group.
+    ///
+    /// ```
+    /// # use farfield_hamband::analysis::{Options, Specification, analyse};
+    /// let text = "type Last { state { last: int = 0 } update set(to: int) { last := to } }";
+    /// let analysis = analyse(&Specification::parse("last.wrdt", text)?, &Options::default())?;
+    /// assert_eq!(analysis.names(&analysis.synchronisation_groups[0]), ["set"]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn names(&self, group: &[usize]) -> Vec<&str> {
         group.iter().map(|method| &*self.methods[*method].name).collect()
     }
 }
 
 /// Analyses a specification: asks the solver about every relation.
+///
+/// ```
+/// use farfield_hamband::analysis::{Options, Specification, analyse};
+///
+/// let text = "type Last { state { last: int = 0 } update set(to: int) { last := to } }";
+/// let analysis = analyse(&Specification::parse("last.wrdt", text)?, &Options::default())?;
+/// assert!(analysis.is_right() && analysis.undecided == 0);
+/// assert_eq!(analysis.conflicts, [(0, 0)]); // two calls of `set` conflict
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 ///
 /// # Errors
 /// The solver cannot be asked. What it cannot decide is no error ([`Verdict::Undecided`]).

@@ -66,6 +66,14 @@ pub enum Verdict {
 
 impl Verdict {
     /// Whether it was proved.
+    ///
+    /// ```
+    /// use farfield_hamband::analysis::{Counterexample, Verdict};
+    ///
+    /// let causes = vec!["the results differ in last".to_owned()];
+    /// let refuted = Verdict::Fails(Box::new(Counterexample { calls: vec![], states: vec![], causes }));
+    /// assert!(Verdict::Holds.holds() && !refuted.holds());
+    /// ```
     pub fn holds(&self) -> bool {
         *self == Verdict::Holds
     }

@@ -40,6 +40,16 @@ pub struct Specification {
 impl Specification {
     /// Reads a specification. `file` is the name that errors have.
     ///
+    /// ```
+    /// use farfield_hamband::analysis::Specification;
+    ///
+    /// let text = "type Last { state { last: int = 0 } update set(to: int) { last := to } }";
+    /// assert_eq!(Specification::parse("last.wrdt", text)?.name(), "Last");
+    /// let error = Specification::parse("last.wrdt", &text.replace("last := ", "lost := ")).unwrap_err();
+    /// assert!(error.to_string().starts_with("last.wrdt:1:"), "{error}"); // line 1
+    /// # Ok::<(), farfield_hamband::analysis::SpecError>(())
+    /// ```
+    ///
     /// # Errors
     /// A mistake in the text.
     pub fn parse(file: &str, text: &str) -> Result<Specification, SpecError> {
@@ -47,16 +57,40 @@ impl Specification {
     }
 
     /// The type's name.
+    ///
+    /// ```
+    /// # use farfield_hamband::analysis::Specification;
+    /// let text = "type Last { state { last: int = 0 } update set(to: int) { last := to } query get() -> int = last }";
+    /// let last = Specification::parse("last.wrdt", text)?;
+    /// assert_eq!(last.name(), "Last");
+    /// # Ok::<(), farfield_hamband::analysis::SpecError>(())
+    /// ```
     pub fn name(&self) -> &str {
         &self.name
     }
 
     /// The names of the update methods, in the order of the text.
+    ///
+    /// ```
+    /// # use farfield_hamband::analysis::Specification;
+    /// let text = "type Last { state { last: int = 0 } update set(to: int) { last := to } query get() -> int = last }";
+    /// let last = Specification::parse("last.wrdt", text)?;
+    /// assert_eq!(last.updates().collect::<Vec<_>>(), ["set"]);
+    /// # Ok::<(), farfield_hamband::analysis::SpecError>(())
+    /// ```
     pub fn updates(&self) -> impl Iterator<Item = &str> {
         self.updates.iter().map(|update| &*update.name)
     }
 
     /// The names of the queries.
+    ///
+    /// ```
+    /// # use farfield_hamband::analysis::Specification;
+    /// let text = "type Last { state { last: int = 0 } update set(to: int) { last := to } query get() -> int = last }";
+    /// let last = Specification::parse("last.wrdt", text)?;
+    /// assert_eq!(last.queries().collect::<Vec<_>>(), ["get"]);
+    /// # Ok::<(), farfield_hamband::analysis::SpecError>(())
+    /// ```
     pub fn queries(&self) -> impl Iterator<Item = &str> {
         self.queries.iter().map(|query| &*query.name)
     }

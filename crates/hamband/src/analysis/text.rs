@@ -3,6 +3,12 @@
 use std::fmt;
 
 /// A place in a text, counted from 1.
+///
+/// ```
+/// # use farfield_hamband::analysis::Position;
+/// // The order is that of the text.
+/// assert!(Position { line: 1, column: 9 } < Position { line: 2, column: 1 });
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Position {
     /// The line.

@@ -19,6 +19,17 @@ use crate::queue::{Head, Spared, deaths_told};
 ///
 /// Unlock with [`LockGuard::unlock`]. Dropping the guard also unlocks, but blocks until the release fence completes,
 /// and only logs an error.
+///
+/// ```
+/// # use farfield::{ALock, ALockGuard, LockGuard};
+/// # let node = farfield::Node::builder().start()?;
+/// # let (lock, ep) = (ALock::open(&node, "lock", node.id())?, node.endpoint()?);
+/// let held: ALockGuard<'_> = lock.lock_blocking(&ep)?;
+/// assert!(ep.block_on(lock.try_lock(&ep))?.is_none());
+/// ep.block_on(held.unlock())?;
+/// assert!(ep.block_on(lock.try_lock(&ep))?.is_some()); // it is free again
+/// # Ok::<(), farfield::Error>(())
+/// ```
 #[must_use = "the lock is released when the guard is dropped"]
 pub struct ALockGuard<'a> {
     pub(super) locks: &'a ALockArray,

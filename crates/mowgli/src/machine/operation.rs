@@ -3,9 +3,32 @@
 use smallvec::SmallVec;
 
 /// The words that an operation carries.
+///
+/// ```
+/// # use mowgli::machine::*;
+/// # let mut machine = Machine::new(2); // two nodes, each with four words
+/// # (0..2).for_each(|node| machine.grow(node, 4));
+/// # let thread = machine.add_thread(0);
+/// let source = Source::Carried(Words::from_slice(&[7, 8]));
+/// let put = Operation::Put { source, to: Loc { node: 1, word: 0 }, words: 2, last_mask: !0 };
+/// let (peer, sequence) = machine.issue(thread, put);
+/// machine.apply(Step::Drain(thread));
+/// for part in [Part::Read(0), Part::Start, Part::Land(0), Part::Land(1)] {
+///     machine.apply(Step::Nic { thread, peer, sequence, part });
+/// }
+/// assert_eq!([0, 1].map(|word| machine.memory(Loc { node: 1, word })), [7, 8]);
+/// ```
 pub type Words = SmallVec<[u64; 4]>;
 
 /// A node of the machine, from 0.
+///
+/// ```
+/// # use mowgli::machine::{Machine, Node};
+/// let nodes: [Node; 2] = [0, 1];
+/// let mut machine = Machine::new(nodes.len());
+/// let threads = nodes.map(|node| machine.add_thread(node));
+/// assert_eq!(machine.node_of(threads[1]), nodes[1]);
+/// ```
 pub type Node = u16;
 
 /// An aligned 8-byte word of a node's memory.

@@ -9,6 +9,17 @@ use super::*;
 use crate::relation::Relation;
 
 /// A pair of subevents, and the reason why the second follows the first.
+///
+/// ```
+/// # use mowgli::{litmus::Test, model::Models, witness::{Answer, Edge, find}};
+/// let text = "rdmawait t { x@1; z@2; } P0@1 { Put(d, z, x); Wait(d); Write(x, 1); } ~exists (z = 1)";
+/// let test = Test::parse("t", text, &Models::builtin())?;
+/// let Answer::Forbidden(_, cycle) = find(&test)? else { panic!("it is forbidden") };
+/// let labels: Vec<&str> = cycle.edges.iter().map(|edge: &Edge| edge.label.as_str()).collect();
+/// assert_eq!(labels, ["iso", "pfp", "ppo", "rfe"]);
+/// assert_eq!(cycle.edges[3].to, cycle.edges[0].from); // back to the first one
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Edge {
     /// The first one, by number.

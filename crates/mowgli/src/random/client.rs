@@ -3,6 +3,15 @@
 use super::*;
 
 /// The libraries, and the implementations of each that are built in and sound.
+///
+/// ```
+/// # use mowgli::{litmus::Test, model::Models, random::{CLIENTS, client}};
+/// for (library, implementations) in CLIENTS {
+///     let test = Test::parse("client.litmus", &client(library, 1), &Models::builtin())?;
+///     assert!(test.libraries().any(|name| name == library) && !implementations.is_empty());
+/// }
+/// # Ok::<(), mowgli::text::Error>(())
+/// ```
 pub const CLIENTS: [(&str, &[&str]); 5] = [
     ("sv", &["sv_rdma"]),
     ("bal", &["bal_sv"]),

@@ -170,6 +170,16 @@ pub trait Memory {
 }
 
 /// The number of operations that have no name.
+///
+/// ```
+/// # use mowgli::run::{Memory, NAMELESS};
+/// # fn calls<M: Memory>(memory: &mut M) -> Result<(), M::Error> {
+/// memory.put(NAMELESS, 1, 0)?; // Put(z, x), of a test over `rdmatso`
+/// memory.get(NAMELESS, 0, 1)?; // Get(x, z)
+/// assert!(memory.poll(1)? && memory.poll(1)?); // Poll(2), for each: no wait can name them
+/// # Ok(())
+/// # }
+/// ```
 pub const NAMELESS: usize = usize::MAX;
 
 /// A remote read-modify-write.

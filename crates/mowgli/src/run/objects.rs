@@ -28,6 +28,14 @@ pub struct PlannedObject {
 }
 
 /// The description of an object. Threads and nodes are numbered as in the [`Plan`].
+///
+/// ```
+/// # use mowgli::{model::Models, run::{ObjectKind, prepare_on_objects}};
+/// let text = "rbl t { ring r(P0, P1); } P0@1 { let a = Submit(r, 7); } P1@2 { let b = Receive(r); } exists (true)";
+/// let plan = prepare_on_objects("t.litmus", text, &Models::builtin())?.plan;
+/// assert_eq!(plan.objects[0].kind, ObjectKind::Ring { writer: 0, readers: vec![1] });
+/// # Ok::<(), mowgli::run::NotRunnable>(())
+/// ```
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum ObjectKind {
     /// A word with a copy on every node (`sv`), and the initial value of each copy.
@@ -53,6 +61,22 @@ pub enum ObjectKind {
 }
 
 /// A call that is made on an object: its number among [`Plan::objects`].
+///
+/// ```
+/// # use mowgli::{litmus::Value, run::ObjectCall};
+/// /// Makes a call on a shared variable with a single copy.
+/// fn make(call: &ObjectCall, value: Value, copy: &mut Value) -> Value {
+///     match call {
+///         ObjectCall::Write(_) => *copy = value,
+///         ObjectCall::Read(_) => return copy.clone(),
+///         other => unimplemented!("{other:?}"),
+///     }
+///     Value::None
+/// }
+/// let mut x = Value::number(0);
+/// make(&ObjectCall::Write(0), Value::number(7), &mut x);
+/// assert_eq!(make(&ObjectCall::Read(0), Value::None, &mut x), Value::number(7));
+/// ```
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum ObjectCall {
     /// Writes this node's copy of a shared variable.

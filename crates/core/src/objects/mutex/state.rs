@@ -7,11 +7,33 @@ use farfield_fabric::{Instant, NodeId};
 use crate::node::LONG;
 
 /// How often in a row newcomers may overtake waiting operations.
+///
+/// ```
+/// use farfield::objects::mutex::BYPASS_MAX;
+/// let before = 3; // operations that wait already
+/// let sections = (before + 1) * (BYPASS_MAX + 1); // the most critical sections until a new one is served
+/// assert_eq!(sections, 68);
+/// ```
 pub const BYPASS_MAX: u64 = 16;
 /// If a free lock is not taken for this time and some node is dead or departed, the queue's head counts as an
 /// operation of that node.
+///
+/// ```
+/// # let node = farfield::Node::builder().start()?; let ep = node.endpoint()?;
+/// use farfield::objects::mutex::STUCK_LONG;
+/// ep.set_timeout(10 * STUCK_LONG); // a wait for a lock is longer than the turn of a dead node's operation
+/// assert_eq!(ep.timeout().as_secs(), 2);
+/// # Ok::<(), farfield::Error>(())
+/// ```
 pub const STUCK_LONG: Duration = Duration::from_millis(200);
 /// The same, of the last of many in a row.
+///
+/// ```
+/// use farfield::objects::mutex::{STUCK_LONG, STUCK_SHORT};
+/// // Each turn that is skipped halves the time of the next one, down to this.
+/// let time = |skipped: u32| (STUCK_LONG / 2u32.pow(skipped)).max(STUCK_SHORT);
+/// assert_eq!((time(0), time(1), time(6)), (STUCK_LONG, STUCK_LONG / 2, STUCK_SHORT));
+/// ```
 pub const STUCK_SHORT: Duration = Duration::from_millis(4);
 
 /// The state of a lock, as in its word.

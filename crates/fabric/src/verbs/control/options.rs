@@ -7,6 +7,12 @@ use super::secret::Secret;
 use crate::ptr::NodeId;
 
 /// How long things may take.
+///
+/// ```
+/// use {farfield_fabric::verbs::Limits, std::time::Duration};
+/// let patient = Limits { silence: Duration::from_secs(2), ..Limits::default() };
+/// assert!(patient.beat < patient.silence);
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Limits {
     /// An idle node sends a beat so often.

@@ -26,14 +26,32 @@ type HmacSha256 = Hmac<Sha256>;
 /// The secret of the nodes of a session.
 ///
 /// It is used as it is, without the slow hashing of passwords: make it of 32 random bytes.
+///
+/// ```
+/// use farfield_fabric::verbs::Secret;
+/// let secret = Secret::new(&[7; 32]).expect("it is long enough"); // take random bytes
+/// assert_eq!(format!("{secret:?}"), "Secret(not shown)");
+/// ```
 #[derive(Clone)]
 pub struct Secret(Root);
 
 impl Secret {
     /// The fewest bytes of a secret.
+    ///
+    /// ```
+    /// # use farfield_fabric::verbs::Secret;
+    /// assert!(Secret::new(&[7; Secret::BYTES_MIN]).is_ok());
+    /// assert!(Secret::new(&[7; Secret::BYTES_MIN - 1]).is_err());
+    /// ```
     pub const BYTES_MIN: usize = 16;
 
     /// A secret of these bytes.
+    ///
+    /// ```
+    /// # use farfield_fabric::verbs::{Secret, SecretTooShort};
+    /// assert!(Secret::new(&[7; 32]).is_ok());
+    /// assert_eq!(Secret::new(b"guess me").unwrap_err(), SecretTooShort { bytes: 8 });
+    /// ```
     ///
     /// # Errors
     /// It is so short that it could be guessed.
@@ -56,6 +74,13 @@ impl fmt::Debug for Secret {
 }
 
 /// A secret could be guessed.
+///
+/// ```
+/// use farfield_fabric::verbs::{Secret, SecretTooShort};
+/// let error: SecretTooShort = Secret::new(b"short").unwrap_err();
+/// assert_eq!(error.bytes, 5);
+/// assert!(error.to_string().contains("openssl rand -hex 32")); // a way to make a better one
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[error(
     "a shared secret of {bytes} bytes can be guessed: use {} or more, best 32 random ones (`openssl rand -hex 32`)",
