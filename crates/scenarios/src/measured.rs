@@ -76,11 +76,15 @@ fn objects() -> Scenario {
                     queue.enqueue(ep, &(me as u64)).await?;
                     inside.set(inside.get() - 1);
                     held.unlock().await?;
-                    queue.dequeue(ep).await.map(drop)
+                    queue.dequeue(ep).await?;
+                    lock.try_lock(ep).await.map(drop)
                 })
             });
         }
-        counted(cluster, vec![("lock", "lock", 1), ("queue", "enqueue", 1), ("queue", "dequeue", 1)]);
+        counted(
+            cluster,
+            vec![("lock", "lock", 1), ("lock", "try_lock", 1), ("queue", "enqueue", 1), ("queue", "dequeue", 1)],
+        );
         Ok(())
     })
     .measured()

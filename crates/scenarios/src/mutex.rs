@@ -3,6 +3,8 @@
 //! Most scenarios add one to a word by a get and a put, under the lock: two holders at once, and a holder that does not
 //! see the last one's put, both lose an increment.
 
+mod lost;
+
 use std::cell::Cell;
 use std::future::poll_fn;
 use std::pin::pin;
@@ -19,7 +21,7 @@ use farfield_check::parts::{cut, word};
 use farfield_check::{Cluster, Scenario, choose};
 
 pub(super) fn scenarios() -> Vec<Scenario> {
-    vec![
+    let scenarios = vec![
         release(),
         third_node(),
         detached_get(),
@@ -33,7 +35,8 @@ pub(super) fn scenarios() -> Vec<Scenario> {
         dropped(),
         holder_leaves(),
         kept_turn(),
-    ]
+    ];
+    [scenarios, lost::scenarios()].concat()
 }
 
 /// Opens the lock on all nodes, with its word on node 0.

@@ -7,18 +7,19 @@ use farfield_core::fabric::EndpointOptions;
 use farfield_core::fabric::fault::{Faults, inject};
 use farfield_core::objects::owned_var::TearCheck;
 use farfield_core::{
-    Barrier, Endpoint, ErrorKind, Mutex, NodeId, OwnedVar, Queue, QueueOptions, Result, RingBuffer, RingOptions,
+    Barrier, Endpoint, ErrorKind, NodeId, OwnedVar, Queue, QueueOptions, Result, RingBuffer, RingOptions,
 };
 
 pub(super) mod anywhere;
+mod release;
 
 use super::keep;
 use farfield_check::{Cluster, Scenario, choose};
 
 pub(super) fn scenarios() -> Vec<Scenario> {
     let messages = [copy(), made_up(), message(), acknowledgement()];
-    let one_each = messages.into_iter().chain([value(), arrival(), values(), published(), release()]).collect();
-    [one_each, anywhere::scenarios()].concat()
+    let one_each = messages.into_iter().chain([value(), arrival(), values(), published()]).collect();
+    [one_each, release::scenarios(), anywhere::scenarios()].concat()
 }
 
 /// An endpoint like another, but with operations that are refused on command.
@@ -262,24 +263,4 @@ fn published() -> Scenario {
         Ok(())
     })
     .kills(&["queue-spare-in-flight"])
-}
-
-/// The fetch-and-add that releases is refused: the service thread does it. For mutex-release-refused.
-fn release() -> Scenario {
-    Scenario::new("mutex/refused-release", "a lock whose release was refused is released later", 2, |cluster| {
-        let mutexes = keep(cluster, cluster.on_each(|node| Mutex::open(node, "m", NodeId(1)))?);
-        for node in [0, 1] {
-            let mutexes = mutexes.clone();
-            cluster.thread(node, "holder", move |ep| {
-                let (ep, faults) = faulty(ep)?;
-                let guard = ep.block_on(mutexes[node].lock(&ep))?;
-                if node == 0 {
-                    faults.fail_after(0);
-                }
-                ep.block_on(guard.unlock())
-            });
-        }
-        Ok(())
-    })
-    .kills(&["mutex-release-refused"])
 }

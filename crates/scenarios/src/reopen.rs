@@ -5,7 +5,7 @@ mod calls;
 use std::cell::RefCell;
 use std::rc::Rc;
 
-use farfield_core::fabric::{DeathRule, Endpoint, GroupKey};
+use farfield_core::fabric::{DeathRule, Endpoint, GroupKey, Instant, Word};
 use farfield_core::toolkit::{Object, ObjectBuilder};
 use farfield_core::{
     AtomicVar, Barrier, ErrorKind, Mutex, Node, NodeId, OwnedVar, Queue, QueueOptions, Result, RingBuffer, RingOptions,
@@ -24,6 +24,7 @@ pub(super) fn scenarios() -> Vec<Scenario> {
         joined(),
         asked(),
         asked_word(),
+        asked_lock(),
         stale(),
         calls::coming(),
         calls::comes_meanwhile(),
@@ -222,6 +223,32 @@ fn asked_word() -> Scenario {
                 let word = node.reopen("word", |again| AtomicVar::open(&node, again.path(), NodeId(0)))?;
                 ep.block_on(word.fetch_add(ep, 1))?;
                 kept.borrow_mut().push((node.id().0, 0, (old, word)));
+                Ok(())
+            });
+        }
+        Ok(())
+    })
+}
+
+/// The same for a thread that waits for a lock, whose holder reopens it.
+fn asked_lock() -> Scenario {
+    Scenario::new("reopen/asked-lock", "a lock is reopened while a node waits for it", 2, |cluster| {
+        let locks = cluster.on_each(|node| Mutex::open(node, "lock", NodeId(0)))?;
+        let (kept, step) = (kept(cluster), Rc::new(Word::new(0)));
+        for (node, old) in cluster.nodes().into_iter().zip(locks) {
+            let (kept, step) = (Rc::clone(&kept), Rc::clone(&step));
+            cluster.thread_that_drops(node.id().index(), "locks", move |ep| {
+                if node.id().0 == 0 {
+                    ep.block_on(ep.wait_until(Instant::NEVER, || (step.load() == 1).then_some(())))?;
+                    let told = ep.block_on(old.lock(ep)).err().expect("its holder reopens it");
+                    assert!(matches!(told.kind(), ErrorKind::Reopens { node } if node.0 == 1), "{told}");
+                } else {
+                    core::mem::forget(ep.block_on(old.lock(ep))?);
+                    step.store(1);
+                }
+                let lock = node.reopen("lock", |again| Mutex::open(&node, again.path(), NodeId(0)))?;
+                ep.block_on(async { lock.lock(ep).await?.unlock().await })?;
+                kept.borrow_mut().push((node.id().0, 0, (old, lock)));
                 Ok(())
             });
         }

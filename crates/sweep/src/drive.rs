@@ -47,7 +47,7 @@ fn build(root: &Path, sites: &mut BTreeMap<u32, Site>, profile: Profile, bar: &P
     let scratch = root.join("target/sweep");
     std::fs::create_dir_all(&scratch)?;
     bar.enable_steady_tick(Duration::from_millis(200));
-    let tree = Tree::new(root, &scratch, profile);
+    let tree = Tree::new(root, &scratch, profile, sites);
     ensure!(sites.len() <= farfield_seeded::switch::SITES_MAX, "more mistakes than a build can have: {}", sites.len());
     let refused = tree.build(sites, |what| bar.set_message(what.to_string()))?;
     println!("{} mistakes; the compiler refuses {refused} more", sites.len());
@@ -260,6 +260,11 @@ const FABRIC: Program = ("farfield-fabric", "farfield_fabric");
 const LOCKS: Program = ("farfield-locks", "farfield_locks");
 const TRANSACTIONS: Program = ("farfield-transactions", "farfield_transactions");
 const COLLECTIVES: Program = ("farfield-collectives", "farfield_collectives");
+const HAMBAND: Program = ("farfield-hamband", "farfield_hamband");
+const MU: Program = ("farfield-mu", "farfield_mu");
+const ROME: Program = ("farfield-rome", "farfield_rome");
+const RPC: Program = ("farfield-rpc", "farfield_rpc");
+const SWARM: Program = ("farfield-swarm", "farfield_swarm");
 const CLI: Program = ("farfield-cli", "farfield_cli");
 /// Texts of models and litmus tests, right and wrong ones.
 const MOWGLI: Program = ("mowgli", "mowgli");
@@ -293,6 +298,11 @@ const BEFORE: &[Tests] = &[
     tests("crates/locks/src", LOCKS, "tests::"),
     tests("crates/transactions/src", TRANSACTIONS, "tests::"),
     tests("crates/collectives/src", COLLECTIVES, "tests::"),
+    tests("crates/hamband/src", HAMBAND, ""),
+    tests("crates/mu/src", MU, ""),
+    tests("crates/rome/src", ROME, ""),
+    tests("crates/rpc/src", RPC, ""),
+    tests("crates/swarm/src", SWARM, ""),
     tests("crates/core/src/history", CORE, "history::"),
     tests("crates/mowgli/src", MOWGLI, ""),
     tests("crates/mowgli/src", MODELS, "errors::"),
@@ -305,9 +315,21 @@ const BEFORE: &[Tests] = &[
 const AFTER: &[Tests] = &[
     tests("crates/core/src/objects", OBJECTS, "costs::"),
     tests("crates/core/src/objects/barrier", OBJECTS, "barrier::"),
+    tests("crates/core/src/objects/mutex", OBJECTS, "mutex::"),
+    tests("crates/core/src/objects/queue", OBJECTS, "queue"),
+    tests("crates/core/src/objects/ring", OBJECTS, "ring::"),
+    tests("crates/core/src/objects/kv", OBJECTS, "kv"),
     tests("crates/locks", OBJECTS, "costs::"),
+    tests("crates/locks", OBJECTS, "locks::"),
     tests("crates/transactions", OBJECTS, "costs::"),
+    tests("crates/transactions", OBJECTS, "transactions::"),
     tests("crates/collectives", OBJECTS, "costs::"),
+    tests("crates/collectives", OBJECTS, "collectives::"),
+    tests("crates/hamband", OBJECTS, "wrdt::"),
+    tests("crates/mu", OBJECTS, "logs::"),
+    tests("crates/rome", OBJECTS, "rome"),
+    tests("crates/rpc", OBJECTS, "rpc::"),
+    tests("crates/swarm", OBJECTS, "swarm::"),
     tests("crates", OBJECTS, "refused::"),
     tests("crates/core/src/node", DEATHS, ""),
     tests("crates/core/src/node", RETURNS, ""),

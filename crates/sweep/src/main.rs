@@ -55,9 +55,9 @@ enum Action {
 /// Which mistakes.
 #[derive(Args)]
 struct Which {
-    /// Only those in files whose path contains this
+    /// Only those in files whose path contains this, or one of several
     #[arg(long, value_name = "PART")]
-    file: Option<String>,
+    file: Vec<String>,
     /// About this many, drawn by their names: the same ones after a change elsewhere
     #[arg(long, value_name = "COUNT")]
     sample: Option<usize>,
@@ -123,7 +123,7 @@ fn numbered(root: &Path) -> Result<BTreeMap<u32, tree::Site>> {
 
 impl Which {
     fn is_of(&self, site: &tree::Site) -> bool {
-        self.file.as_ref().is_none_or(|part| site.file.contains(part.as_str()))
+        self.file.is_empty() || self.file.iter().any(|part| site.file.contains(part.as_str()))
     }
 
     fn choose(&self, sites: Vec<tree::Site>) -> Vec<tree::Site> {

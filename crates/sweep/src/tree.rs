@@ -16,6 +16,11 @@ pub(crate) const SWEPT: &[&str] = &[
     "crates/locks/src",
     "crates/transactions/src",
     "crates/collectives/src",
+    "crates/hamband/src",
+    "crates/mu/src",
+    "crates/rome/src",
+    "crates/rpc/src",
+    "crates/swarm/src",
     "crates/fabric/src/endpoint/batch.rs",
     "crates/fabric/src/endpoint/fence.rs",
     "crates/fabric/src/endpoint/marks.rs",
@@ -24,6 +29,8 @@ pub(crate) const SWEPT: &[&str] = &[
     "crates/mowgli/src/model/parse.rs",
     "crates/cli/src/chaos/judge",
 ];
+/// Folders of systems. Their scenarios are in the worker only if there are mistakes in these files.
+const SYSTEMS: &[&str] = &["crates/hamband/", "crates/mu/", "crates/rome/", "crates/rpc/", "crates/swarm/"];
 /// Packages that the worker does not need, and their folders.
 const MORE_PACKAGES: [(&str, &str); 2] = [("mowgli", "crates/mowgli/"), ("farfield-cli", "crates/cli/")];
 /// Files in there that only unit tests run.
@@ -39,6 +46,19 @@ const NOT_SWEPT: &[&str] = &[
     "crates/transactions/src/scenarios",
     "crates/collectives/src/mutants.rs",
     "crates/collectives/src/scenarios",
+    "crates/hamband/src/analysis",
+    "crates/hamband/src/check",
+    "crates/hamband/src/mutants.rs",
+    "crates/hamband/src/scenarios",
+    "crates/hamband/src/types",
+    "crates/mu/src/mutants.rs",
+    "crates/mu/src/scenarios",
+    "crates/rome/src/mutants.rs",
+    "crates/rome/src/scenarios",
+    "crates/rpc/src/mutants.rs",
+    "crates/rpc/src/scenarios",
+    "crates/swarm/src/mutants.rs",
+    "crates/swarm/src/scenarios",
 ];
 
 /// By file: the ranges that mistakes have put in, each with its number.
@@ -80,6 +100,12 @@ fn is_swept(file: &str) -> bool {
     file.ends_with(".rs") && is_in(SWEPT) && !is_in(NOT_SWEPT) && !file.contains("/tests")
 }
 
+/// Whether this is the manifest of a crate with files in the sweep.
+fn is_manifest_of_swept(file: &str) -> bool {
+    let crate_folder = file.strip_suffix("Cargo.toml").filter(|folder| folder.starts_with("crates/"));
+    crate_folder.is_some_and(|folder| SWEPT.iter().any(|place| place.starts_with(folder)))
+}
+
 /// The files of the checkout that git knows, and new ones.
 fn tracked(root: &Path) -> Result<Vec<String>> {
     let listed = Command::new("git").current_dir(root).args(["ls-files", "-co", "--exclude-standard"]).output()?;
@@ -106,6 +132,8 @@ pub(crate) struct Tree {
     folder: PathBuf,
     target: PathBuf,
     profile: Profile,
+    /// Whether the worker has the scenarios of the systems.
+    has_systems: bool,
 }
 
 /// How the copy is built.
@@ -143,8 +171,11 @@ fn without_mutants(manifest: &str) -> String {
 }
 
 impl Tree {
-    pub(crate) fn new(root: &Path, scratch: &Path, profile: Profile) -> Tree {
-        Tree { root: root.into(), folder: scratch.join("tree"), target: scratch.join("target"), profile }
+    /// A copy for these mistakes.
+    pub(crate) fn new(root: &Path, scratch: &Path, profile: Profile, sites: &BTreeMap<u32, Site>) -> Tree {
+        let (folder, target) = (scratch.join("tree"), scratch.join("target"));
+        let is_of_system = |site: &Site| SYSTEMS.iter().any(|folder| site.file.starts_with(folder));
+        Tree { root: root.into(), folder, target, profile, has_systems: sites.values().any(is_of_system) }
     }
 
     /// Writes the copy with these mistakes. Returns the ranges of each file that a mistake has put in.
@@ -166,13 +197,7 @@ impl Tree {
                     put_in.insert(file.clone(), ranges);
                     text.into_bytes()
                 }
-                "crates/core/Cargo.toml"
-                | "crates/locks/Cargo.toml"
-                | "crates/transactions/Cargo.toml"
-                | "crates/collectives/Cargo.toml"
-                | "crates/fabric/Cargo.toml"
-                | "crates/mowgli/Cargo.toml"
-                | "crates/cli/Cargo.toml" => {
+                _ if is_manifest_of_swept(&file) => {
                     let text = String::from_utf8(bytes)?;
                     let switch = "[dependencies]\nfarfield-seeded = { path = \"../seeded\" }\n";
                     text.replacen("[dependencies]\n", switch, 1).into_bytes()
@@ -196,6 +221,9 @@ impl Tree {
         // Code that is switched off is no fault.
         cargo.env("RUSTFLAGS", "-Awarnings");
         cargo.args([command, "--package", package, "--message-format", "json"]);
+        if self.has_systems {
+            cargo.args(["--features", "farfield-sweep-worker/systems"]);
+        }
         cargo
     }
 
@@ -302,6 +330,10 @@ inherits = "release"
 debug = false
 debug-assertions = true
 
+# Its tests of objects wait more than they work.
+[profile.sweep.package.farfield]
+opt-level = 1
+
 [profile.again]
 inherits = "sweep"
 opt-level = 0
@@ -373,7 +405,7 @@ mod tests {
     fn a_copy_has_all_that_git_knows_links_too() {
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
         let scratch = tempfile::tempdir().unwrap();
-        let tree = Tree::new(&root, scratch.path(), Profile::BuiltSoon);
+        let tree = Tree::new(&root, scratch.path(), Profile::BuiltSoon, &BTreeMap::new());
         for _again in 0..2 {
             tree.write(&[]).unwrap();
         }

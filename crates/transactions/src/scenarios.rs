@@ -4,6 +4,7 @@ mod random;
 
 use std::cell::Cell;
 use std::rc::Rc;
+use std::time::Duration;
 
 use farfield_check::{Faults, Scenario, choose, crashed, was_paused, with_at_once, with_slow};
 use farfield_core::Result;
@@ -29,6 +30,8 @@ pub fn all() -> Vec<Scenario> {
         home_dies("transactions/lock-dies", [0, 1], 1),
         poison_cleared(),
         refused(),
+        refused_for_good(),
+        measured(),
     ];
     with_at_once(with_slow(single.into_iter().chain(random::scenarios())), AT_ONCE)
 }
@@ -40,6 +43,8 @@ const AT_ONCE: &[&str] = &[
     "transactions/random",
     "transactions/random-dies",
     "transactions/cell-dies",
+    "transactions/refused-for-good",
+    "transactions/measured",
 ];
 
 /// A node writes its number to every cell, some of which it names twice.
@@ -161,6 +166,39 @@ fn poison_cleared() -> Scenario {
     .faults(Faults::new().crashes(1).of([1]))
 }
 
+/// Nodes that measure: a transaction is done as on others, and each of its two calls is counted once.
+fn measured() -> Scenario {
+    Scenario::new("transactions/measured", "a measured transaction is done, and counted, once", 2, |cluster| {
+        let lock = LockOptions { kind: LockKind::Spin, alock: LOCKS };
+        let options = TransactionOptions { cells: 2, locks: 2, lock };
+        let all = cluster.on_each(move |node| Transactions::open(node, "cells", options).map(Rc::new))?;
+        for node in [0, 1] {
+            let cells = Rc::clone(&all[node]);
+            cluster.thread(node, "adds", move |ep| {
+                ep.block_on(async {
+                    let mut transaction = cells.begin(ep, &[0, 1]).await?;
+                    let seen = transaction.read_all(&[0, 1]).await?;
+                    assert_eq!(seen[0], seen[1], "half of a transaction was seen");
+                    (0..2).try_for_each(|cell| transaction.write(cell, seen[0] + 1))?;
+                    transaction.commit().await
+                })
+            });
+        }
+        let nodes = cluster.nodes();
+        cluster.at_end(move || {
+            let cells = all.iter().flat_map(|of| of.own_cells());
+            assert!(cells.into_iter().all(|(_, word)| word.load() == 2), "both have added one to each");
+            for metrics in nodes.iter().map(|node| node.metrics()) {
+                let count = |call| metrics.call("cells", call).map(|counts| counts.latencies.count());
+                assert_eq!([count("begin"), count("commit")], [Some(1); 2], "on {}", metrics.node);
+            }
+            Ok(())
+        });
+        Ok(())
+    })
+    .measured()
+}
+
 /// One of the operations of node 1 is refused, whichever it is. Where a transaction has not begun, it is begun again. A
 /// commit repeats the puts that were refused, and each lock is released.
 fn refused() -> Scenario {
@@ -198,6 +236,57 @@ fn refused() -> Scenario {
         });
         Ok(())
     })
+}
+
+/// From some moment of a commit or an abort on, each operation of its node is refused, or each on one other node. It
+/// says so, or it is done whole and has released each lock.
+fn refused_for_good() -> Scenario {
+    const CELLS: [usize; 3] = [0, 2, 3];
+    let about = "a transaction whose operations are refused for good says so, unless it ends whole";
+    Scenario::new("transactions/refused-for-good", about, 3, |cluster| {
+        let refusals = fault::Faults::default();
+        let first = cluster.start_refusing(0, refusals.clone())?;
+        (1..3).try_for_each(|node| cluster.start(node).map(drop))?;
+        first.wait_for_all(first.timeout())?;
+        let kind = LockKind::ALL[cluster.draw(LockKind::ALL.len())];
+        let options = TransactionOptions { cells: 4, locks: 2, lock: LockOptions { kind, alock: LOCKS } };
+        let all = cluster.on_each(move |node| Transactions::open(node, "cells", options).map(Rc::new))?;
+        let (cells, value) = (Rc::clone(&all[0]), Rc::new(Cell::new(None)));
+        let done = Rc::clone(&value);
+        cluster.thread(0, "writes", move |ep| {
+            ep.set_timeout(Duration::from_millis(50));
+            let mut transaction = ep.block_on(cells.begin(ep, &CELLS))?;
+            CELLS.into_iter().try_for_each(|cell| transaction.write(cell, 1))?;
+            let (commits, misses_a_node) = (choose(2) == 0, choose(2) == 0);
+            if misses_a_node {
+                refusals.cut(NodeId(2), true); // the lock of its cell is on another node
+            } else {
+                refusals.fail_some(choose(8) as u64, u32::MAX);
+            }
+            let ends =
+                ep.block_on(async { if commits { transaction.commit().await } else { transaction.abort().await } });
+            refusals.cut(NodeId(2), false);
+            refusals.fail_after(u64::MAX);
+            match ends {
+                Err(error) if error.is_refused() => Ok(()),
+                ends => ends.map(|()| done.set(Some(u64::from(commits)))),
+            }
+        });
+        let node = cluster.node(1);
+        cluster.at_end(move || {
+            let ep = node.endpoint()?;
+            // The service thread repeats a refused release a moment later.
+            ep.block_on(ep.sleep_until(ep.now() + Duration::from_secs(1)));
+            let Some(value) = value.get() else { return Ok(()) };
+            ep.block_on(async {
+                let transaction = all[1].begin(&ep, &CELLS).await?;
+                assert_eq!(transaction.read_all(&CELLS).await?, [value; 3], "it has said that it is done");
+                transaction.abort().await
+            })
+        });
+        Ok(())
+    })
+    .late_nodes()
 }
 
 /// Repeats a refused call.

@@ -43,6 +43,7 @@ fn transactions_are_opened_among_some_nodes() {
             let open = |node: &_| Transactions::open_among(node, kind.name(), &named, options(*kind, 5, 3));
             let all = on_each(&nodes, open).unwrap();
             assert_eq!([0, 1, 2].map(|cell| all[0].home(cell).unwrap()), [scene.id(0), scene.id(2), scene.id(0)]);
+            assert!(all.iter().all(|accounts| accounts.len() == 5 && !accounts.is_empty()));
             for accounts in &all {
                 accounts.own_cells().for_each(|(_, word)| word.store(AMOUNT));
             }

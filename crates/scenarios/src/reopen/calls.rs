@@ -2,8 +2,6 @@
 
 use std::time::Duration;
 
-use farfield_core::fabric::{Instant, Word};
-
 use super::*;
 
 /// The call of a node reaches one that starts later.

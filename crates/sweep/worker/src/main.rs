@@ -47,8 +47,26 @@ fn all() -> Vec<Scenario> {
         farfield_locks::scenarios::all(),
         farfield_transactions::scenarios::all(),
         farfield_collectives::scenarios::all(),
+        of_systems(),
     ]
     .concat()
+}
+
+#[cfg(feature = "systems")]
+fn of_systems() -> Vec<Scenario> {
+    [
+        farfield_mu::scenarios::all(),
+        farfield_hamband::scenarios::all(),
+        farfield_rpc::scenarios::all(),
+        farfield_rome::scenarios::all(),
+        farfield_swarm::scenarios::all(),
+    ]
+    .concat()
+}
+
+#[cfg(not(feature = "systems"))]
+fn of_systems() -> Vec<Scenario> {
+    Vec::new()
 }
 
 fn main() -> ExitCode {

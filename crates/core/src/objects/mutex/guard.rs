@@ -139,8 +139,9 @@ impl<'a> Guard<'a> {
                 // before.
                 let node = self.locks.object.node();
                 self.holding.resume();
-                node.fence_live_nodes(self.endpoint, [home].into_iter()).await.of(path)?;
-                self.holding.end();
+                let home_fenced = node.fence_live_nodes(self.endpoint, [home].into_iter()).await;
+                self.holding.end(); // refused for good, the fence would be in the drop as well
+                home_fenced.of(path)?;
                 release::add_later(&self.locks.object, self.lock.word, self.held().wrapping_neg());
                 return fenced.of(path);
             }

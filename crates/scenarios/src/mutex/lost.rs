@@ -1,0 +1,320 @@
+//! Turns that nobody takes, and holders that have left or died: how long a lock stays with them.
+
+use std::pin::{Pin, pin};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use farfield_core::fabric::{Instant, Word};
+use farfield_core::objects::mutex::{BYPASS_MAX, STUCK_LONG, STUCK_SHORT};
+use farfield_core::{Endpoint, Guard, LEAVE_TIMEOUT, MemberStatus, Mutex, Node, NodeId, Result};
+
+use super::{Poll, poll_fn};
+use crate::keep;
+use farfield_check::parts::{Excuse, cut};
+use farfield_check::{Cluster, Faults, Scenario, choose, crashed, was_paused};
+
+pub(super) fn scenarios() -> Vec<Scenario> {
+    vec![passed_over(), many_passed_over(), turn_dropped(), behind_one_that_left(), behind_dead_waiter(), of_the_dead()]
+}
+
+/// The lock, with its word on the last node.
+fn open(cluster: &Cluster, home: u16) -> Result<Vec<Rc<Mutex>>> {
+    cluster.on_each(move |node| Mutex::open(node, "lock", NodeId(home)).map(Rc::new))
+}
+
+/// Polls a call for a lock that is held until it has a ticket. Returns whether it waits: a paused thread may find that
+/// its time is over.
+async fn draw<'a>(ep: &Endpoint, mut waiting: Pin<&mut impl Future<Output = Result<Guard<'a>>>>) -> bool {
+    let looks = ep.counts().gets;
+    // It reads the word when it has its ticket.
+    poll_fn(|cx| match waiting.as_mut().poll(cx) {
+        Poll::Ready(Ok(_)) => panic!("it has taken a lock that is held"),
+        Poll::Ready(Err(_)) => Poll::Ready(false),
+        Poll::Pending if ep.counts().gets > looks => Poll::Ready(true),
+        Poll::Pending => Poll::Pending,
+    })
+    .await
+}
+
+/// Leaves, and returns how long that takes.
+fn leave(node: Node) -> Duration {
+    let (start, fabric) = (node.now(), Arc::clone(node.transport()));
+    node.leave();
+    fabric.now() - start
+}
+
+/// Waits without doing anything.
+fn sleep(ep: &Endpoint, time: Duration) {
+    ep.block_on(ep.sleep_until(ep.now() + time));
+}
+
+/// A node has left, so a turn that is not taken may have been its own. A call that does not run is passed over: not
+/// before the lock was free for a moment, and its turn is old. It draws another ticket, or gives it up and leaves.
+fn passed_over() -> Scenario {
+    let about = "a call that is passed over takes the lock later, or leaves nothing behind";
+    Scenario::new("mutex/passed-over", about, 3, |cluster| {
+        let (mutexes, node) = (keep(cluster, open(cluster, 0)?), cluster.node(1));
+        cluster.node(2).leave();
+        let mutex = Rc::clone(&mutexes[1]);
+        cluster.thread_that_drops(1, "waits", move |ep| {
+            let is_decided = || node.status_of(NodeId(2)) == Some(MemberStatus::Departed);
+            ep.block_on(ep.wait_until(Instant::NEVER, || is_decided().then_some(())))?;
+            let gives_up = choose(3);
+            ep.block_on(async {
+                let held = mutex.lock(ep).await?;
+                let lock = || mutex.lock_deadline(ep, ep.now() + Duration::from_secs(30));
+                let mut first = Box::pin(lock());
+                assert!(draw(ep, first.as_mut()).await);
+                let mut second = pin!(lock());
+                assert!(draw(ep, second.as_mut()).await);
+                // The turn is old before the lock is free, or after.
+                let is_old = choose(2) == 1;
+                let drawn = ep.now();
+                if is_old {
+                    let soon = ep.now() + 2 * STUCK_LONG;
+                    let waits = poll_fn(|cx| match second.as_mut().poll(cx) {
+                        Poll::Ready(_) => panic!("it has taken a lock that is held"),
+                        Poll::Pending if ep.now() >= soon => Poll::Ready(()),
+                        Poll::Pending => Poll::Pending,
+                    });
+                    waits.await;
+                }
+                held.unlock().await?;
+                let freed = ep.now();
+                let passes = second.await?;
+                let (alone, old) = (ep.now() - freed, ep.now() - drawn);
+                assert!(alone >= STUCK_SHORT && old >= STUCK_LONG, "passed over after {alone:?}, {old:?}");
+                assert!(was_paused() || alone <= STUCK_LONG + STUCK_LONG / 4, "it has waited for {alone:?}");
+                match gives_up {
+                    0 => {
+                        passes.unlock().await?;
+                        return first.await?.unlock().await;
+                    }
+                    1 => drop(first),
+                    _ => {
+                        assert!(draw(ep, first.as_mut()).await);
+                        drop(first);
+                    }
+                }
+                passes.unlock().await
+            })?;
+            // The service thread passes on the turn that was given up.
+            sleep(ep, STUCK_SHORT);
+            for _ in 0..BYPASS_MAX + 2 {
+                let guard = ep.block_on(mutex.try_lock(ep))?.expect("nobody wants the lock");
+                ep.block_on(guard.unlock())?;
+            }
+            drop(mutex);
+            let took = leave(node);
+            assert!(took < LEAVE_TIMEOUT, "it took {took:?} to leave");
+            Ok(())
+        });
+        Ok(())
+    })
+}
+
+/// Several calls do not run, and each is passed over after half the time of the one before.
+fn many_passed_over() -> Scenario {
+    let about = "many turns in a row that nobody takes are passed over in less than three times the time of one";
+    Scenario::new("mutex/many-passed-over", about, 2, |cluster| {
+        let (mutexes, node) = (keep(cluster, open(cluster, 0)?), cluster.node(0));
+        cluster.node(1).leave();
+        cluster.thread(0, "waits", move |ep| {
+            let is_decided = || node.status_of(NodeId(1)) == Some(MemberStatus::Departed);
+            ep.block_on(ep.wait_until(Instant::NEVER, || is_decided().then_some(())))?;
+            let mutex = &mutexes[0];
+            for _twice in 0..2 {
+                ep.block_on(async {
+                    let held = mutex.lock(ep).await?;
+                    let mut calls: Vec<_> = (0..5).map(|_| Box::pin(mutex.lock(ep))).collect();
+                    for call in &mut calls {
+                        assert!(draw(ep, call.as_mut()).await);
+                    }
+                    held.unlock().await?;
+                    let start = ep.now();
+                    let last = calls.pop().expect("the last of them").await?;
+                    let took = ep.now() - start;
+                    // The next time begins with the whole time again.
+                    assert!(took >= STUCK_LONG && (was_paused() || took < 3 * STUCK_LONG), "it has waited {took:?}");
+                    last.unlock().await?;
+                    for call in calls {
+                        call.await?.unlock().await?;
+                    }
+                    Ok::<(), farfield_core::Error>(())
+                })?;
+            }
+            Ok(())
+        });
+        Ok(())
+    })
+}
+
+/// A call whose turn it is is dropped between two of its polls, while others take the lock before it.
+fn turn_dropped() -> Scenario {
+    let about = "a call that is dropped in its turn, when another has just taken the lock, leaves that one's alone";
+    Scenario::new("mutex/turn-dropped", about, 2, |cluster| {
+        let (mutexes, inside) = (keep(cluster, open(cluster, 0)?), Rc::new(Word::new(0)));
+        for me in 0..2 {
+            let (mutexes, inside) = (Rc::clone(&mutexes), Rc::clone(&inside));
+            cluster.thread(me, "locks", move |ep| {
+                let lock = async |mutex: &Mutex| -> Result<()> {
+                    let guard = mutex.lock(ep).await?;
+                    assert_eq!(inside.fetch_add(1), 0, "two hold the lock");
+                    ep.pause().await;
+                    inside.fetch_add(u64::MAX);
+                    guard.unlock().await
+                };
+                if me == 0 {
+                    return (0..3).try_for_each(|_| ep.block_on(lock(&mutexes[0])));
+                }
+                drop(ep.block_on(cut(4 + choose(8), mutexes[1].lock(ep))));
+                ep.block_on(lock(&mutexes[1]))
+            });
+        }
+        Ok(())
+    })
+}
+
+/// A holder leaves, with the lock or without. A call behind it has given up before. Its node leaves, too: a ticket
+/// behind a lock that is never released keeps it no longer.
+fn behind_one_that_left() -> Scenario {
+    let about = "a node leaves that has given up waiting for one that has left with the lock";
+    Scenario::new("mutex/behind-one-that-left", about, 3, |cluster| {
+        let (mut mutexes, step) = (open(cluster, 2)?, Rc::new(Word::new(0)));
+        keep(cluster, mutexes.pop());
+        let (gives_up, holds) = (mutexes.pop().expect("of node 1"), mutexes.pop().expect("of node 0"));
+        let (node, given_up) = (cluster.node(0), Rc::clone(&step));
+        cluster.thread_that_drops(0, "holds", move |ep| {
+            let guard = ep.block_on(holds.lock(ep))?;
+            given_up.store(1);
+            ep.block_on(ep.wait_until(Instant::NEVER, || (given_up.load() == 2).then_some(())))?;
+            match choose(2) {
+                0 => ep.block_on(guard.unlock())?,
+                _ => core::mem::forget(guard),
+            }
+            drop(holds);
+            leave(node);
+            Ok(())
+        });
+        let node = cluster.node(1);
+        cluster.thread_that_drops(1, "gives up", move |ep| {
+            ep.block_on(ep.wait_until(Instant::NEVER, || (step.load() == 1).then_some(())))?;
+            let refused = ep.block_on(gives_up.lock_deadline(ep, ep.now()));
+            assert!(refused.is_err_and(|error| error.is_timeout()), "another holds it");
+            step.store(2);
+            let has_left = || (node.status_of(NodeId(0)) == Some(MemberStatus::Departed)).then_some(());
+            if choose(2) == 0 {
+                ep.block_on(ep.wait_until(Instant::NEVER, has_left))?;
+            }
+            drop(gives_up);
+            let took = leave(node);
+            assert!(took < LEAVE_TIMEOUT, "it took {took:?} to leave");
+            Ok(())
+        });
+        Ok(())
+    })
+}
+
+/// A waiter dies with its ticket. A call behind it has given up, and no other one waits: its node leaves without delay.
+fn behind_dead_waiter() -> Scenario {
+    let about = "a node leaves without delay whose abandoned ticket is behind that of a dead waiter";
+    Scenario::new("mutex/behind-dead-waiter", about, 3, |cluster| {
+        let mutexes = keep(cluster, open(cluster, 0)?);
+        let (step, given_up) = (Rc::new(Word::new(0)), Rc::new(Word::new(0)));
+        let reaches = |step: &Word, ep: &Endpoint, number: u64| {
+            // A crash changes no word of memory, so the wait ends by itself, too.
+            while step.load() < number && !crashed(1) {
+                ep.block_on(ep.wait_for_change(ep.deadline()));
+            }
+        };
+        let (holds, steps, is_given_up) = (Rc::clone(&mutexes), Rc::clone(&step), Rc::clone(&given_up));
+        cluster.thread(0, "holds", move |ep| {
+            let guard = ep.block_on(holds[0].lock(ep))?;
+            steps.store(1);
+            while is_given_up.load() == 0 {
+                ep.block_on(ep.wait_for_change(ep.deadline()));
+            }
+            ep.block_on(guard.unlock())
+        });
+        let (dies, steps) = (Rc::clone(&mutexes), Rc::clone(&step));
+        cluster.thread(1, "dies", move |ep| {
+            reaches(&steps, ep, 1);
+            let mut waiting = Box::pin(dies[1].lock(ep));
+            let waits = ep.block_on(draw(ep, waiting.as_mut()));
+            steps.store(2);
+            let ends = ep.block_on(async { if waits { waiting.await?.unlock().await } else { Ok(()) } });
+            ends.or_else(|error| if was_paused() && error.is_timeout() { Ok(()) } else { Err(error) })
+        });
+        let node = cluster.node(2);
+        cluster.thread_that_drops(2, "gives up", move |ep| {
+            reaches(&step, ep, 2);
+            if step.load() == 2 {
+                let refused = ep.block_on(mutexes[2].lock_deadline(ep, ep.now()));
+                assert!(refused.is_err_and(|error| error.is_timeout() || error.is_gone()), "it has passed the others");
+            }
+            given_up.store(1);
+            if !crashed(1) {
+                return Ok(());
+            }
+            while node.status_of(NodeId(1)) != Some(MemberStatus::Evicted) {
+                ep.block_on(ep.wait_for_change(ep.deadline()));
+            }
+            let excuse = Excuse::now();
+            drop(mutexes);
+            let took = leave(node);
+            assert!(excuse.is_given() || took < LEAVE_TIMEOUT / 2, "it took {took:?} to leave");
+            Ok(())
+        });
+        Ok(())
+    })
+    .faults(Faults::new().crashes(1).of([1]))
+}
+
+/// The holder dies. Until the members have evicted it a call ends with an error that names it. Then the lock is taken
+/// at once, by a call that waits or one that does not.
+fn of_the_dead() -> Scenario {
+    let about = "the lock of a dead node is taken as soon as that node is evicted, and by every kind of call";
+    Scenario::new("mutex/of-the-dead", about, 3, |cluster| {
+        let (mutexes, step) = (keep(cluster, open(cluster, 0)?), Rc::new(Word::new(0)));
+        let (holds, takes, held) = (Rc::clone(&mutexes[1]), Rc::clone(&mutexes[0]), Rc::clone(&step));
+        cluster.thread(1, "holds", move |ep| {
+            let guard = ep.block_on(holds.lock(ep))?;
+            held.store(1);
+            // Perhaps it dies meanwhile.
+            sleep(ep, Duration::from_millis(1));
+            ep.block_on(guard.unlock())
+        });
+        let node = cluster.node(0);
+        cluster.thread(0, "takes", move |ep| {
+            let wait = || ep.block_on(ep.wait_for_change(ep.deadline()));
+            while step.load() != 1 && !crashed(1) {
+                wait();
+            }
+            if !crashed(1) || step.load() != 1 {
+                return Ok(());
+            }
+            let knows = || node.status_of(NodeId(1)) == Some(MemberStatus::Evicted);
+            let is_dead = ep.check_alive(NodeId(1)).is_err();
+            if is_dead && !knows() {
+                let ends = ep.block_on(takes.lock_deadline(ep, ep.now()));
+                let names = ends.as_ref().is_err_and(|error| error.is_gone() && error.node() == Some(NodeId(1)));
+                assert!(names || knows(), "{:?}", ends.err());
+            }
+            while !knows() {
+                wait();
+            }
+            let (excuse, start) = (Excuse::now(), ep.now());
+            let guard = match choose(2) {
+                0 => ep.block_on(takes.try_lock(ep))?.expect("its holder is evicted"),
+                _ => ep.block_on(takes.lock(ep))?,
+            };
+            let took = ep.now() - start;
+            assert!(excuse.is_given() || took < STUCK_LONG / 2, "it has waited for {took:?}");
+            assert!(guard.is_poisoned(), "its holder has died");
+            ep.block_on(guard.unlock())
+        });
+        Ok(())
+    })
+    .faults(Faults::new().crashes(1).of([1]))
+}
