@@ -355,12 +355,7 @@ impl<'a> SpinGuard<'a> {
             None => {
                 let lost = fence_holder(node, self.endpoint, |node| node == home).await.of(path)?;
                 if !lost.is_empty() {
-                    let open = self.locks.spread.object.hold();
-                    let release = move |endpoint: &Endpoint| {
-                        let _open = &open;
-                        release::add_once(endpoint, word, held.wrapping_neg())
-                    };
-                    return release_later(node, self.endpoint, lost, release).of(path);
+                    return self.leave_to_service(lost);
                 }
                 Ok(self.posts_release())
             }
@@ -373,12 +368,26 @@ impl<'a> SpinGuard<'a> {
             Err(error) if error.is_refused() => {
                 // The service thread posts from another endpoint, so the exempt puts are made visible first.
                 self.holding.resume();
-                node.fence_live_nodes(self.endpoint, [home].into_iter()).await.of(path)?;
+                let lost = node.fence_live_nodes(self.endpoint, [home].into_iter()).await.of(path)?;
+                if !lost.is_empty() {
+                    return self.leave_to_service(lost);
+                }
                 release::add_later(&self.locks.spread.object, word, held.wrapping_neg());
                 Ok(())
             }
             released => released.map(|_| ()).of(path),
         }
+    }
+
+    /// Leaves the release to the service thread, which does it once these nodes are evicted or have left.
+    fn leave_to_service(&self, lost: Vec<NodeId>) -> Result<()> {
+        let (spread, word, held) = (&self.locks.spread, self.word, self.held());
+        let open = spread.object.hold();
+        let release = move |endpoint: &Endpoint| {
+            let _open = &open;
+            release::add_once(endpoint, word, held.wrapping_neg())
+        };
+        release_later(spread.node(), self.endpoint, lost, release).of(spread.path())
     }
 
     #[cold]

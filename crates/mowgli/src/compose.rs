@@ -19,7 +19,8 @@ use crate::enumerate::{Decided, each, is_consistent};
 use crate::execution::Execution;
 use crate::litmus::{Argument, Test};
 use crate::relation::Relation;
-use crate::trace::{TooLarge, Trace};
+use crate::too_large::TooLarge;
+use crate::trace::Trace;
 
 /// The findings about the consistent executions of a test.
 ///

@@ -9,7 +9,8 @@ use crate::execution::{Execution, View};
 use crate::litmus::{Observable, Quantifier, Test, Value};
 use crate::model::{Choice, Meaning, Worth};
 use crate::relation::Relation;
-use crate::trace::{self, TooLarge, Trace};
+use crate::too_large::TooLarge;
+use crate::trace::{self, Trace};
 
 mod combine;
 

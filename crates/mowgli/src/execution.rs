@@ -5,7 +5,8 @@ use crate::litmus::{Place, Test, Value};
 use crate::model::{Base, Given, Worth};
 use crate::relation::{Relation, SUBEVENTS_MAX, Set};
 use crate::stamp::{self, Stamp};
-use crate::trace::{Event, Subevent, TooLarge, Trace};
+use crate::too_large::TooLarge;
+use crate::trace::{Event, Subevent, Trace};
 
 /// Where a subevent belongs.
 #[derive(Clone, Copy, Debug)]

@@ -70,8 +70,9 @@ pub mod report;
 pub mod run;
 pub mod stamp;
 pub mod text;
+mod too_large;
 mod trace;
 pub mod tso;
 pub mod witness;
 
-pub use trace::TooLarge;
+pub use too_large::TooLarge;

@@ -6,7 +6,7 @@ use std::rc::Rc;
 use crate::enumerate::{Detail, consistent};
 use crate::litmus::{Condition, Implementation, Observable, Quantifier, Test, Value};
 use crate::model::Models;
-use crate::trace::TooLarge;
+use crate::too_large::TooLarge;
 use crate::witness::{self, Answer};
 
 /// The outcomes of a client, which are what its own registers hold, with a library and with an implementation of it.

@@ -9,41 +9,7 @@ use crate::litmus::{Argument, Call, Comparison, Expression, Instruction, NodeNum
 use crate::model::{Action, Case, Group, NodeTerm, NodesTerm, Part, PlaceTerm, ValueTerm};
 use crate::relation::SUBEVENTS_MAX;
 use crate::stamp::Stamp;
-
-/// More of a thread are too many.
-const TRACES_MAX: usize = 100_000;
-
-/// Why the executions of a test cannot be enumerated.
-///
-/// ```
-/// # use mowgli::{TooLarge, enumerate::{Detail, consistent}, litmus::Test, model::Models};
-/// let calls = "Write(x, 1); ".repeat(200);
-/// let text = format!("x86tso t {{ x@1; }} P0@1 {{ {calls} }} exists (x=1)");
-/// let test = Test::parse("t.litmus", &text, &Models::builtin())?;
-/// assert!(matches!(consistent(&test, Detail::Shown), Err(TooLarge::Subevents(_))));
-/// # Ok::<(), mowgli::text::Error>(())
-/// ```
-#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum TooLarge {
-    /// A thread alone may do too many things.
-    #[error(
-        "P{0} alone has more than {TRACES_MAX} ways to go: it needs fewer calls that read, or its places fewer values"
-    )]
-    Traces(usize),
-    /// The executions are too many.
-    #[error(
-        "more than {} candidates for executions: the test needs fewer calls or threads",
-        crate::enumerate::CANDIDATES_MAX
-    )]
-    Candidates,
-    /// An execution has too many subevents.
-    #[error(
-        "an execution has {0} subevents or more, and {max} are the most that are looked at: it needs fewer calls",
-        max = SUBEVENTS_MAX
-    )]
-    Subevents(usize),
-}
+use crate::too_large::{TRACES_MAX, TooLarge};
 
 /// A subevent.
 #[derive(Clone, PartialEq, Eq, Debug)]

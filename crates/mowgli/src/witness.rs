@@ -11,7 +11,8 @@ use crate::litmus::{Condition, NodeNumber, Observable, Quantifier, Test, Value};
 use crate::model::{Broken, Lengths, Paths, named};
 use crate::relation::Relation;
 use crate::stamp::Stamp;
-use crate::trace::{self, TooLarge, Trace};
+use crate::too_large::TooLarge;
+use crate::trace::{self, Trace};
 
 pub use crate::model::explain::Edge;
 

@@ -65,6 +65,8 @@ const AT_ONCE: &[&str] = &[
     "mutex/trying",
     "mutex/timeout",
     "mutex/dropped",
+    "mutex/begun",
+    "mutex/turn-dropped",
     "mutex/holder-dies",
     "mutex/refused-anywhere",
     "queue/producers",

@@ -230,7 +230,7 @@ fn asked_word() -> Scenario {
     })
 }
 
-/// The same for a thread that waits for a lock, whose holder reopens it.
+/// The same for a thread that waits for a lock: its holder reopens it.
 fn asked_lock() -> Scenario {
     Scenario::new("reopen/asked-lock", "a lock is reopened while a node waits for it", 2, |cluster| {
         let locks = cluster.on_each(|node| Mutex::open(node, "lock", NodeId(0)))?;
@@ -310,7 +310,7 @@ fn stale() -> Scenario {
             let ep = node.endpoint()?;
             let lock: &Mutex = new[5].downcast_ref().expect("the lock");
             let guard = ep.block_on(lock.try_lock(&ep))?.expect("it is free");
-            assert!(guard.is_poisoned(), "nobody is warned");
+            assert!(guard.is_poisoned(), "the holder is not warned");
             ep.block_on(guard.unlock())?;
         }
         keep(cluster, (old, new));

@@ -55,7 +55,7 @@ enum Action {
 /// Which mistakes.
 #[derive(Args)]
 struct Which {
-    /// Only those in files whose path contains this, or one of several
+    /// Only those in files with this in their paths, or one of several
     #[arg(long, value_name = "PART")]
     file: Vec<String>,
     /// About this many, drawn by their names: the same ones after a change elsewhere

@@ -210,6 +210,8 @@ impl Tree {
             // Unchanged files are not built again.
             if std::fs::read(&to).ok().as_ref() != Some(&bytes) {
                 std::fs::write(&to, bytes)?;
+                // Tests run scripts.
+                std::fs::set_permissions(&to, std::fs::metadata(&from)?.permissions())?;
             }
         }
         Ok(put_in)
@@ -280,7 +282,8 @@ impl Tree {
             }
             let messages = String::from_utf8_lossy(&checked.stdout);
             // An error's own place first. Its notes lead further from the mistake.
-            let refused = [true, false].into_iter().map(|primary| refused(&messages, &put_in, primary));
+            let pointed_at = [true, false].into_iter().map(|primary| refused(&messages, &put_in, primary));
+            let refused = pointed_at.chain([without_drop(&messages, sites)]);
             let Some(refused) = refused.into_iter().find(|refused| !refused.is_empty()) else {
                 bail!("the copy does not compile:\n{}", String::from_utf8_lossy(&checked.stderr));
             };
@@ -339,7 +342,8 @@ inherits = "sweep"
 opt-level = 0
 "#;
 
-/// The mistakes that compiler errors are about: those whose text an error points into, or else the innermost around it.
+/// The mistakes that compiler errors are about: those with a text that an error points into, or else the innermost
+/// around it.
 fn refused(messages: &str, put_in: &PutIn, primary: bool) -> BTreeSet<u32> {
     let mut refused = BTreeSet::new();
     for line in messages.lines() {
@@ -364,6 +368,24 @@ fn refused(messages: &str, put_in: &PutIn, primary: bool) -> BTreeSet<u32> {
         }
     }
     refused
+}
+
+/// The mistakes by which a variable is not dropped, of those that are borrowed for too long.
+fn without_drop(messages: &str, sites: &BTreeMap<u32, Site>) -> BTreeSet<u32> {
+    let messages = messages.lines().filter_map(|line| serde_json::from_str::<serde_json::Value>(line).ok());
+    let dropped: Vec<(String, String)> = messages
+        .flat_map(|message| spans(&message["message"]).into_iter().filter_map(dropped_later).collect::<Vec<_>>())
+        .collect();
+    let is_one = |site: &Site| dropped.iter().any(|(file, drop)| site.file == *file && site.mistake.was == *drop);
+    sites.iter().filter(|(_, site)| is_one(site)).map(|(id, _)| *id).collect()
+}
+
+/// The file and the statement that would have dropped a variable, if the compiler says that it is dropped at the end of
+/// its scope.
+fn dropped_later(span: &serde_json::Value) -> Option<(String, String)> {
+    let (_, label) = span["label"].as_str()?.split_once("when `")?;
+    let (variable, _) = label.split_once("` is dropped")?;
+    Some((span["file_name"].as_str()?.to_string(), format!("drop({variable});")))
 }
 
 /// The innermost mistake around a place: its texts are before and behind it.

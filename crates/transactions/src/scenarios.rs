@@ -6,6 +6,7 @@ use std::cell::Cell;
 use std::rc::Rc;
 use std::time::Duration;
 
+use farfield_check::parts::cut;
 use farfield_check::{Faults, Scenario, choose, crashed, was_paused, with_at_once, with_slow};
 use farfield_core::Result;
 use farfield_fabric::fault::{self, inject};
@@ -30,8 +31,9 @@ pub fn all() -> Vec<Scenario> {
         home_dies("transactions/lock-dies", [0, 1], 1),
         poison_cleared(),
         refused(),
-        refused_for_good(),
+        refused_long(),
         measured(),
+        dropped_beside_dead(),
     ];
     with_at_once(with_slow(single.into_iter().chain(random::scenarios())), AT_ONCE)
 }
@@ -43,7 +45,7 @@ const AT_ONCE: &[&str] = &[
     "transactions/random",
     "transactions/random-dies",
     "transactions/cell-dies",
-    "transactions/refused-for-good",
+    "transactions/refused-long",
     "transactions/measured",
 ];
 
@@ -81,8 +83,9 @@ fn own_cells() -> Scenario {
     })
 }
 
-/// Two nodes add one to both of two cells. The home of the second dies, of the cell or of its lock too. A commit that
-/// began after that fails, and so does nothing else; no call waits for the dead.
+/// Two nodes add one to both of two cells, then to the first, and abort a third time. The home of the second cell dies,
+/// or that of its lock too. A commit or an abort that misses them fails, and so does nothing else; no call waits for the
+/// dead.
 fn home_dies(name: &str, cells: [usize; 2], dies: usize) -> Scenario {
     let about = "what fails names the dead, and a commit that misses a cell or a lock fails";
     Scenario::new(name, about, 4, move |cluster| {
@@ -93,7 +96,7 @@ fn home_dies(name: &str, cells: [usize; 2], dies: usize) -> Scenario {
         for node in [0, 3] {
             let all = Rc::clone(&all[node]);
             cluster.thread(node, "adds", move |ep| {
-                for writes in [2, 1] {
+                for writes in [2, 1, 0] {
                     let (start, was_dead) = (ep.now(), Cell::new(false));
                     let done = ep.block_on(async {
                         let mut transaction = all.begin(ep, &cells).await?;
@@ -103,10 +106,10 @@ fn home_dies(name: &str, cells: [usize; 2], dies: usize) -> Scenario {
                             transaction.write(cell, seen + 1)?;
                         }
                         was_dead.set(crashed(dies));
-                        transaction.commit().await
+                        if writes == 0 { transaction.abort().await } else { transaction.commit().await }
                     });
                     match done {
-                        Ok(()) => assert!(!was_dead.get() || (writes == 1 && dies == 2), "it misses what has died"),
+                        Ok(()) => assert!(!was_dead.get() || (writes < 2 && dies == 2), "it misses what has died"),
                         Err(error) if error.is_timeout() => assert!(crashed(dies), "{error}"),
                         Err(error) => {
                             let names = error.node() == Some(NodeId(dies as u16));
@@ -153,13 +156,47 @@ fn poison_cleared() -> Scenario {
             let ep = node.endpoint()?;
             ep.block_on(async {
                 let mut transaction = cells.begin(&ep, &CELLS).await?;
-                assert!(!transaction.is_poisoned() || crashed(1), "nobody has died");
+                assert!(!transaction.is_poisoned() || crashed(1), "no holder has died");
                 transaction.clear_poison();
                 transaction.commit().await?;
                 let transaction = cells.begin(&ep, &CELLS).await?;
                 assert!(!transaction.is_poisoned(), "the cells were declared whole");
                 transaction.abort().await
             })
+        });
+        Ok(())
+    })
+    .faults(Faults::new().crashes(1).of([1]))
+}
+
+/// The home of the first of two cells may die in the middle of a transaction. A commit that is dropped after its first
+/// poll has written the other cell all the same: all puts are posted before the first wait.
+fn dropped_beside_dead() -> Scenario {
+    const CELLS: [usize; 2] = [1, 3];
+    let about = "a commit that is dropped has written each cell of a live node";
+    Scenario::new("transactions/dropped-beside-dead", about, 3, |cluster| {
+        // All locks are on node 0, and so is the second of the cells.
+        let options =
+            TransactionOptions { cells: 4, locks: 1, lock: LockOptions { kind: LockKind::Spin, alock: LOCKS } };
+        let all = cluster.on_each(move |node| Transactions::open(node, "cells", options).map(Rc::new))?;
+        let (cells, is_dropped) = (Rc::clone(&all[2]), Rc::new(Cell::new(false)));
+        let dropped = Rc::clone(&is_dropped);
+        cluster.thread(2, "writes", move |ep| {
+            let begun = ep.block_on(cells.begin(ep, &CELLS));
+            let mut transaction = match begun {
+                Err(error) if error.is_gone() => return Ok(()),
+                begun => begun?,
+            };
+            ep.block_on(ep.pause()); // perhaps the home of the first cell dies here
+            CELLS.into_iter().try_for_each(|cell| transaction.write(cell, 1))?;
+            drop(ep.block_on(cut(1, transaction.commit())));
+            dropped.set(true);
+            Ok(())
+        });
+        cluster.at_end(move || {
+            let (_, word) = all[0].own_cells().find(|(cell, _)| *cell == CELLS[1]).expect("it is there");
+            assert_eq!(word.load(), u64::from(is_dropped.get()), "the commit was dropped before it had written it");
+            Ok(())
         });
         Ok(())
     })
@@ -238,12 +275,12 @@ fn refused() -> Scenario {
     })
 }
 
-/// From some moment of a commit or an abort on, each operation of its node is refused, or each on one other node. It
-/// says so, or it is done whole and has released each lock.
-fn refused_for_good() -> Scenario {
-    const CELLS: [usize; 3] = [0, 2, 3];
-    let about = "a transaction whose operations are refused for good says so, unless it ends whole";
-    Scenario::new("transactions/refused-for-good", about, 3, |cluster| {
+/// From some moment of a commit or an abort on, each operation of its node is refused, or each on one other node, until
+/// a later moment. It ends with that error, or it is done whole and has released each lock.
+fn refused_long() -> Scenario {
+    const CELLS: [usize; 3] = [0, 1, 2];
+    let about = "a transaction is refused its operations for long, and ends with that error, or whole";
+    Scenario::new("transactions/refused-long", about, 3, |cluster| {
         let refusals = fault::Faults::default();
         let first = cluster.start_refusing(0, refusals.clone())?;
         (1..3).try_for_each(|node| cluster.start(node).map(drop))?;
@@ -252,7 +289,15 @@ fn refused_for_good() -> Scenario {
         let options = TransactionOptions { cells: 4, locks: 2, lock: LockOptions { kind, alock: LOCKS } };
         let all = cluster.on_each(move |node| Transactions::open(node, "cells", options).map(Rc::new))?;
         let (cells, value) = (Rc::clone(&all[0]), Rc::new(Cell::new(None)));
-        let done = Rc::clone(&value);
+        let (done, heals) = (Rc::clone(&value), refusals.clone());
+        cluster.thread(0, "heals", move |ep| {
+            // Before the commit gives up a put, or between that and the end of its fence, or later.
+            let after = Duration::from_millis([25, 75, 400][choose(3)]);
+            ep.block_on(ep.sleep_until(ep.now() + after));
+            heals.cut(NodeId(2), false);
+            heals.fail_after(u64::MAX);
+            Ok(())
+        });
         cluster.thread(0, "writes", move |ep| {
             ep.set_timeout(Duration::from_millis(50));
             let mut transaction = ep.block_on(cells.begin(ep, &CELLS))?;
@@ -303,7 +348,7 @@ fn again<T>(mut attempt: impl FnMut() -> Result<T>) -> Result<T> {
 /// second for the other node.
 fn transfers() -> Scenario {
     const AMOUNT: u64 = 100;
-    let about = "transfers under two locks keep the sum, and nobody waits in a circle";
+    let about = "transfers under two locks keep the sum, and no cycle of waits forms";
     Scenario::new("transactions/transfers", about, 2, |cluster| {
         let lock = LockOptions { kind: LockKind::ALock, alock: LOCKS };
         let options = TransactionOptions { cells: 2, locks: 2, lock };

@@ -24,6 +24,17 @@ fn missing_cells_and_invalid_options_are_errors() -> Result<()> {
 }
 
 #[test]
+fn cells_are_opened_by_their_participants_only() {
+    let nodes = local_session(2).unwrap();
+    let options = TransactionOptions { cells: 3, locks: 2, lock: LockOptions::new(LockKind::ALock) };
+    for participants in [&[][..], &[nodes[1].id()]] {
+        let error =
+            Transactions::open_among(&nodes[0], "cells", participants, options).err().expect("it is no participant");
+        assert!(matches!(error.kind(), ErrorKind::NotAParticipant { .. }), "{error}");
+    }
+}
+
+#[test]
 fn a_lock_lies_on_its_cells_node_where_that_has_any() {
     for (nodes, locks) in [(1, 1), (3, 3), (3, 7), (4, 5), (2, 100)] {
         let mut used = vec![false; locks];

@@ -9,7 +9,7 @@ use super::Endpoint;
 ///
 /// ```
 /// # use farfield_fabric::{*, sim::*};
-/// let settings = Settings { steps_max: 10_000, ..Settings::new(2) };
+/// # let settings = Settings { steps_max: 10_000, ..Settings::new(2) };
 /// # let outcome = sim::run(settings, Box::new(First), |handle| {
 /// # let [node, peer] = [0, 1].map(|node| handle.join(NodeId(node)));
 /// # node.serve(std::time::Duration::ZERO, &mut |_| ()); // it learns of its peer

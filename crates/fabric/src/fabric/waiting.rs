@@ -27,12 +27,15 @@ pub enum Bell {
 /// ```
 /// # use farfield_fabric::{shm::*, *};
 /// # let node = ShmFabric::join(&ShmOptions::new(format!("doc-waiting-{}", std::process::id()), 0, 1))?;
-/// let looks = Word::new(0);
+/// let ready = Word::new(0);
 /// let mut waiting = Waiting::default();
-/// while looks.fetch_add(1) < 3 { // a condition that other threads may change
-///     node.idle(&mut waiting);
-/// }
-/// node.idle_end(&mut waiting); // it may have announced a sleep
+/// std::thread::scope(|scope| {
+///     scope.spawn(|| ready.store(1));
+///     while ready.load() == 0 {
+///         node.idle(&mut waiting);
+///     }
+///     node.idle_end(&mut waiting); // it may have announced a sleep
+/// });
 /// assert!(!waiting.is_asleep());
 /// # Ok::<(), Error>(())
 /// ```

@@ -52,14 +52,8 @@ pub(super) fn pair_of(lane: Cpu, peer: u16) -> u32 {
     2 << 30 | u32::from(lane.0) << 12 | u32::from(peer)
 }
 
-/// A range of the keys that threads can notice.
-///
-/// ```
-/// use farfield_fabric::sim::{Footprint, Touch};
-/// fn are_same(a: Touch, b: Touch) -> bool { a == b }
-/// let nothing = Footprint::default();
-/// assert!(!format!("{nothing:?}").contains("Touch")); // a footprint shows its ranges
-/// ```
+/// A range of the keys that threads can notice. Steps whose ranges overlap may depend on each other, if one of them
+/// writes: see [`Footprint::depends_on`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Touch {
     pub(super) first: u64,
@@ -187,7 +181,7 @@ impl View<'_> {
     /// }
     /// let states = [(); 2].map(|()| {
     ///     let seen = Rc::new(RefCell::new(Vec::new()));
-    ///     sim::run(Settings::new(1).clone(), Box::new(Digests(seen.clone())), two_threads);
+    ///     sim::run(Settings::new(1), Box::new(Digests(seen.clone())), two_threads);
     ///     seen.take()
     /// });
     /// assert_eq!(states[0], states[1]);

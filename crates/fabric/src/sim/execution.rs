@@ -4,67 +4,14 @@ use std::sync::Arc;
 
 use super::NODES_MAX;
 use super::choice::{Chooser, FailureKind, Outcome};
-use super::fault_kinds::Faults;
 use super::record::What;
+use super::settings::Settings;
 use super::state::{Pending, Phase};
-use super::threads::{Turn, execute, unwind, with_world};
+use super::threads::{Turn, end_thread, execute, with_world};
 use crate::error::Result;
 use crate::fabric::DeathRule;
 use crate::local::Thread;
 use crate::ptr::NodeId;
-
-/// The limits of an execution.
-///
-/// ```
-/// use farfield_fabric::{DeathRule, sim::{Faults, Settings}};
-/// let settings = Settings {
-///     death_rule: DeathRule::Majority,
-///     faults: Some(Faults::new().crashes(1)), // one of the three may die
-///     ..Settings::new(3)
-/// };
-/// assert_eq!(settings.faults.map(|faults| faults.count()), Some(1));
-/// ```
-#[derive(Clone, Debug)]
-pub struct Settings {
-    /// Nodes of the session, at most 64.
-    pub nodes: usize,
-    /// How many of them there are at a time; the others are later lives of these.
-    pub places: usize,
-    /// An execution with more steps has failed.
-    pub steps_max: u64,
-    /// Whether events are recorded.
-    pub record: bool,
-    /// The seed that nodes get.
-    pub seed: u64,
-    /// Whether [`Op::into_value`](crate::Op::into_value) waits: on shared memory every operation is complete at once.
-    pub completes_at_once: bool,
-    /// The rule that decides deaths.
-    pub death_rule: DeathRule,
-    /// The faults that may occur. With `Some`, even with none in it, the search handles operations that are cut short.
-    pub faults: Option<Faults>,
-}
-
-impl Settings {
-    /// The defaults for this many nodes: no faults, a system that decides deaths, at most 1000 steps, no record.
-    ///
-    /// ```
-    /// use farfield_fabric::sim::Settings;
-    /// let settings = Settings { record: true, ..Settings::new(2) };
-    /// assert_eq!((settings.nodes, settings.places, settings.steps_max), (2, 2, 1000));
-    /// ```
-    pub fn new(nodes: usize) -> Settings {
-        Settings {
-            nodes,
-            places: nodes,
-            steps_max: 1000,
-            record: false,
-            seed: 1,
-            completes_at_once: false,
-            death_rule: DeathRule::System,
-            faults: None,
-        }
-    }
-}
 
 /// The simulation, as its main thread sees it. What happens before and after [`Handle::explore`] follows one schedule
 /// without choices.
@@ -110,7 +57,10 @@ pub fn run(settings: Settings, chooser: Box<dyn Chooser>, main: impl FnOnce(Hand
     assert!((1..=NODES_MAX).contains(&settings.nodes), "a simulated session has 1 to {NODES_MAX} nodes");
     assert!((1..=settings.nodes).contains(&settings.places), "a simulated session has at least one place");
     if let (DeathRule::System, Some(faults)) = (settings.death_rule, &settings.faults) {
-        assert!(faults.cuts + faults.false_suspicions == 0, "who is cut off, or slow, is for a majority to judge");
+        assert!(
+            faults.cuts + faults.false_suspicions == 0,
+            "only a majority can decide about a node that is cut off or slow"
+        );
     }
     let (nodes, places, seed) = (settings.nodes, settings.places, settings.seed);
     let mut inner = execute(&settings, chooser, move |id| main(Handle { id, nodes, places, seed }));
@@ -286,7 +236,7 @@ pub fn fail(message: String) -> ! {
         inner.fail(FailureKind::Error, message.clone());
         world.teardown.set(true);
     });
-    unwind(message)
+    end_thread(message)
 }
 
 /// Waits until no other thread has anything to do. During a teardown, lets the others unwind.
@@ -308,32 +258,6 @@ pub fn calm() {
             world.let_others_unwind();
         }
     });
-}
-
-/// A number below `options` that a scenario leaves open, and the search chooses. Zero outside of simulations.
-///
-/// ```
-/// # use farfield_fabric::{*, sim::*};
-/// # struct Last;
-/// # impl Chooser for Last {
-/// #     fn choose(&mut self, view: &View<'_>) -> usize { view.candidates.len() - 1 }
-/// #     fn value(&mut self, options: usize) -> usize { options - 1 }
-/// # }
-/// let outcome = sim::run(Settings::new(1), Box::new(Last), |handle| {
-///     let draws = || assert_eq!(sim::choose(3), 2); // this search takes the largest
-///     handle.spawn(NodeId(0), "draws", true, Box::new(draws)).expect("a stack");
-///     handle.explore();
-/// });
-/// assert_eq!(outcome.failure, None);
-/// assert_eq!(sim::choose(3), 0); // no simulation runs
-/// ```
-pub fn choose(options: usize) -> usize {
-    let chosen = with_world(|world| {
-        let mut inner = world.inner.borrow_mut();
-        let current = inner.current?;
-        (options > 1 && !world.teardown.get()).then(|| inner.value(current, options))
-    });
-    chosen.flatten().unwrap_or(0)
 }
 
 /// Whether a node has crashed in this execution.

@@ -7,11 +7,11 @@ use std::time::Duration;
 
 use foldhash::fast::FixedState;
 
-use super::execution::choose;
 use super::heap;
 use super::lane::SimLane;
 use super::record::What;
 use super::state::Pending;
+use super::threads::choose;
 use super::threads::{Turn, World, with_world};
 use super::wait_set::{CLOCK, inbox_key, mix, peer_key};
 use super::world::{Inner, RESERVED_WORDS};
@@ -472,7 +472,7 @@ impl Transport for SimFabric {
                     return;
                 }
                 // The messages of one sender arrive in order; those of different senders in any order.
-                let from = senders[super::execution::choose(senders.len())];
+                let from = senders[super::threads::choose(senders.len())];
                 let taken = world.inner.borrow_mut().take_news(self.me.0, from);
                 let Some(taken) = taken else { continue };
                 event(taken);

@@ -208,7 +208,7 @@ fn fence() -> bool {
 
 /// Whether the words of a larger value are accessed backwards, as the search chooses.
 fn backwards(words: usize) -> bool {
-    words > 1 && super::execution::choose(2) == 1
+    words > 1 && super::threads::choose(2) == 1
 }
 
 /// Whether this simulation completes operations at once ([`Settings::completes_at_once`](super::Settings)).

@@ -11,9 +11,9 @@ use corosensei::{Coroutine, CoroutineResult, Yielder};
 
 use super::arena::Arena;
 use super::choice::{Chooser, FailureKind};
-use super::execution::Settings;
 use super::record::Cell;
 use super::schedule::Decided;
+use super::settings::Settings;
 use super::state::Pending;
 use super::wait_set::Key;
 use super::world::Inner;
@@ -38,7 +38,7 @@ const STACK_BYTES: usize = 512 << 10;
 #[inline]
 pub(super) fn with_world<R>(f: impl FnOnce(&World) -> R) -> Option<R> {
     let world = CURRENT.get()?;
-    // SAFETY: `execute` puts the pointer there and takes it away before the world ends; coroutines run inside it.
+    // SAFETY: `execute` puts the pointer there, and `IsCurrent` takes it away before the world ends; coroutines run inside it.
     Some(f(unsafe { &*world }))
 }
 
@@ -298,6 +298,16 @@ impl World {
     }
 }
 
+/// While this exists, [`CURRENT`] and the hooks are those of a world.
+struct IsCurrent;
+
+impl Drop for IsCurrent {
+    fn drop(&mut self) {
+        crate::hook::end();
+        CURRENT.set(None);
+    }
+}
+
 /// Runs the coroutines of an execution, `main` first; it gets the world's name. Returns the state at the end.
 pub(super) fn execute(settings: &Settings, chooser: Box<dyn Chooser>, main: impl FnOnce(u64) + 'static) -> Inner {
     assert!(CURRENT.get().is_none(), "one simulation at a time on an OS thread");
@@ -316,21 +326,47 @@ pub(super) fn execute(settings: &Settings, chooser: Box<dyn Chooser>, main: impl
         crashed: StdCell::new(None),
     };
     CURRENT.set(Some(&raw const world));
+    let current = IsCurrent; // ends before the world, also if this panics
     crate::hook::begin(super::hook::HOOKS);
     let id = world.id;
     world.spawn(0, "main".into(), false, Box::new(move || main(id))).expect("memory for a simulated thread");
     world.run();
     world.invariants.borrow_mut().clear();
-    crate::hook::end();
-    CURRENT.set(None);
+    drop(current);
     let World { inner, arena, coroutines, .. } = world;
     drop(coroutines);
     ARENA.set(Some(arena));
     inner.into_inner()
 }
 
-/// Unwinds the thread of a failed execution. Outside of simulations it is a panic.
-pub(super) fn unwind(message: String) -> ! {
+/// A number below `options` that a scenario leaves open, and the search chooses. Zero outside of simulations.
+///
+/// ```
+/// # use farfield_fabric::{*, sim::*};
+/// # struct Last;
+/// # impl Chooser for Last {
+/// #     fn choose(&mut self, view: &View<'_>) -> usize { view.candidates.len() - 1 }
+/// #     fn value(&mut self, options: usize) -> usize { options - 1 }
+/// # }
+/// let outcome = sim::run(Settings::new(1), Box::new(Last), |handle| {
+///     let draws = || assert_eq!(sim::choose(3), 2); // this search takes the largest
+///     handle.spawn(NodeId(0), "draws", true, Box::new(draws)).expect("a stack");
+///     handle.explore();
+/// });
+/// assert_eq!(outcome.failure, None);
+/// assert_eq!(sim::choose(3), 0); // no simulation runs
+/// ```
+pub fn choose(options: usize) -> usize {
+    let chosen = with_world(|world| {
+        let mut inner = world.inner.borrow_mut();
+        let current = inner.current?;
+        (options > 1 && !world.teardown.get()).then(|| inner.value(current, options))
+    });
+    chosen.flatten().unwrap_or(0)
+}
+
+/// Ends the thread of a failed execution, by unwinding it. Outside of simulations this is a panic.
+pub(super) fn end_thread(message: String) -> ! {
     if CURRENT.get().is_none() {
         panic!("{message}");
     }

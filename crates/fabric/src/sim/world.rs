@@ -7,11 +7,11 @@ use mowgli::machine::{Applied, Completion, Loc, Machine, Part, Step, Thread as C
 use smallvec::SmallVec;
 
 use super::choice::{Candidate, Chooser, Failure, FailureKind, Footprint, Touch, pair_of};
-use super::execution::Settings;
 use super::faults::FaultState;
 use super::heap::Heap;
 use super::record::{Cell, Event, What};
 use super::schedule::{Search, Time};
+use super::settings::Settings;
 use super::state::{LaneState, NodeState, Pending, Phase, ThreadState};
 use super::wait_set::{Interest, Key, OWN, OwnCells, completions_key, inbox_key, loc_key, mix, peer_key};
 use crate::error::Code;

@@ -421,4 +421,16 @@ fn transfers_cost_as_documented() {
         committed.unwrap();
         assert_eq!(card(commit), [8, 2, 12, 2]);
     });
+
+    // The same with two locks of other nodes: each release would fence two of the three.
+    let scene = Scene { nodes: session(4, Over::Shm), over: Over::Shm, threads: 1 };
+    let endpoint = scene.endpoint(3);
+    let all = scene.open(|node| Transactions::open(node, "few", options(LockKind::Spin, 4, 2)));
+    endpoint.block_on(async {
+        let mut transaction = all[3].begin(&endpoint, &[0, 1, 2]).await.unwrap();
+        [0, 1, 2].iter().for_each(|cell| transaction.write(*cell, 1).unwrap());
+        let (committed, commit) = endpoint.counted(transaction.commit()).await;
+        committed.unwrap();
+        assert_eq!(card(commit), [3, 3, 2, 2]);
+    });
 }

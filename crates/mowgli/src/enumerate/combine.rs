@@ -15,7 +15,8 @@ use crate::execution::{Execution, View};
 use crate::litmus::{Place, Test, Value};
 use crate::model::Choice;
 use crate::relation::Relation;
-use crate::trace::{Subevent, TooLarge, Trace};
+use crate::too_large::TooLarge;
+use crate::trace::{Subevent, Trace};
 
 /// So few combinations are cheaper to look at than to prune.
 const FEW: usize = 8;

@@ -2,7 +2,7 @@
 
 use core::future::Future;
 
-use farfield_fabric::{self as fabric, Attempt, Begun, Endpoint, Op, RemotePtr};
+use farfield_fabric::{self as fabric, Attempt, Begun, Endpoint, NodeId, Op, RemotePtr};
 
 use super::state::DIED;
 use super::{Lock, MutexArray};
@@ -57,7 +57,8 @@ impl<'a> Guard<'a> {
     /// # Errors
     /// The lock's home is dead or departed, and the lock lost with it. Or a node that received writes does not answer:
     /// the lock is released when that node is evicted, or freed from this node if this one is. Or the fence was
-    /// refused for as long as the endpoint's timeout: the lock stays taken.
+    /// refused for as long as the endpoint's timeout: the lock stays taken. Or the RDMA device has failed: the lock is
+    /// released, and puts may be lost.
     pub fn unlock(self) -> impl Future<Output = Result<()>> {
         Attempt::new(move || self.begin_unlock())
     }
@@ -112,13 +113,7 @@ impl<'a> Guard<'a> {
             None => {
                 let is_exempt = |node| node == home;
                 match fence_holder(self.locks.object.node(), self.endpoint, is_exempt).await {
-                    Ok(lost) if !lost.is_empty() => {
-                        let lock =
-                            HeldLock { word: self.lock.word, held: self.held(), _open: self.locks.object.hold() };
-                        self.holding.end();
-                        let release = move |endpoint: &Endpoint| lock.release(endpoint);
-                        return release_later(self.locks.object.node(), self.endpoint, lost, release).of(path);
-                    }
+                    Ok(lost) if !lost.is_empty() => return self.leave_to_service(lost),
                     Err(error) if error.is_refused() => {
                         self.holding.end(); // no other operation may have it: its puts may not be visible
                         return Err(error).of(path);
@@ -139,9 +134,12 @@ impl<'a> Guard<'a> {
                 // before.
                 let node = self.locks.object.node();
                 self.holding.resume();
-                let home_fenced = node.fence_live_nodes(self.endpoint, [home].into_iter()).await;
-                self.holding.end(); // refused for good, the fence would be in the drop as well
-                home_fenced.of(path)?;
+                let fenced_home = node.fence_live_nodes(self.endpoint, [home].into_iter()).await;
+                self.holding.end(); // after an error the lock stays taken: the drop would repeat the refused fence
+                let lost = fenced_home.of(path)?;
+                if !lost.is_empty() {
+                    return self.leave_to_service(lost);
+                }
                 release::add_later(&self.locks.object, self.lock.word, self.held().wrapping_neg());
                 return fenced.of(path);
             }
@@ -149,6 +147,15 @@ impl<'a> Guard<'a> {
         }
         fenced.of(path)?;
         released.map(|_| ()).of(path)
+    }
+
+    /// Leaves the release to the service thread, which does it once these nodes are evicted or have left.
+    fn leave_to_service(&mut self, lost: Vec<NodeId>) -> Result<()> {
+        let object = &self.locks.object;
+        let lock = HeldLock { word: self.lock.word, held: self.held(), _open: object.hold() };
+        self.holding.end();
+        let release = move |endpoint: &Endpoint| lock.release(endpoint);
+        release_later(object.node(), self.endpoint, lost, release).of(object.path())
     }
 
     /// Posts the release. From here on the lock is released, or its home is gone.
