@@ -38,7 +38,8 @@ const STACK_BYTES: usize = 512 << 10;
 #[inline]
 pub(super) fn with_world<R>(f: impl FnOnce(&World) -> R) -> Option<R> {
     let world = CURRENT.get()?;
-    // SAFETY: `execute` puts the pointer there, and `IsCurrent` takes it away before the world ends; coroutines run inside it.
+    // SAFETY: `execute` puts the pointer there, and `IsCurrent` takes it away before the world ends. Coroutines run
+    // inside `execute`.
     Some(f(unsafe { &*world }))
 }
 

@@ -204,9 +204,8 @@ fn turn_dropped() -> Scenario {
     })
 }
 
-/// A node has left. The lock is held for long, and a call waits that does not run when it is freed. Its turn is old by
-/// then, and the lock has just been freed: neither a refused attempt from before nor a ticket that was abandoned behind
-/// it skips the turn.
+/// A node has left. The lock is held for long, and a call waits that does not run when it is freed. Its turn is young:
+/// neither an attempt that was refused before nor a ticket that was abandoned behind it skips the turn.
 fn young_turns() -> Scenario {
     let about = "a turn is not skipped in the moment in which the lock is freed, however long it was held";
     Scenario::new("mutex/young-turns", about, 3, |cluster| {
@@ -216,23 +215,34 @@ fn young_turns() -> Scenario {
             let is_decided = || node.status_of(NodeId(2)) == Some(MemberStatus::Departed);
             ep.block_on(ep.wait_until(Instant::NEVER, || is_decided().then_some(())))?;
             let (mutex, tries) = (&mutexes[1], choose(2) == 0);
+            // As many as may pass one that waits; then another is refused.
+            let pass = async || -> Result<()> {
+                for _ in 0..BYPASS_MAX {
+                    mutex.try_lock(ep).await?.expect("a newcomer may pass the other").unlock().await?;
+                }
+                assert!(mutex.try_lock(ep).await?.is_none(), "it has skipped a turn of a live call");
+                Ok(())
+            };
             ep.block_on(async {
-                let held = mutex.lock(ep).await?;
-                assert!(mutex.try_lock(ep).await?.is_none(), "it is held");
+                let mut held = mutex.lock(ep).await?;
                 let (mut first, mut last) = (Box::pin(mutex.lock(ep)), Box::pin(mutex.lock(ep)));
-                assert!(draw(ep, first.as_mut()).await);
-                if !tries {
+                if tries {
+                    assert!(draw(ep, last.as_mut()).await);
+                    held.unlock().await?;
+                    pass().await?;
+                    held = last.await?;
+                    assert!(draw(ep, first.as_mut()).await);
+                } else {
+                    assert!(draw(ep, first.as_mut()).await);
                     let given_up = mutex.lock_deadline(ep, ep.now()).await;
                     assert!(given_up.is_err_and(|error| error.is_timeout()), "it is held");
                     assert!(draw(ep, last.as_mut()).await);
+                    drop(last);
                 }
                 ep.sleep_until(ep.now() + 2 * STUCK_LONG).await;
                 held.unlock().await?;
                 if tries {
-                    for _ in 0..BYPASS_MAX {
-                        mutex.try_lock(ep).await?.expect("a newcomer may pass the other").unlock().await?;
-                    }
-                    assert!(mutex.try_lock(ep).await?.is_none(), "it has skipped a turn of a live call");
+                    pass().await?;
                 } else {
                     ep.sleep_until(ep.now() + STUCK_SHORT / 2).await;
                 }
@@ -240,7 +250,7 @@ fn young_turns() -> Scenario {
                 first.await?.unlock().await?;
                 let took = ep.now() - start;
                 assert!(took < STUCK_SHORT, "its turn was skipped: it has waited {took:?}");
-                if tries { Ok(()) } else { last.await?.unlock().await }
+                Ok(())
             })
         });
         Ok(())
@@ -290,15 +300,18 @@ fn behind_one_that_left() -> Scenario {
     let about = "a node leaves that has given up waiting for one that has left with the lock";
     Scenario::new("mutex/behind-one-that-left", about, 3, |cluster| {
         let (mut mutexes, step) = (open(cluster, 2)?, Rc::new(Word::new(0)));
-        keep(cluster, mutexes.pop());
+        let (home, is_released) = (keep(cluster, mutexes.pop()), Rc::new(Cell::new(false)));
         let (gives_up, holds) = (mutexes.pop().expect("of node 1"), mutexes.pop().expect("of node 0"));
-        let (node, given_up) = (cluster.node(0), Rc::clone(&step));
+        let (node, given_up, releases) = (cluster.node(0), Rc::clone(&step), Rc::clone(&is_released));
         cluster.thread_that_drops(0, "holds", move |ep| {
             let guard = ep.block_on(holds.lock(ep))?;
             given_up.store(1);
             ep.block_on(ep.wait_until(Instant::NEVER, || (given_up.load() == 2).then_some(())))?;
             match choose(2) {
-                0 => ep.block_on(guard.unlock())?,
+                0 => {
+                    releases.set(true);
+                    ep.block_on(guard.unlock())?;
+                }
                 _ => core::mem::forget(guard),
             }
             drop(holds);
@@ -319,6 +332,11 @@ fn behind_one_that_left() -> Scenario {
             let took = leave(node);
             assert!(took < LEAVE_TIMEOUT, "it took {took:?} to leave");
             Ok(())
+        });
+        let last = cluster.node(2);
+        cluster.at_end(move || {
+            let (ep, mutex) = (last.endpoint()?, home.as_ref().as_ref().expect("of node 2"));
+            if is_released.get() { is_free(&ep, || ep.block_on(mutex.try_lock(&ep))) } else { Ok(()) }
         });
         Ok(())
     })
@@ -414,8 +432,10 @@ fn of_the_dead() -> Scenario {
                 return Ok(());
             }
             let knows = || node.status_of(NodeId(1)) == Some(MemberStatus::Evicted);
-            let is_dead = ep.check_alive(NodeId(1)).is_err();
-            if is_dead && !knows() {
+            while ep.check_alive(NodeId(1)).is_ok() {
+                wait();
+            }
+            if !knows() {
                 let ends = ep.block_on(takes.lock_deadline(ep, ep.now()));
                 let names = ends.as_ref().is_err_and(|error| error.is_gone() && error.node() == Some(NodeId(1)));
                 assert!(names || knows(), "{:?}", ends.err());
