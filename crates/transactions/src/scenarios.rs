@@ -193,7 +193,7 @@ fn dropped_beside_dead() -> Scenario {
                 ep.block_on(ep.wait_for_change(ep.deadline()));
             }
             CELLS.into_iter().try_for_each(|cell| transaction.write(cell, 1))?;
-            drop(ep.block_on(cut(1, transaction.commit())));
+            drop(ep.block_on(cut(0, transaction.commit())));
             dropped.set(true);
             Ok(())
         });

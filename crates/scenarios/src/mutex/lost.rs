@@ -274,7 +274,7 @@ fn begun() -> Scenario {
                             drop(rest);
                             None
                         }
-                        Err(rest) => ep.block_on(cut(polls, rest)).transpose()?.flatten(),
+                        Err(rest) => ep.block_on(cut(polls - 1, rest)).transpose()?.flatten(),
                     };
                     if let Some(guard) = guard {
                         assert_eq!(inside.fetch_add(1), 0, "two hold the lock");

@@ -58,7 +58,7 @@ fn dropped() -> Scenario {
             let rest = guard.begin_unlock()?.expect_err("it has to wait");
             match choose(6) {
                 0 => drop(rest),
-                polls => drop(ep.block_on(cut(polls, rest)).transpose()?),
+                polls => drop(ep.block_on(cut(polls - 1, rest)).transpose()?),
             }
             Ok(())
         });
