@@ -267,11 +267,27 @@ impl Core {
         self.control.word(closed_at(self.ranks(), rank)).load() != 0
     }
 
-    /// The error of a log that no majority can serve any more, whatever happens.
+    /// The error of a log that no majority can serve any more: so many replicas are gone at one moment.
     pub(crate) fn check_majority(&self) -> Result<(), NoMajority> {
-        let present = (0..self.ranks()).filter(|rank| *rank == self.me || !self.is_gone(*rank)).count();
-        let (of, needed) = (self.replicas(), self.majority());
-        if present >= needed { Ok(()) } else { Err(NoMajority { of, needed, present }) }
+        let missing = || {
+            let present = (0..self.ranks()).filter(|rank| *rank == self.me || !self.is_gone(*rank)).count();
+            let (of, needed) = (self.replicas(), self.majority());
+            (present < needed).then_some(NoMajority { of, needed, present })
+        };
+        if missing().is_none() {
+            return Ok(());
+        }
+        // The one at a seat that a node has just taken again may have counted as gone, and another that has left since
+        // as well. A replica that is gone comes back only as a node with a higher number.
+        let seated = || self.seats.iter().map(Word::load).sum::<u64>();
+        loop {
+            let before = seated();
+            match missing() {
+                None => return Ok(()),
+                Some(missing) if seated() == before => return Err(missing),
+                Some(_) => {}
+            }
+        }
     }
 
     /// Whether a replica may lead.

@@ -26,6 +26,11 @@ pub(super) fn scenarios() -> Vec<Scenario> {
             Meanwhile::Busy,
         )
         .kills(&["mu-state-alone"]),
+        locks(
+            "mu/mutex-returns-asked",
+            "two of three replicas take part at each moment, and a third that asks finds them",
+            Meanwhile::Asked,
+        ),
         elects(),
     ]
 }
@@ -117,6 +122,8 @@ enum Meanwhile {
     Held,
     /// Node 2 takes it some times.
     Busy,
+    /// Node 2 asks whether there is a majority whenever something changes.
+    Asked,
 }
 
 fn locks(name: &str, about: &str, meanwhile: Meanwhile) -> Scenario {
@@ -161,6 +168,13 @@ fn locks(name: &str, about: &str, meanwhile: Meanwhile) -> Scenario {
                         if meanwhile == Meanwhile::Busy {
                             wait_for(&ep, &course.follows, 1)?;
                             (0..TURNS).try_for_each(|_| course.turn(me, &lock, &ep))?;
+                        }
+                        if meanwhile == Meanwhile::Asked {
+                            let have_gone = || {
+                                lock.0.shared.core().check_majority().expect("another replica takes part");
+                                (course.went.load() == 2).then_some(())
+                            };
+                            while ep.block_on(ep.wait_until(ep.deadline(), have_gone)).is_err() {}
                         }
                         wait_for(&ep, &course.went, 2)?;
                         course.turn(me, &lock, &ep)?;

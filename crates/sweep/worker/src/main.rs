@@ -2,7 +2,7 @@
 //! and starts it once for each.
 //!
 //! ```text
-//! farfield-sweep-worker reach EXECUTIONS                     a line of JSON for each scenario: the sites that it reaches
+//! farfield-sweep-worker reach EXECUTIONS PART PARTS          a line of JSON for each scenario: the sites that it reaches
 //! farfield-sweep-worker kill SITE EXECUTIONS SECONDS SCENARIO...     a line of JSON: which scenario fails, and after how many
 //! ```
 
@@ -18,6 +18,9 @@ use farfield_seeded::switch;
 const FIRST_ROUND: u64 = 50;
 /// All executions of a small scenario are run if they are no more than this.
 const EXHAUST_MAX: u64 = 3000;
+
+/// The most time for the executions of a scenario that show what it reaches.
+const REACH_TIME: Duration = Duration::from_secs(2);
 
 /// The sites that a scenario reaches.
 #[derive(serde::Serialize)]
@@ -73,12 +76,12 @@ fn main() -> ExitCode {
     let args: Vec<String> = std::env::args().skip(1).collect();
     let words: Vec<&str> = args.iter().map(String::as_str).collect();
     match words[..] {
-        ["reach", executions] => reach(number(executions)),
+        ["reach", executions, part, parts] => reach(number(executions), number(part) as usize, number(parts) as usize),
         ["kill", site, executions, seconds, ref scenarios @ ..] => {
             kill(number(site) as u32, number(executions), Duration::from_secs(number(seconds)), scenarios);
         }
         _ => {
-            eprintln!("usage: reach EXECUTIONS | kill SITE EXECUTIONS SECONDS SCENARIO...");
+            eprintln!("usage: reach EXECUTIONS PART PARTS | kill SITE EXECUTIONS SECONDS SCENARIO...");
             return ExitCode::FAILURE;
         }
     }
@@ -93,11 +96,12 @@ fn print(line: &impl serde::Serialize) {
     println!("{}", serde_json::to_string(line).expect("plain data"));
 }
 
-fn reach(executions: u64) {
-    for scenario in all() {
+/// Runs each scenario of one of several parts.
+fn reach(executions: u64, part: usize, parts: usize) {
+    for scenario in all().into_iter().skip(part).step_by(parts) {
         switch::take_reached();
         let start = Instant::now();
-        let report = check(&scenario, Budget::executions(executions).within(Duration::from_secs(5)), 1);
+        let report = check(&scenario, Budget::executions(executions).within(REACH_TIME), 1);
         assert!(report.finding.is_none(), "{} fails without any mistake", scenario.name());
         let micros_each = start.elapsed().as_micros() as u64 / report.executions.max(1);
         print(&Reach {
