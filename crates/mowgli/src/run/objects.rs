@@ -64,18 +64,13 @@ pub enum ObjectKind {
 ///
 /// ```
 /// # use mowgli::{litmus::Value, run::ObjectCall};
-/// /// Makes a call on a shared variable with a single copy.
-/// fn make(call: &ObjectCall, value: Value, copy: &mut Value) -> Value {
-///     match call {
-///         ObjectCall::Write(_) => *copy = value,
-///         ObjectCall::Read(_) => return copy.clone(),
-///         other => unimplemented!("{other:?}"),
-///     }
-///     Value::None
+/// /// The value of a shared variable with a single copy, after some calls on it that write this value.
+/// fn after(calls: &[ObjectCall], value: Value) -> Value {
+///     let writes = calls.iter().any(|call| matches!(call, ObjectCall::Write(_)));
+///     if writes { value } else { Value::number(0) }
 /// }
-/// let mut x = Value::number(0);
-/// make(&ObjectCall::Write(0), Value::number(7), &mut x);
-/// assert_eq!(make(&ObjectCall::Read(0), Value::None, &mut x), Value::number(7));
+/// assert_eq!(after(&[ObjectCall::Read(0)], Value::number(7)), Value::number(0));
+/// assert_eq!(after(&[ObjectCall::Write(0), ObjectCall::Read(0)], Value::number(7)), Value::number(7));
 /// ```
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum ObjectCall {

@@ -47,6 +47,12 @@ async fn draw<'a>(ep: &Endpoint, mut waiting: Pin<&mut impl Future<Output = Resu
     .await
 }
 
+/// Waits until a node knows that another one has left.
+fn departs(ep: &Endpoint, node: &Node, leaving: NodeId) -> Result<()> {
+    let has_left = || (node.status_of(leaving) == Some(MemberStatus::Departed)).then_some(());
+    Ok(ep.block_on(ep.wait_until(Instant::NEVER, has_left))?)
+}
+
 /// Leaves, and returns how long that takes.
 fn leave(node: Node) -> Duration {
     let (start, fabric) = (node.now(), Arc::clone(node.transport()));
@@ -79,8 +85,7 @@ fn passed_over() -> Scenario {
         cluster.node(2).leave();
         let mutex = Rc::clone(&mutexes[1]);
         cluster.thread_that_drops(1, "waits", move |ep| {
-            let is_decided = || node.status_of(NodeId(2)) == Some(MemberStatus::Departed);
-            ep.block_on(ep.wait_until(Instant::NEVER, || is_decided().then_some(())))?;
+            departs(ep, &node, NodeId(2))?;
             let gives_up = choose(8);
             ep.block_on(async {
                 let held = mutex.lock(ep).await?;
@@ -138,8 +143,7 @@ fn many_passed_over() -> Scenario {
         let (mutexes, node) = (keep(cluster, open(cluster, 0)?), cluster.node(0));
         cluster.node(1).leave();
         cluster.thread(0, "waits", move |ep| {
-            let is_decided = || node.status_of(NodeId(1)) == Some(MemberStatus::Departed);
-            ep.block_on(ep.wait_until(Instant::NEVER, || is_decided().then_some(())))?;
+            departs(ep, &node, NodeId(1))?;
             let mutex = &mutexes[0];
             for _twice in 0..2 {
                 ep.block_on(async {
@@ -212,8 +216,7 @@ fn young_turns() -> Scenario {
         let (mutexes, node) = (keep(cluster, open(cluster, 0)?), cluster.node(1));
         cluster.node(2).leave();
         cluster.thread(1, "waits", move |ep| {
-            let is_decided = || node.status_of(NodeId(2)) == Some(MemberStatus::Departed);
-            ep.block_on(ep.wait_until(Instant::NEVER, || is_decided().then_some(())))?;
+            departs(ep, &node, NodeId(2))?;
             let (mutex, tries) = (&mutexes[1], choose(2) == 0);
             // As many as may pass one that waits; then another is refused.
             let pass = async || -> Result<()> {
@@ -323,9 +326,8 @@ fn behind_one_that_left() -> Scenario {
             let refused = ep.block_on(gives_up.lock_deadline(ep, ep.now()));
             assert!(refused.is_err_and(|error| error.is_timeout()), "another holds it");
             step.store(2);
-            let has_left = || (node.status_of(NodeId(0)) == Some(MemberStatus::Departed)).then_some(());
             if choose(2) == 0 {
-                ep.block_on(ep.wait_until(Instant::NEVER, has_left))?;
+                departs(ep, &node, NodeId(0))?;
             }
             drop(gives_up);
             let took = leave(node);
