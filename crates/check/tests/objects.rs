@@ -12,7 +12,9 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use farfield::mutants::{self, Mutant};
-use farfield_check::{Budget, RandomExecution, Replay, Scenario, check, check_one, exhaust, replay};
+use farfield_check::{Budget, Outcome, RandomExecution, Replay, Scenario, check, check_one, exhaust, replay};
+use rand::rngs::SmallRng;
+use rand::{RngExt, SeedableRng};
 
 /// The scenarios of the objects and of the systems.
 fn all() -> Vec<Scenario> {
@@ -130,6 +132,89 @@ fn larger_scenarios_hold_in_many_executions() {
             panic!("{}\nreplay: {}", finding.failure.message, finding.replay);
         }
     });
+}
+
+/// Scenarios in which one certain node may die, and of how many schedules it dies at each step.
+const DYING: &[(&str, u64)] = &[
+    ("hamband/dies-sending", 3),
+    ("hamband/dies-adding", 3),
+    ("hamband/dies-overwriting", 1),
+    ("hamband/dies", 1),
+    ("mu/follower-dies", 1),
+    ("mu/leader-dies", 1),
+];
+
+/// A schedule by its choices, in which no node dies.
+struct Schedule {
+    name: &'static str,
+    /// Of the replay line.
+    flags: &'static str,
+    choices: Vec<(usize, u16)>,
+}
+
+impl Schedule {
+    fn run(&self, scenario: &Scenario) -> Outcome {
+        let choices: Vec<String> = self.choices.iter().map(|(decision, taken)| format!("{decision}={taken}")).collect();
+        let line: Replay = format!("{}#{}:{}", self.name, self.flags, choices.join(",")).parse().unwrap();
+        replay(scenario, &line)
+    }
+
+    /// One with up to 20 choices that are drawn, and its execution.
+    fn draw(scenario: &Scenario, name: &'static str, seed: u64) -> (Schedule, Outcome) {
+        let mut rng = SmallRng::seed_from_u64(seed);
+        let mut schedule = Schedule { name, flags: if seed % 2 == 0 { "e" } else { "" }, choices: Vec::new() };
+        let mut outcome = schedule.run(scenario);
+        for _ in 0..20 {
+            let first = schedule.choices.last().map_or(0, |(decision, _)| decision + 1);
+            let end = outcome.choices.len().min(first + outcome.choices.len() / 10 + 1);
+            if first >= end {
+                break;
+            }
+            let decision = rng.random_range(first..end);
+            // The death is the last candidate.
+            let others = outcome.choices[decision].of - 1;
+            if others > 1 {
+                schedule.choices.push((decision, rng.random_range(1..others)));
+                outcome = schedule.run(scenario);
+            }
+        }
+        assert_eq!(outcome.faults, None, "{name} with seed {seed}");
+        (schedule, outcome)
+    }
+}
+
+/// Runs a scenario with a death at each step of some schedules.
+fn die_at_each_step(name: &'static str, schedules: u64) -> Vec<Outcome> {
+    let scenario = all().into_iter().find(|scenario| scenario.name() == name).expect("it is one of them");
+    let mut outcomes = Vec::new();
+    for seed in 0..schedules {
+        let (schedule, undisturbed) = Schedule::draw(&scenario, name, seed);
+        for (decision, choice) in undisturbed.choices.iter().enumerate() {
+            let before = schedule.choices.iter().copied().filter(|(other, _)| *other < decision);
+            let choices = before.chain([(decision, choice.of - 1)]).collect();
+            let outcome = Schedule { choices, ..schedule }.run(&scenario);
+            let dies = outcome.faults.as_ref().is_some_and(|faults| faults.contains("crashes"));
+            outcomes.extend(dies.then_some(outcome));
+        }
+    }
+    outcomes
+}
+
+/// The searches draw the moment of a death.
+#[test]
+fn a_node_may_die_at_each_step() {
+    on_all_cores(DYING, |(name, schedules)| {
+        let outcomes = die_at_each_step(name, *schedules);
+        assert!(outcomes.len() > 500, "{name}: {} deaths", outcomes.len());
+        outcomes.iter().for_each(|outcome| assert_eq!(outcome.failure, None, "{name}: {:?}", outcome.faults));
+    });
+    for name in ["hamband-uncopied", "hamband-summary-uncopied"] {
+        mutants::enable(mutants::all().find(|mutant| mutant.name() == name)).unwrap();
+        let scenario = if name == "hamband-uncopied" { "hamband/dies-sending" } else { "hamband/dies-adding" };
+        let outcomes = die_at_each_step(scenario, 3);
+        mutants::enable(None).unwrap();
+        assert!(outcomes.iter().any(|outcome| outcome.failure.is_some()), "{name} is not found");
+    }
 }
 
 /// Executions in which a shipped object was found wrong.

@@ -22,7 +22,7 @@ farfield_core::mutants! {
     /// *Scenario:* `hamband/free`.
     HAMBAND_ENTRY_UNCHECKED = "hamband-entry-unchecked" in "Hamband":
         "An entry of a feed is taken for whole when its first word is there.";
-    /// *Missing:* the same, of a summary.
+    /// *Missing:* the same, of a summary. Summary and applied count are in one slot: one of them may be early.
     ///
     /// *Scenario:* `hamband/reduce`.
     HAMBAND_SUMMARY_UNCHECKED = "hamband-summary-unchecked" in "Hamband":
@@ -34,7 +34,7 @@ farfield_core::mutants! {
         "The source reuses the place of an entry, applied or not.";
     /// *Missing:* the summary that was there before the one that the source could not write to its end. Needs a death.
     ///
-    /// *Scenario:* `hamband/dies`.
+    /// *Scenario:* `hamband/dies-overwriting`.
     HAMBAND_ONE_SLOT = "hamband-one-slot" in "Hamband":
         "A summary overwrites the one before it.";
     /// *Missing:* the fold of the epoch before: its calls are lost. Needs no reordering of puts to one node.
@@ -47,7 +47,8 @@ farfield_core::mutants! {
     /// *Scenario:* `hamband/reduce`.
     HAMBAND_SUMMARY_TWICE = "hamband-summary-twice" in "Hamband":
         "A summary is applied whole, and not its remainder.";
-    /// *Missing:* agreement (§4, reliable broadcast). Needs a death.
+    /// *Missing:* agreement (§4, reliable broadcast). Survivors' copies are in place of the paper's backup slot: they
+    /// cannot be late. Needs a death.
     ///
     /// *Scenario:* `hamband/dies`.
     HAMBAND_UNCOPIED = "hamband-uncopied" in "Hamband":

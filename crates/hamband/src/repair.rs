@@ -174,7 +174,7 @@ impl Repair {
 mod tests {
     use std::collections::HashSet;
 
-    /// Survivors of a source, of which one has its call. They copy in any order, and may die.
+    /// Survivors of a source, of which some have its call. They copy in any order, and may die.
     #[derive(Clone, PartialEq, Eq, Hash)]
     struct Survivors {
         has: [bool; 3],
@@ -191,11 +191,12 @@ mod tests {
 
     const SOURCE: u8 = 1 << 3;
 
-    /// Whether all live survivors that are done agree, in every execution in which they take these steps.
-    fn agree(steps: u8) -> bool {
+    /// Whether all live survivors that are done agree, in every execution in which they take these steps. The source
+    /// has died when its call had reached these.
+    fn agree(steps: u8, has: [bool; 3]) -> bool {
         let begin = |dead: u8, me: usize| 0b111 & !dead & !(1 << me);
         let start = Survivors {
-            has: [true, false, false],
+            has,
             lives: [true; 3],
             dead: [SOURCE; 3],
             repaired: [0; 3],
@@ -261,7 +262,8 @@ mod tests {
 
     #[test]
     fn survivors_agree_because_they_copy_twice() {
-        assert!(agree(2));
-        assert!(!agree(1), "one step would be enough");
+        let mut reached = (0..8).map(|of: u8| [0, 1, 2].map(|survivor| of & 1 << survivor != 0));
+        assert!(reached.clone().all(|has| agree(2, has)));
+        assert!(!reached.all(|has| agree(1, has)), "one step would be enough");
     }
 }

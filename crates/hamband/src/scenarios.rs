@@ -28,7 +28,9 @@ pub fn all() -> Vec<Scenario> {
         free(),
         dependency(),
         dependency_just_seen(),
-        dependency_on_summary(),
+        after_summary("hamband/after-summary", 1),
+        after_summary("hamband/after-fold", 30),
+        stable(),
         room(),
         fold(),
     ];
@@ -191,8 +193,28 @@ fn dependency_just_seen() -> Scenario {
     .kills(&["hamband-dependencies-early"])
 }
 
+/// A call depends on one that others have by a summary, or by a summary that was too long and went into the feed.
+fn after_summary(name: &str, marks: u8) -> Scenario {
+    let about = "a call waits for the summary that it depends on";
+    calls(name, about, 3, move |me, till, writer, ep| {
+        let last = marks - 1;
+        match me {
+            0 => (0..marks).try_for_each(|mark| call(writer, ep, &TillUpdate::Mark([mark].into())))?,
+            1 => {
+                wait_until(till, ep, |till| till.marks.contains(&last))?;
+                call(writer, ep, &TillUpdate::Use(last))?;
+            }
+            _ => {}
+        }
+        wait_until(till, ep, |till| {
+            assert!(till.used.is_subset(&till.marks), "{till:?}");
+            till.used.contains(&last)
+        })
+    })
+}
+
 /// All replicas apply a feed's entries beside summaries.
-fn dependency_on_summary() -> Scenario {
+fn stable() -> Scenario {
     calls("hamband/stable", "a call is stable when all replicas have it", 3, |me, till, writer, ep| {
         if me == 2 {
             return Ok(());

@@ -12,7 +12,7 @@ use anyhow::{Context, Result, ensure};
 use indicatif::{ProgressBar, ProgressStyle};
 
 use crate::report::{Fate, Line, equivalents, found, log_of, read_log};
-use crate::tree::{Profile, Site, Tree};
+use crate::tree::{Profile, SYSTEMS, Site, Tree};
 use crate::{RunArgs, Which};
 
 /// Executions of each scenario, to see which mistakes it reaches.
@@ -60,7 +60,7 @@ pub(crate) fn coverage(root: &Path, mut sites: BTreeMap<u32, Site>, which: &Whic
     let bar = ProgressBar::new_spinner();
     let tree = build(root, &mut sites, Profile::Fast, &bar)?;
     bar.set_message("running all scenarios");
-    let reaches = reaches(&tree.worker())?;
+    let reaches = reaches(&tree.worker(), &sites)?;
     bar.finish_and_clear();
     let kinds: BTreeSet<&str> = reaches.iter().flat_map(|reach| &reach.faults).map(String::as_str).collect();
     // By file and line: whether a scenario reaches it, and under which kinds of faults.
@@ -128,7 +128,7 @@ pub(crate) fn run(root: &Path, mut sites: BTreeMap<u32, Site>, args: &RunArgs) -
     judges.hold_without_mistakes()?;
     bar.set_message("looking which scenarios reach which mistakes");
     let has_scenarios = sites.values().any(Site::may_be_in_scenarios);
-    let reached = Reached::new(if has_scenarios { reaches(&judges.worker)? } else { Vec::new() }, &sites);
+    let reached = Reached::new(if has_scenarios { reaches(&judges.worker, &sites)? } else { Vec::new() }, &sites);
     bar.finish_and_clear();
 
     let log = log_of(root);
@@ -231,11 +231,13 @@ impl Reached {
 }
 
 /// Which scenarios reach which sites; the quickest scenarios first. All cores run some.
-fn reaches(worker: &Path) -> Result<Vec<Reach>> {
+fn reaches(worker: &Path, sites: &BTreeMap<u32, Site>) -> Result<Vec<Reach>> {
+    // The systems are run by scenarios of systems alone, which bear their names.
+    let objects: &[&str] = if sites.values().all(Site::is_of_system) { &SYSTEMS } else { &[] };
     let parts = std::thread::available_parallelism().map_or(1, Into::<usize>::into);
     let part = |part: usize| {
         let numbers = [REACH_EXECUTIONS, part as u64, parts as u64].map(|number| number.to_string());
-        Command::new(worker).arg("reach").args(numbers).output()
+        Command::new(worker).arg("reach").args(numbers).args(objects).output()
     };
     let runs: Vec<_> = std::thread::scope(|scope| {
         let threads: Vec<_> = (0..parts).map(|at| scope.spawn(move || part(at))).collect();

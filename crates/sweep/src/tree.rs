@@ -29,8 +29,8 @@ pub(crate) const SWEPT: &[&str] = &[
     "crates/mowgli/src/model/parse.rs",
     "crates/cli/src/chaos/judge",
 ];
-/// Folders of systems. Their scenarios are in the worker only if there are mistakes in these files.
-const SYSTEMS: &[&str] = &["crates/hamband/", "crates/mu/", "crates/rome/", "crates/rpc/", "crates/swarm/"];
+/// The crates of the systems. Their scenarios are in the worker only if there are mistakes in these.
+pub(crate) const SYSTEMS: [&str; 5] = ["hamband", "mu", "rome", "rpc", "swarm"];
 /// Packages that the worker does not need, and their folders.
 const MORE_PACKAGES: [(&str, &str); 2] = [("mowgli", "crates/mowgli/"), ("farfield-cli", "crates/cli/")];
 /// Files in there that only unit tests run.
@@ -74,6 +74,12 @@ pub(crate) struct Site {
 }
 
 impl Site {
+    /// Whether it is in the crate of a system.
+    pub(crate) fn is_of_system(&self) -> bool {
+        let in_crates = self.file.strip_prefix("crates/").and_then(|rest| rest.split_once('/'));
+        in_crates.is_some_and(|(name, _)| SYSTEMS.contains(&name))
+    }
+
     /// Whether a scenario may run its code. Parsers and judges have unit tests alone.
     pub(crate) fn may_be_in_scenarios(&self) -> bool {
         !PARSERS_AND_JUDGES.iter().any(|files| self.file.starts_with(files))
@@ -174,8 +180,7 @@ impl Tree {
     /// A copy for these mistakes.
     pub(crate) fn new(root: &Path, scratch: &Path, profile: Profile, sites: &BTreeMap<u32, Site>) -> Tree {
         let (folder, target) = (scratch.join("tree"), scratch.join("target"));
-        let is_of_system = |site: &Site| SYSTEMS.iter().any(|folder| site.file.starts_with(folder));
-        Tree { root: root.into(), folder, target, profile, has_systems: sites.values().any(is_of_system) }
+        Tree { root: root.into(), folder, target, profile, has_systems: sites.values().any(Site::is_of_system) }
     }
 
     /// Writes the copy with these mistakes. Returns the ranges of each file that a mistake has put in.

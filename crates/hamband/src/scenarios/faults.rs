@@ -11,19 +11,24 @@ use farfield_fabric::{DeathRule, EndpointOptions, NodeId};
 
 use super::till::{Till, TillUpdate};
 use super::{OPTIONS, call, open, open_each, wait_until};
-use crate::{Replicated, Writer};
+use crate::Replicated;
 
 pub(super) fn scenarios() -> Vec<Scenario> {
     // The source's first put is to the lowest rank.
-    let by_majority = dies("hamband/decided", 3, &[2], None).rule(DeathRule::Majority);
+    let by_majority = dies("hamband/decided", 3, &[2], None, many).rule(DeathRule::Majority);
     vec![
-        dies("hamband/dies", 3, &[2], None).faults(Faults::new().crashes(1).of([2])).kills(&[
-            "hamband-one-slot",
-            "hamband-uncopied",
-            "hamband-summary-uncopied",
-        ]),
-        dies("hamband/die", 4, &[0, 3], None).faults(Faults::new().crashes(2).of([0, 3])),
-        dies("hamband/closed", 4, &[3], Some(1))
+        dies("hamband/dies", 3, &[2], None, many)
+            .faults(Faults::new().crashes(1).of([2]))
+            .kills(&["hamband-uncopied", "hamband-summary-uncopied"]),
+        dies("hamband/dies-sending", 3, &[2], None, |_| vec![TillUpdate::Open(1)])
+            .faults(Faults::new().crashes(1).of([2])),
+        dies("hamband/dies-adding", 3, &[2], None, |_| vec![TillUpdate::Add(1)])
+            .faults(Faults::new().crashes(1).of([2])),
+        dies("hamband/dies-overwriting", 3, &[2], None, |_| vec![TillUpdate::Add(1), TillUpdate::Add(2)])
+            .faults(Faults::new().crashes(1).of([2]))
+            .kills(&["hamband-one-slot"]),
+        dies("hamband/die", 4, &[0, 3], None, last_only).faults(Faults::new().crashes(2).of([0, 3])),
+        dies("hamband/closed", 4, &[3], Some(1), many)
             .faults(Faults::new().crashes(1).of([3]))
             .kills(&["hamband-closed-asked"]),
         by_majority.faults(Faults::new().crashes(1).cuts(1).of([2]).side([2])),
@@ -41,7 +46,13 @@ fn settled(till: &Replicated<Till>, nodes: usize) -> Vec<u16> {
 
 /// Sources of calls die in the middle. All survivors have the same calls of theirs in the end, also if one of them
 /// closes the object.
-fn dies(name: &str, nodes: usize, victims: &[usize], closes: Option<usize>) -> Scenario {
+fn dies(
+    name: &str,
+    nodes: usize,
+    victims: &[usize],
+    closes: Option<usize>,
+    calls_of: fn(usize) -> Vec<TillUpdate>,
+) -> Scenario {
     let about = "a call of a dead node that some live replica has applied reaches all live replicas";
     let victims = victims.to_vec();
     Scenario::new(name, about, nodes, move |cluster| {
@@ -53,7 +64,7 @@ fn dies(name: &str, nodes: usize, victims: &[usize], closes: Option<usize>) -> S
                 let mut writer = writer.borrow_mut();
                 if victims.contains(&me) {
                     // One that is cut off finds out that it counts as dead.
-                    let _ = calls_of_source(&mut writer, ep, me, victims.len() == 1);
+                    let _ = calls_of(me).iter().try_for_each(|update| call(&mut writer, ep, update));
                     return Ok(());
                 }
                 // Until all victims that die have been dealt with.
@@ -93,17 +104,15 @@ fn dies(name: &str, nodes: usize, victims: &[usize], closes: Option<usize>) -> S
     })
 }
 
-/// Several calls of each category, or as little as there can be.
-fn calls_of_source(writer: &mut Writer<Till>, ep: &Endpoint, me: usize, is_long: bool) -> Result<()> {
-    if !is_long {
-        return if me == 0 { Ok(()) } else { call(writer, ep, &TillUpdate::Open(1)) };
-    }
-    for account in 10..12 {
-        call(writer, ep, &TillUpdate::Add(1))?;
-        call(writer, ep, &TillUpdate::Open(account))?;
-        call(writer, ep, &TillUpdate::Deposit(account, 1))?;
-    }
-    Ok(())
+/// Several calls of each category.
+fn many(_: usize) -> Vec<TillUpdate> {
+    let of = |account| [TillUpdate::Add(1), TillUpdate::Open(account), TillUpdate::Deposit(account, 1)];
+    [of(10), of(11)].concat()
+}
+
+/// One call, but none of the first process.
+fn last_only(me: usize) -> Vec<TillUpdate> {
+    if me == 0 { Vec::new() } else { vec![TillUpdate::Open(1)] }
 }
 
 /// A replica dies that has applied nothing: its room is free.

@@ -34,11 +34,12 @@ static OPTIONS: ReplicatedOptions = ReplicatedOptions {
 };
 
 fn till(me: u8) -> TillUpdate {
-    match choose(4) {
+    match choose(5) {
         0 => TillUpdate::Add(1),
         1 => TillUpdate::Mark([me].into()),
         2 => TillUpdate::Open(0),
-        _ => TillUpdate::Deposit(0, 1),
+        3 => TillUpdate::Deposit(0, 1),
+        _ => TillUpdate::Use(0),
     }
 }
 

@@ -15,6 +15,8 @@ pub(super) struct Till {
     pub(super) marks: BTreeSet<u8>,
     /// By account.
     pub(super) accounts: BTreeMap<u8, u64>,
+    /// Marks that were used.
+    pub(super) used: BTreeSet<u8>,
 }
 
 methods! {
@@ -28,6 +30,8 @@ methods! {
         Open(u8),
         /// Depends on `Open`.
         Deposit(u8, u64),
+        /// Depends on `Mark`, the calls of which come in summaries.
+        Use(u8),
     }
 }
 
@@ -43,13 +47,16 @@ impl DataType for Till {
             TillUpdate::Deposit(account, more) => {
                 *self.accounts.get_mut(account).ok_or("there is no such account")? += more;
             }
+            TillUpdate::Use(mark) if !self.marks.contains(mark) => return Err("there is no such mark".into()),
+            TillUpdate::Use(mark) => drop(self.used.insert(*mark)),
         }
         Ok(())
     }
 
     fn coordination() -> Coordination<TillMethod> {
-        use TillMethod::{Add, Deposit, Mark, Open};
-        Coordination::none().depends(Deposit, Open).summarised([Add]).summarised([Mark])
+        use TillMethod::{Add, Deposit, Mark, Open, Use};
+        let depends = Coordination::none().depends(Deposit, Open).depends(Use, Mark);
+        depends.summarised([Add]).summarised([Mark])
     }
 
     fn summarise(first: &TillUpdate, then: &TillUpdate) -> Option<TillUpdate> {

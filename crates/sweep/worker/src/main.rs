@@ -2,7 +2,7 @@
 //! and starts it once for each.
 //!
 //! ```text
-//! farfield-sweep-worker reach EXECUTIONS PART PARTS          a line of JSON for each scenario: the sites that it reaches
+//! farfield-sweep-worker reach EXECUTIONS PART PARTS [OBJECT...]      a line of JSON for each scenario: the sites that it reaches
 //! farfield-sweep-worker kill SITE EXECUTIONS SECONDS SCENARIO...     a line of JSON: which scenario fails, and after how many
 //! ```
 
@@ -76,12 +76,14 @@ fn main() -> ExitCode {
     let args: Vec<String> = std::env::args().skip(1).collect();
     let words: Vec<&str> = args.iter().map(String::as_str).collect();
     match words[..] {
-        ["reach", executions, part, parts] => reach(number(executions), number(part) as usize, number(parts) as usize),
+        ["reach", executions, part, parts, ref objects @ ..] => {
+            reach(number(executions), number(part) as usize, number(parts) as usize, objects);
+        }
         ["kill", site, executions, seconds, ref scenarios @ ..] => {
             kill(number(site) as u32, number(executions), Duration::from_secs(number(seconds)), scenarios);
         }
         _ => {
-            eprintln!("usage: reach EXECUTIONS PART PARTS | kill SITE EXECUTIONS SECONDS SCENARIO...");
+            eprintln!("usage: reach EXECUTIONS PART PARTS [OBJECT...] | kill SITE EXECUTIONS SECONDS SCENARIO...");
             return ExitCode::FAILURE;
         }
     }
@@ -96,9 +98,11 @@ fn print(line: &impl serde::Serialize) {
     println!("{}", serde_json::to_string(line).expect("plain data"));
 }
 
-/// Runs each scenario of one of several parts.
-fn reach(executions: u64, part: usize, parts: usize) {
-    for scenario in all().into_iter().skip(part).step_by(parts) {
+/// Runs each scenario of one of several parts: all of them, or those about one of these objects.
+fn reach(executions: u64, part: usize, parts: usize, objects: &[&str]) {
+    let object_of = |scenario: &Scenario| scenario.name().split(['/', '-']).next().unwrap_or_default().to_string();
+    let is_about = |scenario: &Scenario| objects.is_empty() || objects.contains(&object_of(scenario).as_str());
+    for scenario in all().into_iter().filter(is_about).skip(part).step_by(parts) {
         switch::take_reached();
         let start = Instant::now();
         let report = check(&scenario, Budget::executions(executions).within(REACH_TIME), 1);
