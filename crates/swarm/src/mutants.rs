@@ -250,4 +250,8 @@ farfield_core::mutants! {
     ///
     /// *Scenario:* `swarm-kv/replaced-reuse`.
     SWARM_REPLACED_AT_ONCE = "swarm-replaced-at-once" in "SwarmStore": "A register is used again while a memory node gets its copy.";
+    /// *Missing:* a value that was found twice: its writer may have stopped (wait-freedom). Needs no reordering.
+    ///
+    /// *Scenario:* `swarm/others-stopped`.
+    SWARM_AWAITS_WRITER = "swarm-awaits-writer" in "SwarmArray": "A read waits until the writer has verified its value.";
 }

@@ -21,6 +21,9 @@ use crate::stale::Stale;
 use crate::timestamp_lock::Mode;
 use crate::version::{Location, Version};
 
+/// In the message of the timeout for a call that has looked more often than it ever has to.
+pub(crate) const UNSETTLED: &str = "the memory nodes with its latest value";
+
 /// The result of a read.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Read {
@@ -491,7 +494,7 @@ impl<'e> Core<'e> {
 
     #[cold]
     pub(crate) fn unsettled(&self, register: usize) -> Error {
-        let what = format!("register {}: the memory nodes with its latest value", self.shared.number_of(register));
+        let what = format!("register {}: {UNSETTLED}", self.shared.number_of(register));
         let memory = self.replicas.borrow().iter().map(|replica| replica.node).collect();
         let timeout = ErrorKind::Timeout { what, waited: self.patience(self.shared.options.patience), missing: memory };
         Error::from(timeout).of(self.shared.object.path())

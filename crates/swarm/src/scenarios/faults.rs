@@ -18,6 +18,7 @@ pub(super) fn scenarios() -> Vec<Scenario> {
         two_of_five(),
         two_writers_die(),
         dies_with_lock(),
+        others_stopped(),
     ]
 }
 
@@ -147,6 +148,46 @@ fn dies_with_lock() -> Scenario {
     .faults(Faults::new().crashes(1).of([3]))
     .kills(&["swarm-lock-first", "swarm-refusal-unread"])
 }
+
+/// Two clients stop in the middle of their calls, in sections, and with locks or without. The calls of a third one end
+/// all the same, after few round trips.
+fn others_stopped() -> Scenario {
+    Scenario::new("swarm/others-stopped", "a call waits for no other client", 3, |cluster| {
+        let Opened { clients, history } = open(cluster, 1, SwarmOptions::default())?;
+        let slow = [0; 3].map(|_| cluster.draw(3));
+        let (stopped, goes_on) = (Rc::new(Word::new(0)), Rc::new(Word::new(0)));
+        let first_stopped = cluster.draw(3) as u64;
+        for (node, reads) in [(0, false), (1, cluster.draw(2) == 1)] {
+            let (stopped, goes_on, slow) = (Rc::clone(&stopped), Rc::clone(&goes_on), slow[node]);
+            register_unfailing(cluster, node, &clients, &history, move |client| {
+                client.set_ahead(50 * node as u64);
+                client.set_slow(slow);
+                let stops = || {
+                    stopped.fetch_add(1);
+                    client.wait_for(&goes_on, 1)
+                };
+                if reads { client.read_with_a_rest(0, stops) } else { client.write_with_a_rest(node as u64 + 1, stops) }
+            });
+        }
+        register_unfailing(cluster, 2, &clients, &history, move |client| {
+            client.set_slow(slow[2]);
+            client.wait_until(|| stopped.load() >= first_stopped)?;
+            for _ in 0..2 {
+                let read = client.trips_of(|| client.read())?;
+                let write = client.trips_of(|| client.write(3))?;
+                assert!(read.max(write) <= TRIPS_MAX, "a read takes {read}, a write {write}");
+            }
+            goes_on.store(1);
+            Ok(())
+        });
+        Ok(())
+    })
+    .kills(&["swarm-awaits-writer"])
+}
+
+/// A call of one of three writers looks seven times at most (lemma C.4), and a look takes three round trips: with a
+/// write-back, a value that is elsewhere, and a lock.
+const TRIPS_MAX: u64 = 3 * 7;
 
 /// These nodes write and read a register that begins with memory node 2, often enough that buffers are used again. The
 /// calls of the first ones all end well.

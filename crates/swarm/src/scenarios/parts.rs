@@ -16,6 +16,7 @@ use farfield_fabric::Word;
 use crate::client::Core;
 use crate::errors::NoMajority;
 use crate::replicas::{Order, Replicas};
+use crate::safe_guess::UNSETTLED;
 use crate::{SwarmArray, SwarmClient, SwarmOptions};
 
 /// Two equal words, so that a torn value shows.
@@ -219,10 +220,12 @@ pub(super) fn take_client<C>(ep: &Endpoint, take: impl Fn() -> Result<C>) -> Res
     }
 }
 
-/// A thread's result, unless faults have prevented it.
+/// A thread's result, unless faults have prevented it. The looks of a call are bounded whatever happens: more than that
+/// come of no fault.
 pub(super) fn unless_no_majority<T>(result: Result<T>) -> Result<Option<T>> {
     match result {
         Err(error) if error.custom_ref::<NoMajority>().is_some() => Ok(None),
+        Err(error) if error.to_string().contains(UNSETTLED) => panic!("{error}"),
         result => unless_faults(result),
     }
 }
@@ -297,6 +300,27 @@ impl Recorded<'_, '_> {
         Ok(())
     }
 
+    /// A write that rests at some moment.
+    pub(super) fn write_with_a_rest(&self, value: u64, rest: impl FnOnce() -> Result<()>) -> Result<()> {
+        let call = self.history.begin(self.node, 0, KvInput::Upsert(value));
+        let mut write = pin!(self.client.write(0, [value; 2]));
+        let early = poll_times(self.ep, write.as_mut());
+        rest()?;
+        match early {
+            Some(written) => written?,
+            None => self.ep.block_on(write)?,
+        }
+        self.history.end(call, KvOutput::Stored);
+        Ok(())
+    }
+
+    /// The round trips of some calls.
+    pub(super) fn trips_of(&self, calls: impl FnOnce() -> Result<()>) -> Result<u64> {
+        let before = self.ep.counts();
+        calls()?;
+        Ok((self.ep.counts() - before).round_trips)
+    }
+
     /// A write of register 0 that reaches one memory node, and later another one. Both are a majority.
     pub(super) fn write_in_steps(
         &self,
@@ -350,10 +374,13 @@ impl Recorded<'_, '_> {
         ended
     }
 
+    pub(super) fn wait_until(&self, is_it: impl Fn() -> bool) -> Result<()> {
+        self.ep.block_on(self.ep.wait_until(self.ep.deadline(), || is_it().then_some(()))).map_err(Error::from)
+    }
+
     /// Waits until another thread has stored this.
     pub(super) fn wait_for(&self, word: &Word, value: u64) -> Result<()> {
-        let is_there = || (word.load() == value).then_some(());
-        self.ep.block_on(self.ep.wait_until(self.ep.deadline(), is_there)).map_err(Error::from)
+        self.wait_until(|| word.load() == value)
     }
 
     /// A write that may be dropped at some moment.

@@ -1,15 +1,25 @@
 //! The store, while memory nodes and clients die or are cut off.
 
+use std::rc::Rc;
+
 use farfield_check::{Cluster, Faults, Scenario};
 use farfield_core::Result;
-use farfield_fabric::{DeathRule, NodeId};
+use farfield_fabric::{DeathRule, NodeId, Word};
 
 use super::store::options;
 use super::store_parts::{Opened, Recorded, client, client_unfailing, open};
 use crate::SwarmStoreOptions;
 
 pub(super) fn scenarios() -> Vec<Scenario> {
-    vec![inserter_dies(), deleter_dies(), memory_dies(), memory_apart(), memory_is_cut_off(), two_of_five()]
+    vec![
+        inserter_dies(),
+        deleter_dies(),
+        memory_dies(),
+        memory_apart(),
+        memory_is_cut_off(),
+        two_of_five(),
+        others_stopped(),
+    ]
 }
 
 /// The client dies in the middle of an insert.
@@ -111,3 +121,45 @@ fn calls(cluster: &Cluster, options: SwarmStoreOptions, unfailing: &[usize], oth
     }
     Ok(())
 }
+
+/// Two clients stop in the middle of an update, and those of a third one end all the same, after few round trips.
+fn others_stopped() -> Scenario {
+    Scenario::new("swarm-kv/others-stopped", "a call waits for no other client", 3, |cluster| {
+        let Opened { stores, history } = open(cluster, options())?;
+        let slow = [0; 3].map(|_| cluster.draw(3));
+        let (stopped, turn) = (Rc::new(Word::new(0)), Rc::new(Word::new(0)));
+        let first_stopped = cluster.draw(3) as u64;
+        for (node, slow) in slow.into_iter().enumerate().take(2) {
+            let (stopped, turn) = (Rc::clone(&stopped), Rc::clone(&turn));
+            client_unfailing(cluster, node, &stores, &history, move |client| {
+                client.set_ahead(50 * node as u64);
+                client.set_slow(slow);
+                client.wait_until(|| turn.load() > 0)?;
+                client.update_with_a_rest(0, node as u64 + 1, || {
+                    stopped.fetch_add(1);
+                    client.wait_for(&turn, 2)
+                })
+            });
+        }
+        client_unfailing(cluster, 2, &stores, &history, move |client| {
+            client.insert(0, 3)?;
+            client.set_slow(slow[2]);
+            turn.store(1);
+            client.wait_until(|| stopped.load() >= first_stopped)?;
+            let get = client.trips_of(|| client.get(0))?;
+            let update = client.trips_of(|| client.update(0, 4))?;
+            let delete = client.trips_of(|| client.delete(0))?;
+            let end = client.trips_of(|| client.get(0))?;
+            assert!(
+                get.max(update).max(delete).max(end) <= TRIPS_MAX,
+                "{get}, {update}, {delete} and {end} round trips"
+            );
+            turn.store(2);
+            Ok(())
+        });
+        Ok(())
+    })
+}
+
+/// A register of a store may need ten looks (`Core::read_in`).
+const TRIPS_MAX: u64 = 3 * 10;

@@ -9,7 +9,7 @@ use farfield_check::parts::Excuse;
 use farfield_check::{Cluster, choose, was_paused};
 use farfield_core::history::kv::{KvInput, KvOutput};
 use farfield_core::{Endpoint, Error, Node, Result};
-use farfield_fabric::{Instant, Word};
+use farfield_fabric::Word;
 
 use super::parts::{Call, History, poll_or_drop, poll_until, take_client, thread};
 use crate::agreement::Deciding;
@@ -188,8 +188,7 @@ impl Recorded<'_, '_> {
     }
 
     pub(super) fn wait_until(&self, is_it: impl Fn() -> bool) -> Result<()> {
-        self.ep.block_on(self.ep.wait_until(Instant::NEVER, || is_it().then_some(())))?;
-        Ok(())
+        self.ep.block_on(self.ep.wait_until(self.ep.deadline(), || is_it().then_some(()))).map_err(Error::from)
     }
 
     /// Gives one memory node an instance of the next epoch, for a register that was left first.
@@ -347,6 +346,13 @@ impl Recorded<'_, '_> {
         Ok(())
     }
 
+    /// The round trips of some calls.
+    pub(super) fn trips_of(&self, calls: impl FnOnce() -> Result<()>) -> Result<u64> {
+        let before = self.ep.counts();
+        calls()?;
+        Ok((self.ep.counts() - before).round_trips)
+    }
+
     pub(super) fn delete(&self, key: u64) -> Result<()> {
         self.call(key, KvInput::Delete, |client| client.delete_blocking(&key).map(|()| KvOutput::Stored))
     }
@@ -391,8 +397,7 @@ impl Recorded<'_, '_> {
 
     /// Waits until another thread has stored this.
     pub(super) fn wait_for(&self, word: &Word, value: u64) -> Result<()> {
-        let is_there = || (word.load() == value).then_some(());
-        self.ep.block_on(self.ep.wait_until(self.ep.deadline(), is_there)).map_err(Error::from)
+        self.wait_until(|| word.load() == value)
     }
 
     /// An insert that may be dropped at some moment.
