@@ -190,11 +190,21 @@ fn loop_swarm_update(endpoint: &Endpoint, client: &SwarmStoreClient<'_, u64, Wid
     })
 }
 
-/// Runs the loop of a row, and prints how much it has allocated.
-fn row<T>(name: &str, run: impl FnOnce() -> Result<T>) -> Result<()> {
+/// Runs the loop of a row, and prints how much it has allocated, and how many puts, gets and atomics these endpoints
+/// have posted.
+fn row<T>(name: &str, endpoints: &[&Endpoint], run: impl FnOnce() -> Result<T>) -> Result<()> {
+    let counts = || endpoints.iter().map(|endpoint| endpoint.counts());
+    let before: Vec<_> = counts().collect();
     let region = Region::new(ALLOCATOR);
     black_box(run()?);
-    println!("{name} {}", region.change().allocations);
+    let allocations = region.change().allocations;
+    let [mut puts, mut gets, mut atomics] = [0; 3];
+    for posted in counts().zip(before).map(|(now, before)| now - before) {
+        puts += posted.puts;
+        gets += posted.gets;
+        atomics += posted.atomics;
+    }
+    println!("{name} {allocations} {puts} {gets} {atomics}");
     Ok(())
 }
 
@@ -203,39 +213,40 @@ fn main() -> Result<()> {
     let endpoints = [nodes[0].endpoint()?, nodes[1].endpoint()?];
     // The calls are made on node 0. Their objects are on node 1, but for the ALock of the own node.
     let (ep, other) = (&endpoints[0], [NodeId(1), NodeId(0)]);
+    let both = [ep, &endpoints[1]];
     // With more threads than cores nothing spins: looks are not counted as work of a call.
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let _crowd: Vec<Endpoint> = (0..cores).map(|_| nodes[0].endpoint()).collect::<Result<_>>()?;
 
     let mutexes = on_each(&nodes, |node| MutexArray::open_among(node, "mutex", &other, 1))?;
-    row("mutex", || loop_mutex(ep, &mutexes[0]))?;
+    row("mutex", &[ep], || loop_mutex(ep, &mutexes[0]))?;
     let alocks = on_each(&nodes, |node| ALockArray::open(node, "alock", 2, ALockOptions::default()))?;
-    row("alock_own", || loop_alock_own(ep, &alocks[0]))?;
-    row("alock_other", || loop_alock_other(ep, &alocks[0]))?;
+    row("alock_own", &[ep], || loop_alock_own(ep, &alocks[0]))?;
+    row("alock_other", &[ep], || loop_alock_other(ep, &alocks[0]))?;
     let spins = on_each(&nodes, |node| SpinLockArray::open_among(node, "spin", &other, 1))?;
-    row("spin", || loop_spin(ep, &spins[0]))?;
+    row("spin", &[ep], || loop_spin(ep, &spins[0]))?;
     let queues = on_each(&nodes, |node| McsLockArray::open_among(node, "mcs", &other, 1, 64))?;
-    row("mcs", || loop_mcs(ep, &queues[0]))?;
+    row("mcs", &[ep], || loop_mcs(ep, &queues[0]))?;
 
     let options = KvOptions { slots_per_node: 200, ..KvOptions::default() };
     let stores = on_each(&nodes, |node| KvStore::<u64, u64>::open(node, "kv", options.clone()))?;
     for key in 0..KEYS {
         endpoints[1].block_on(stores[1].insert(&endpoints[1], &key, &key))?;
     }
-    row("kv_get", || loop_kv_get(ep, &stores[0]))?;
-    row("kv_get_many", || loop_kv_get_many(ep, &stores[0]))?;
-    row("kv_update", || loop_kv_update(ep, &stores[0]))?;
+    row("kv_get", &[ep], || loop_kv_get(ep, &stores[0]))?;
+    row("kv_get_many", &[ep], || loop_kv_get_many(ep, &stores[0]))?;
+    row("kv_update", &[ep], || loop_kv_update(ep, &stores[0]))?;
 
     let options = TransactionOptions { cells: 4, locks: 4, lock: LockOptions::new(LockKind::ALock) };
     let cells = on_each(&nodes, |node| Transactions::open(node, "cells", options))?;
-    row("transfer", || loop_transfer(ep, &cells[0]))?;
+    row("transfer", &[ep], || loop_transfer(ep, &cells[0]))?;
 
     let options = RingOptions::broadcast(&nodes[0], NodeId(0), 1 << 16);
     let rings = on_each(&nodes, |node| RingBuffer::open(node, "ring", options.clone()))?;
     let (mut sender, mut receiver) = (rings[0].sender()?, rings[1].receiver()?);
-    row("ring", || loop_ring([ep, &endpoints[1]], &mut sender, &mut receiver))?;
+    row("ring", &both, || loop_ring(both, &mut sender, &mut receiver))?;
     let queues = on_each(&nodes, |node| Queue::<u64>::open(node, "queue", QueueOptions::new(NodeId(1), 64)))?;
-    row("queue", || loop_queue(ep, &queues[0]))?;
+    row("queue", &[ep], || loop_queue(ep, &queues[0]))?;
 
     let server = RpcServer::open(&nodes[1], "rpc", RpcOptions::default())?;
     let client = RpcClient::open(&nodes[0], "rpc", NodeId(1), RpcOptions::default())?;
@@ -244,11 +255,11 @@ fn main() -> Result<()> {
     endpoints[1].block_on(server.serve_next(&endpoints[1], |_, request| request))?;
     ep.block_on(first.wait())?;
     drop(first);
-    row("rpc", || loop_rpc([ep, &endpoints[1]], &client, &server))?;
+    row("rpc", &both, || loop_rpc(both, &client, &server))?;
 
     let barriers = on_each(&nodes, |node| Barrier::open(node, "barrier", 1))?;
     let mut threads = [barriers[0].thread()?, barriers[1].thread()?];
-    row("barrier", || loop_barrier([ep, &endpoints[1]], &mut threads))?;
+    row("barrier", &both, || loop_barrier(both, &mut threads))?;
 
     // Three memory nodes, and a client on a fourth node.
     let nodes = local_session_with(4, |builder| builder.memory_bytes_max(64 << 20))?;
@@ -259,6 +270,6 @@ fn main() -> Result<()> {
     for key in 0..KEYS {
         client.insert_blocking(&key, &[key; 8])?;
     }
-    row("swarm_get", || loop_swarm_get(&ep, &client))?;
-    row("swarm_update", || loop_swarm_update(&ep, &client))
+    row("swarm_get", &[&ep], || loop_swarm_get(&ep, &client))?;
+    row("swarm_update", &[&ep], || loop_swarm_update(&ep, &client))
 }
