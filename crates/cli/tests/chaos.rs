@@ -40,6 +40,7 @@ fn nodes_are_killed_and_stopped_and_nothing_is_wrong() {
     for what in [
         "histories of keys",
         "histories of queues",
+        "histories of replicated keys",
         "locks taken",
         "messages received",
         "additions",

@@ -1,5 +1,6 @@
 //! The measurements of a run: lines of JSON as they come, and a table at the end.
 
+use std::borrow::Borrow;
 use std::io::{self, Write};
 
 use anyhow::{Context, Result};
@@ -126,7 +127,7 @@ impl Row<'_> {
 }
 
 /// The fields of a setup, by name.
-pub(super) fn asked(setup: &Setup) -> Vec<(String, String)> {
+fn asked(setup: &Setup) -> Vec<(String, String)> {
     let Ok(Value::Object(fields)) = serde_json::to_value(setup) else { return Vec::new() };
     let text = |value: &Value| match value {
         Value::Number(number) => number.as_u64().map_or_else(|| number.to_string(), grouped),
@@ -134,6 +135,14 @@ pub(super) fn asked(setup: &Setup) -> Vec<(String, String)> {
         other => other.to_string(),
     };
     fields.iter().map(|(name, value)| (name.replace('_', " "), text(value))).collect()
+}
+
+/// The end of a title: the fields of a setup that are not the same in all of these, such as `, replicas 5`.
+pub(super) fn varied(setup: &Setup, all: impl Iterator<Item = impl Borrow<Setup>>) -> String {
+    let all: Vec<_> = all.map(|other| asked(other.borrow())).collect();
+    let is_common = |field: &(String, String)| all.iter().all(|other| other.contains(field));
+    let fields = asked(setup).into_iter().filter(|field| !is_common(field));
+    fields.map(|(name, value)| format!(", {name} {value}")).collect()
 }
 
 /// A row for each case and setup, below the fields that are the same in all.
@@ -174,10 +183,16 @@ fn write_table<'a>(all: &[&'a Measurement], out: &mut dyn Write) -> io::Result<(
 /// The cell of a figure that does not apply.
 const NONE: &str = "-";
 
-/// The figures that any of the rows has.
+/// The figures that any of the rows has, without the parts of distributions.
 fn figures<'a>(rows: &[Row<'a>]) -> Vec<&'a str> {
     let all = rows.iter().flat_map(|row| row.0.iter().flat_map(|one| one.figures.keys()));
-    super::options::once_each(all.map(String::as_str))
+    super::options::once_each(all.map(String::as_str).filter(|name| !is_part(name)))
+}
+
+/// Whether a figure is the number of calls that have taken so many round trips, such as `trips_2`. There are too many
+/// of them for columns.
+fn is_part(figure: &str) -> bool {
+    figure.strip_prefix("trips_").is_some_and(|count| count.parse::<u64>().is_ok())
 }
 
 /// The title of a cost that rows may have, the cost, and how many digits it is shown with.
@@ -251,7 +266,7 @@ mod tests {
     fn equal_settings_stand_above_and_the_rest_in_columns() {
         let mut all = vec![one("a", 2, 1234.0), one("a", 3, 99.5)];
         all[0].round_trips_per_op = Some(1.25);
-        all[1].figures.insert("bytes_per_s".into(), 2e6);
+        all[1].figures = [("bytes_per_s".into(), 2e6), ("trips_2".into(), 7.0)].into();
         let table = table(&all);
         let lines: Vec<Vec<&str>> = table.lines().map(|line| line.split_whitespace().collect()).collect();
         assert!(table.starts_with("kv, fabric shm\n"), "{table}");

@@ -9,8 +9,8 @@ mod raw;
 mod system;
 #[cfg(test)]
 mod tests;
+mod trips;
 
-use std::collections::BTreeMap;
 use std::io::{self, Write};
 use std::path::PathBuf;
 use std::time::Duration;
@@ -21,9 +21,10 @@ use farfield::{Barrier, BarrierThread, Endpoint, MemberStatus, Node, NodeId};
 use farfield_check::cli::exit::usage;
 use serde::{Deserialize, Serialize};
 
-use self::measure::{Call, Calls, Done, Draws, Measurer, SLICE, TRIPS_MAX, load, warm};
+use self::measure::{Call, Calls, Done, Draws, Measurer, SLICE, load, warm};
 use self::system::{Body, Client, Kind, Scale, System};
-use super::journal::Journal;
+use self::trips::{Histograms, TRIPS_MAX, Trips};
+use super::journal::{self, Journal};
 use super::kv::name;
 use super::measurement::{Measurement, Setup, time};
 use super::memory::{self, Need};
@@ -37,6 +38,7 @@ const HELP: &str = "\
 Memory nodes lend memory, and do nothing else; clients, each a process with one thread, call them. All keys are there at
 the beginning (with workload d, half of them), and every client has read each of them once. Gets, updates, inserts and
 deletes are shown apart, each with its round trips: the median, the 99th percentile, and the share of calls that took one.
+Below the table there is a histogram of them, beside the numbers of SWARM's paper.
 
 The systems are Farfield's own store (swarm) and three baselines, written for this comparison on the same fabric. Theirs are keys
 whose place is known, without an index: numbers from 0 on. An insert of theirs takes the place of an earlier key.
@@ -47,8 +49,8 @@ whose place is known, without an index: numbers from 0 on. An insert of theirs t
            and more. A death would stop it
   raw      one copy, no order among writers, torn values: as fast as one gets
 
-With --kill one memory node is killed in the middle of the run: it prints what the clients see, in slices of 10 ms, and with --svg
-draws it. Of these systems only swarm is written to go on.
+With --kill a whole minority of the memory nodes is killed at once in the middle of the run: one of three, two of five, three of
+seven. It prints what the clients see, in slices of 10 ms, and with --svg draws it. Of these systems only swarm is written to go on.
 
 Examples:
   farfield bench swarm --system swarm,dm-abd,fusee,raw --workload a,b
@@ -86,7 +88,7 @@ pub(crate) struct SwarmArgs {
     /// Metadata words of each of swarm's registers; 0: one for each client
     #[arg(long, value_name = "COUNT", value_delimiter = ',', default_value = "0")]
     metadata_words: Vec<u16>,
-    /// Kill a memory node in the middle of the run
+    /// Kill a minority of the memory nodes in the middle of the run: one of three, two of five, three of seven
     #[arg(long)]
     kill: bool,
     /// With --kill: draw the throughput over time into this file
@@ -151,22 +153,32 @@ struct Ran {
     done: Vec<Done>,
     /// The memory that the memory nodes lend, all together.
     memory_bytes: u64,
-    /// When one of them was killed, on the clock of the host.
-    killed_ns: Option<u64>,
+    /// When those that were killed were, on the clock of the host.
+    killed_ns: Vec<u64>,
 }
 
-/// A run in which a memory node was killed.
+impl Ran {
+    /// The round trips of all clients' calls of a kind.
+    fn trips(&self, call: Call) -> Trips {
+        let mut trips = [0; TRIPS_MAX + 1];
+        self.done.iter().for_each(|done| trips::merge(&mut trips, &done.calls[call as usize].trips));
+        trips
+    }
+}
+
+/// A run in which memory nodes were killed.
 struct Death {
-    workload: String,
+    name: String,
     done: Vec<Done>,
-    killed_ns: Option<u64>,
+    /// One time for each.
+    killed_ns: Vec<u64>,
 }
 
 impl Death {
     /// The slice of the clients' runs in which it happened. They have begun at about the same time.
     fn slice(&self) -> Option<usize> {
         let start_ns = self.done.first()?.start_ns;
-        Some((self.killed_ns?.saturating_sub(start_ns) / SLICE.as_nanos() as u64) as usize)
+        Some((self.killed_ns.first()?.saturating_sub(start_ns) / SLICE.as_nanos() as u64) as usize)
     }
 }
 
@@ -193,20 +205,31 @@ pub(crate) fn main(args: &SwarmArgs) -> Result<()> {
     let plans = args.plans()?;
     memory::ensure_fit(plans.iter().map(Plan::need), "--keys, --size or --clients")?;
     let mut journal = Journal::new(&args.common);
-    let mut deaths: Vec<Death> = Vec::new();
+    let (mut histograms, mut deaths) = (Histograms::default(), Vec::new());
     journal.turns(&plans, |plan| {
         let ran = run(plan, &args.common)?;
         let measurements = plan.measurements(&ran, &args.common)?;
+        let alike = plans.iter().filter(|other| (other.system, other.workload) == (plan.system, plan.workload));
+        let varied = journal::varied(&plan.setup(&args.common), alike.map(|other| other.setup(&args.common)));
+        for call in Call::ALL {
+            let title = format!("{}{varied}", plan.case(call));
+            histograms.add(title, trips::paper(plan.system, call), ran.trips(call));
+        }
         if plan.kills {
-            deaths.push(Death { workload: name(plan.workload), done: ran.done, killed_ns: ran.killed_ns });
+            let name = format!("workload {}{varied}", name(plan.workload));
+            deaths.push(Death { name, done: ran.done, killed_ns: ran.killed_ns });
         }
         Ok(measurements)
     })?;
-    journal.table(|out| deaths.iter().try_for_each(|death| write_death(death, out)))?;
+    journal.table(|out| {
+        histograms.write(out)?;
+        deaths.iter().try_for_each(|death| write_death(death, out))
+    })?;
     let Some(file) = &args.svg else { return Ok(()) };
-    let line = |death: &Death| Line { name: format!("workload {}", death.workload), points: over_time(&death.done) };
+    let line = |death: &Death| Line { name: death.name.clone(), points: over_time(&death.done) };
     let lines: Vec<Line> = deaths.iter().map(line).collect();
-    let picture = plot::svg("Calls per second; a memory node is killed in the middle", "seconds", Steps::Even, &lines);
+    let title = "Calls per second; a minority of the memory nodes is killed in the middle";
+    let picture = plot::svg(title, "seconds", Steps::Even, &lines);
     std::fs::write(file, picture).with_context(|| format!("--svg {}", file.display()))
 }
 
@@ -283,6 +306,31 @@ impl Plan {
         }
     }
 
+    /// The memory nodes that are killed, the last ones: as many as a majority can do without.
+    fn victims(&self) -> Vec<usize> {
+        let replicas = usize::from(self.replicas);
+        (replicas - (replicas - 1) / 2..replicas).collect()
+    }
+
+    /// The name of the calls of a kind.
+    fn case(&self, call: Call) -> String {
+        format!("{} {} {}", name(self.workload), self.system, call.name())
+    }
+
+    fn setup(&self, common: &Common) -> Setup {
+        Setup {
+            fabric: Some(common.fabric.name().into()),
+            window: Some(self.window.into()),
+            size: Some(self.size.into()),
+            keys: Some(self.keys.into()),
+            distribution: (self.workload != Mix::D).then(|| name(self.distribution)),
+            replicas: Some(self.replicas.into()),
+            clients: Some(self.clients.into()),
+            metadata_words: Some(self.metadata_words.into()).filter(|words| *words > 0),
+            ..Setup::default()
+        }
+    }
+
     /// The calls of each kind, as a measurement.
     fn measurements(&self, ran: &Ran, common: &Common) -> Result<Vec<Measurement>> {
         let mut all = Vec::new();
@@ -291,19 +339,7 @@ impl Plan {
             if calls.iter().all(|calls| calls.result.operations == 0) {
                 continue;
             }
-            let setup = Setup {
-                fabric: Some(common.fabric.name().into()),
-                window: Some(self.window.into()),
-                size: Some(self.size.into()),
-                keys: Some(self.keys.into()),
-                distribution: (self.workload != Mix::D).then(|| name(self.distribution)),
-                replicas: Some(self.replicas.into()),
-                clients: Some(self.clients.into()),
-                metadata_words: Some(self.metadata_words.into()).filter(|words| *words > 0),
-                ..Setup::default()
-            };
-            let case = format!("{} {} {}", name(self.workload), self.system, call.name());
-            let mut measurement = Measurement::new("swarm", &case, setup);
+            let mut measurement = Measurement::new("swarm", &self.case(call), self.setup(common));
             let results: Vec<_> = calls.iter().map(|calls| calls.result.clone()).collect();
             measurement.take(&results, self.clients.into())?;
             measurement.pinned = Some(self.cores.is_pinned());
@@ -320,11 +356,7 @@ impl Plan {
                 measurement.figures.insert("not_there_%".into(), 100.0 * not_there / gets);
             }
             if self.window == 1 {
-                let trips = calls.iter().fold([0; TRIPS_MAX + 1], |mut sum, calls| {
-                    sum.iter_mut().zip(&calls.trips).for_each(|(sum, calls)| *sum += calls);
-                    sum
-                });
-                measurement.figures.extend(figures(&trips));
+                measurement.figures.extend(trips::figures(&ran.trips(call)));
             } else {
                 (measurement.round_trips_per_op, measurement.fabric_ops_per_op, measurement.bytes_per_op) =
                     (None, None, None);
@@ -335,42 +367,20 @@ impl Plan {
     }
 }
 
-/// The distribution of round trips.
-fn figures(trips: &[u64]) -> BTreeMap<String, f64> {
-    let all: u64 = trips.iter().sum();
-    let percentile = |percent: u64| {
-        let mut left = (all * percent).div_ceil(100);
-        let at = trips.iter().position(|calls| {
-            left = left.saturating_sub(*calls);
-            left == 0
-        });
-        at.unwrap_or(0) as f64
-    };
-    let share = |upto: usize| 100.0 * trips[..=upto].iter().sum::<u64>() as f64 / all.max(1) as f64;
-    let most = trips.iter().rposition(|calls| *calls > 0).unwrap_or(0) as f64;
-    [
-        ("trips_p50".into(), percentile(50)),
-        ("trips_p99".into(), percentile(99)),
-        ("trips_max".into(), most),
-        ("one_trip_%".into(), share(1)),
-    ]
-    .into()
-}
-
 /// Starts the nodes, and collects their results.
 fn run(plan: &Plan, common: &Common) -> Result<Ran> {
     let duration = common.duration();
     let bar = output::progress(&format!("measuring {}", plan.system), duration);
-    let mut ran = Ran { done: Vec::new(), memory_bytes: 0, killed_ns: None };
+    let mut ran = Ran { done: Vec::new(), memory_bytes: 0, killed_ns: Vec::new() };
     let limit = duration * 2 + Duration::from_secs(180) + Duration::from_millis(plan.keys.into());
     let mut workers = Workers::start(plan.replicas + plan.clients, common.fabric, plan)?;
     if plan.kills {
-        workers.kill(usize::from(plan.replicas) - 1, duration / 2);
+        workers.kill(plan.victims(), duration / 2);
     }
     workers.run(limit, &bar, |_, word, more| {
         match word {
             "running" => {}
-            "killed" => ran.killed_ns = Some(serde_json::from_str(more)?),
+            "killed" => ran.killed_ns.push(serde_json::from_str(more)?),
             "lent" => ran.memory_bytes += serde_json::from_str::<u64>(more)?,
             "result" => ran.done.push(serde_json::from_str(more)?),
             _ => bail!("`{word}` is none of the benchmark's words"),
@@ -474,11 +484,11 @@ fn over_time(done: &[Done]) -> Vec<(f64, f64)> {
     (0..slices).map(at).collect()
 }
 
-/// What the clients have seen of a death: calls per second before and after it, and the slowest call.
+/// Writes how the clients have seen the deaths: calls per second before and after them, and the slowest call.
 fn write_death(death: &Death, out: &mut dyn Write) -> io::Result<()> {
     let seconds = |slices: usize| slices as f64 * SLICE.as_secs_f64();
     let Some(at) = death.slice() else {
-        return writeln!(out, "workload {}: no memory node was killed", death.workload);
+        return writeln!(out, "{}: no memory node was killed", death.name);
     };
     let calls = |from: usize, to: usize| {
         let calls = death.done.iter().flat_map(|done| done.slices.get(from..to).unwrap_or_default());
@@ -488,18 +498,22 @@ fn write_death(death: &Death, out: &mut dyn Write) -> io::Result<()> {
     let second = (1.0 / seconds(1)) as usize;
     let (from, to) = (at.saturating_sub(second), slices.min(at + second));
     if from >= at || at >= to {
-        return writeln!(out, "workload {}: the run was too short to see the death", death.workload);
+        return writeln!(out, "{}: the run was too short to see the death", death.name);
     }
     let slowest = |from: usize, to: usize| {
         let all = death.done.iter().flat_map(|done| done.slowest.get(from..to).unwrap_or_default());
         all.copied().max().unwrap_or(0)
     };
     let (before, after) = (calls(from, at), calls(at, to));
+    let killed = match death.killed_ns.len() {
+        1 => "a memory node was killed".into(),
+        count => format!("{count} memory nodes were killed"),
+    };
     writeln!(
         out,
-        "workload {}: a memory node was killed after {:.2} s; {} calls per second before, {} in the {:.2} s after ({:.0} %); the \
-         slowest call took {} before, {} after; none failed",
-        death.workload,
+        "{}: {killed} after {:.2} s; {} calls per second before, {} in the {:.2} s after ({:.0} %); the slowest call took {} \
+         before, {} after; none failed",
+        death.name,
         seconds(at),
         output::grouped(before as u64),
         output::grouped(after as u64),

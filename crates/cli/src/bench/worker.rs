@@ -33,8 +33,8 @@ pub(crate) struct Workers {
     open: usize,
     /// Lines of standard error, with their nodes, that are not printed yet.
     held: VecDeque<(Instant, usize, String)>,
-    /// A node that is killed so long after `running`.
-    victim: Option<(usize, Duration)>,
+    /// Nodes that are killed so long after `running`.
+    victims: Option<(Vec<usize>, Duration)>,
     is_killed: bool,
 }
 
@@ -105,8 +105,14 @@ impl Workers {
         fabric.clean_up(&session);
         let variables = fabric.variables(&session, nodes);
         let (say, lines) = mpsc::channel();
-        let mut workers =
-            Workers { children: Vec::new(), lines, open: nodes, held: VecDeque::new(), victim: None, is_killed: false };
+        let mut workers = Workers {
+            children: Vec::new(),
+            lines,
+            open: nodes,
+            held: VecDeque::new(),
+            victims: None,
+            is_killed: false,
+        };
         for node in 0..nodes {
             let mut child = Command::new(&program)
                 .args(std::env::args_os().skip(1))
@@ -127,10 +133,10 @@ impl Workers {
         Ok(workers)
     }
 
-    /// Has a node killed so long after the first `running`. The word `killed` says when that was, in nanoseconds of the
-    /// clock that all processes of the host share.
-    pub(crate) fn kill(&mut self, node: usize, after: Duration) {
-        self.victim = Some((node, after));
+    /// Has these nodes killed together so long after the first `running`. The word `killed` of each says when that was,
+    /// in nanoseconds of the clock that all processes of the host share.
+    pub(crate) fn kill(&mut self, nodes: Vec<usize>, after: Duration) {
+        self.victims = Some((nodes, after));
     }
 
     /// Runs until all workers have ended, and passes their lines on: node, word, and more. From the word `running` on,
@@ -178,13 +184,16 @@ impl Workers {
             if let Some(since) = running {
                 bar.set_position(since.elapsed().as_millis() as u64);
             }
-            if let (Some(since), Some((node, after)), false) = (running, self.victim, self.is_killed)
-                && since.elapsed() >= after
+            if let (Some(since), Some((nodes, after)), false) = (running, &self.victims, self.is_killed)
+                && since.elapsed() >= *after
             {
                 self.is_killed = true;
                 let now = clock_gettime(ClockId::Monotonic);
-                self.children[node].kill().with_context(|| format!("killing node {node}"))?;
-                said(node, "killed", &(now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64).to_string())?;
+                let now_ns = (now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64).to_string();
+                for &node in nodes {
+                    self.children[node].kill().with_context(|| format!("killing node {node}"))?;
+                    said(node, "killed", &now_ns)?;
+                }
             }
             self.print_held(HELD, bar, &mut io::stderr());
             match self.lines.recv_timeout(Duration::from_millis(50)) {
@@ -205,7 +214,8 @@ impl Workers {
 
     fn ended(&mut self, node: usize) -> Result<()> {
         let status = self.children[node].wait().with_context(|| format!("waiting for node {node}"))?;
-        let was_killed = self.is_killed && self.victim.is_some_and(|(victim, _)| victim == node);
+        let is_victim = self.is_killed && self.victims.as_ref().is_some_and(|(victims, _)| victims.contains(&node));
+        let was_killed = is_victim && status.signal() == Some(Signal::KILL.as_raw());
         if !status.success() && !was_killed {
             let (node, status) = self.killed().unwrap_or((node, status));
             bail!("node {node} {}", describe(status));
@@ -303,7 +313,7 @@ mod tests {
             shell.args(["-c", script]).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("a shell");
         listen(0, child.stdout.take().expect("a pipe"), &say, Heard::Said, Some(Heard::Ended));
         listen(0, child.stderr.take().expect("a pipe"), &say, Heard::Complained, None);
-        Workers { children: vec![child], lines, open: 1, held: VecDeque::new(), victim: None, is_killed: false }
+        Workers { children: vec![child], lines, open: 1, held: VecDeque::new(), victims: None, is_killed: false }
     }
 
     /// Runs it to its end: what it has said, and what was printed of its complaints.

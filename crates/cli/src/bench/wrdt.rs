@@ -315,7 +315,7 @@ fn run(plan: &Plan, common: &Common) -> Result<Ran> {
     let mut ran = Ran { done: Vec::new(), killed_ns: None };
     let mut workers = Workers::start(plan.nodes, common.fabric, plan)?;
     if let Some(victim) = plan.victim() {
-        workers.kill(victim, duration / 2);
+        workers.kill(vec![victim], duration / 2);
     }
     // A millisecond for a call is long.
     let limit = duration * 20 + Duration::from_secs(300) + Duration::from_millis(plan.calls);

@@ -126,7 +126,25 @@ fn replicated_calls_are_counted_beside_those_of_other_systems() {
     assert_eq!(medians.collect::<Vec<_>>(), expected);
     // More of each value is on memory nodes than with one copy.
     assert!(figure(&lines[0], "memory_per_key") > 3.0 * figure(&lines[6], "memory_per_key"));
-    assert!(table.contains("one trip %") && table.contains("replicas 3"), "{table}");
+    assert!(table.contains("one trip %") && table.contains("replicas 3") && !table.contains("trips 1"), "{table}");
+    let papers = ["1", "1", "2", "2", "1-2, 99th percentile 2", "4, 99th percentile 5", "1", "1"];
+    for (line, paper) in lines.iter().zip(papers) {
+        let start = format!("  {}: ", line["case"].as_str().unwrap_or_default());
+        let histogram =
+            table.lines().find_map(|row| row.strip_prefix(&start)?.strip_suffix(&format!("; paper {paper}")));
+        let histogram = histogram.unwrap_or_else(|| panic!("{start}… {paper}: {table}"));
+        let shares = histogram.split(", ").map(|part| {
+            let (trips, share) = part.split_once(": ").expect("a number and its share");
+            let calls = figure(line, &format!("trips_{}", trips.trim_end_matches(" and more")));
+            let share: f64 = share.strip_suffix(" %").and_then(|share| share.parse().ok()).expect("a share");
+            assert!((share - 100.0 * calls / number(&line["operations"])).abs() < 0.01, "{part}: {line}");
+            share
+        });
+        let sum: f64 = shares.sum();
+        assert!((99.9..100.1).contains(&sum), "{sum}: {histogram}");
+    }
+    // Of a hundred keys, two clients meet at some: more than one call in a hundred may take a second round trip.
+    assert!(lines[..2].iter().all(|line| figure(line, "one_trip_%") > 90.0), "{table}");
 }
 
 #[test]
@@ -152,6 +170,16 @@ fn a_memory_node_is_killed_and_no_call_fails() {
     assert!(table.contains("a memory node was killed after 0.") && table.contains("none failed"), "{table}");
     let picture = std::fs::read_to_string(file).expect("the picture");
     assert!(picture.contains("workload a") && picture.contains("seconds"), "{picture}");
+}
+
+#[test]
+fn a_minority_of_five_memory_nodes_is_killed_and_no_call_fails() {
+    let sizes = ["--keys", "50", "--clients", "2", "--workload", "a", "--seconds", "1"];
+    let (lines, table) = measured(&[&["swarm", "--replicas", "5", "--kill"][..], &sizes].concat());
+    each_is_whole(&lines, "swarm");
+    assert_eq!(lines.len(), 2);
+    // A run fails if a node fails by itself, or by a signal other than SIGKILL.
+    assert!(table.contains("2 memory nodes were killed after 0.") && table.contains("none failed"), "{table}");
 }
 
 #[test]

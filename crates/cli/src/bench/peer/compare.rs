@@ -2,7 +2,7 @@
 
 use std::io::{self, Write};
 
-use super::super::journal::{asked, number};
+use super::super::journal::{number, varied};
 use super::super::measurement::{Measurement, Setup};
 use crate::spread::{Spread, median};
 
@@ -152,12 +152,8 @@ impl Comparison {
 
     /// The case, and the fields of its setup that differ among the rows.
     fn title(&self, row: &Row) -> String {
-        let mut title = format!("{} {}", row.bench, row.case);
-        let is_common = |field: &(String, String)| self.0.iter().all(|other| asked(&other.setup).contains(field));
-        for (name, value) in asked(&row.setup).iter().filter(|field| !is_common(field)) {
-            title += &format!(", {name} {value}");
-        }
-        title
+        let varied = varied(&row.setup, self.0.iter().map(|other| &other.setup));
+        format!("{} {}{varied}", row.bench, row.case)
     }
 
     fn cells(&self, row: &Row) -> [String; 9] {

@@ -8,11 +8,9 @@ use farfield::Endpoint;
 use serde::{Deserialize, Serialize};
 
 use super::system::Client;
+use super::trips::{TRIPS_MAX, Trips};
 use crate::bench::threads::ThreadResult;
 use crate::bench::workload::{Latest, LatestStep, Operation, Operations};
-
-/// Round trips from here on are counted as so many.
-pub(super) const TRIPS_MAX: usize = 15;
 
 /// The kinds of calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -63,8 +61,7 @@ impl Draws {
 #[derive(Clone, Serialize, Deserialize)]
 pub(super) struct Calls {
     pub(super) result: ThreadResult,
-    /// How many calls have taken so many round trips.
-    pub(super) trips: [u64; TRIPS_MAX + 1],
+    pub(super) trips: Trips,
 }
 
 /// What a client has done.

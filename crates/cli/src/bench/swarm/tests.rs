@@ -1,5 +1,6 @@
 //! The baselines are what they say: registers, in so many round trips.
 
+use std::collections::BTreeMap;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -123,9 +124,53 @@ fn each_takes_as_many_round_trips_as_it_says() {
 fn round_trips_have_a_median_and_a_99th_percentile() {
     let mut trips = [0; TRIPS_MAX + 1];
     (trips[1], trips[2], trips[5]) = (980, 15, 5);
-    let figures = figures(&trips);
+    let figures: BTreeMap<String, f64> = trips::figures(&trips).collect();
     let of = |name: &str| figures[name];
     assert_eq!((of("trips_p50"), of("trips_p99"), of("trips_max"), of("one_trip_%")), (1.0, 2.0, 5.0, 98.0));
+    assert_eq!((of("trips_1"), of("trips_2"), of("trips_5"), figures.len()), (980.0, 15.0, 5.0, 7));
+}
+
+#[test]
+fn a_histogram_has_the_calls_of_all_repetitions() {
+    let mut histograms = Histograms::default();
+    let (mut first, mut second) = ([0; TRIPS_MAX + 1], [0; TRIPS_MAX + 1]);
+    (first[4], second[4], second[5]) = (500, 499, 1);
+    for trips in [first, second] {
+        histograms.add("a fusee update".into(), trips::paper(Kind::Fusee, Call::Update), trips);
+    }
+    histograms.add("d raw insert".into(), trips::paper(Kind::Raw, Call::Insert), [7; TRIPS_MAX + 1]);
+    histograms.add("none were counted".into(), None, [0; TRIPS_MAX + 1]);
+    let mut out = Vec::new();
+    histograms.write(&mut out).expect("a vector takes it");
+    let text = String::from_utf8(out).expect("text");
+    let lines: Vec<&str> = text.lines().skip(1).collect();
+    assert_eq!(lines[0], "  a fusee update: 4: 99.90 %, 5: 0.10 %; paper 4, 99th percentile 5");
+    assert!(lines[1].starts_with("  d raw insert: 0: 6.25 %, 1: 6.25 %,"), "{text}");
+    assert!(lines[1].ends_with(", 15 and more: 6.25 %") && lines.len() == 2, "{text}");
+}
+
+/// A plan with so many memory nodes.
+fn plan(replicas: u16) -> Plan {
+    Plan {
+        system: Kind::Swarm,
+        workload: Mix::A,
+        distribution: Distribution::Zipfian,
+        replicas,
+        clients: 2,
+        window: 1,
+        keys: 50,
+        size: 64,
+        metadata_words: 0,
+        seconds: 1.0,
+        kills: true,
+        cores: Cores::default(),
+    }
+}
+
+#[test]
+fn a_minority_of_the_memory_nodes_is_killed() {
+    let victims = [3, 5, 7].map(|replicas| plan(replicas).victims());
+    assert_eq!(victims, [vec![2], vec![3, 4], vec![4, 5, 6]]);
 }
 
 #[test]
@@ -134,10 +179,17 @@ fn a_death_is_reported_with_the_rates_before_and_after() {
     done.slices.fill(100);
     done.slices[100..110].fill(0);
     done.slowest[104] = 40_000_000;
-    let death = Death { workload: "a".into(), killed_ns: Some(done.start_ns + 1_000_000_000), done: vec![done] };
-    let mut out = Vec::new();
-    write_death(&death, &mut out).expect("a vector takes it");
-    let text = String::from_utf8(out).expect("text");
+    let killed_ns = vec![done.start_ns + 1_000_000_000];
+    let mut death = Death { name: "workload a".into(), killed_ns, done: vec![done] };
+    let text = |death: &Death| {
+        let mut out = Vec::new();
+        write_death(death, &mut out).expect("a vector takes it");
+        String::from_utf8(out).expect("text")
+    };
+    let one = text(&death);
     let expected = "workload a: a memory node was killed after 1.00 s; 10,000 calls per second before, 9,000 in the 1.00 s after (90 %)";
-    assert!(text.starts_with(expected) && text.contains("0 ns before, 40.0 ms after"), "{text}");
+    assert!(one.starts_with(expected) && one.contains("0 ns before, 40.0 ms after"), "{one}");
+    death.killed_ns.push(death.killed_ns[0]);
+    let two = text(&death);
+    assert!(two.starts_with("workload a: 2 memory nodes were killed after 1.00 s;"), "{two}");
 }
