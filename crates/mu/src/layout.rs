@@ -287,3 +287,17 @@ pub(crate) fn read_entry(slot: &[Word], len: usize, into: &mut Vec<u8>) {
     }
     into.truncate(len);
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_entry_has_its_ballot_whatever_was_in_the_buffer() {
+        let mut words = [u64::MAX; HEADER + 2];
+        let mut image = Image(&mut words);
+        assert_eq!(image.fill(3, 7, 1, &[5; 9]), HEADER + 2);
+        assert!(image.is_whole(3));
+        assert_eq!((image.ballot(), image.origin()), (7, 1));
+    }
+}

@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use farfield_core::{ByteString, Endpoint, Error, ErrorKind, Node, Value, local_session};
+use farfield_core::{ByteString, Endpoint, Error, ErrorKind, Node, Value, local_session, local_session_with};
 use farfield_fabric::EndpointOptions;
 use farfield_fabric::fault::{Faults, inject};
 use proptest::prelude::*;
@@ -525,4 +525,44 @@ fn clients_have_to_agree_with_the_server() {
     let error =
         Client::<ByteString, u64>::open(&nodes[1], "lengths", nodes[0].id(), options).expect_err("other requests");
     assert!(matches!(error.kind(), ErrorKind::Mismatch { .. }), "{error}");
+}
+
+#[test]
+fn a_server_stops_at_its_deadline_though_there_are_requests() {
+    let nodes = local_session(2).expect("a session");
+    let (server, clients) = open::<u64, u64>(&nodes, RpcOptions { window: 1, ..options() });
+    let eps = endpoints(&nodes);
+    let begin = |number: u64| drop(eps[1].block_on(clients[0].begin(&eps[1], &number)).expect("a slot"));
+    begin(0);
+    let handle = |_, number: u64| {
+        if number < 4 {
+            begin(number + 1); // the next one is there when this one has ended
+        }
+        number
+    };
+    assert_eq!(eps[0].block_on(server.serve(&eps[0], eps[0].now(), handle)), Ok(1));
+}
+
+#[test]
+fn calls_that_are_given_up_are_handled_where_other_slots_are_free() {
+    let nodes = local_session(2).expect("a session");
+    let (server, clients) = open::<u64, u64>(&nodes, options());
+    let eps = endpoints(&nodes);
+    for number in 0..4 {
+        drop(eps[1].block_on(clients[0].begin(&eps[1], &number)).expect("a slot"));
+    }
+    assert_eq!(server.try_serve(&eps[0], |_, number| number), Ok(4));
+}
+
+#[test]
+fn many_calls_are_measured_as_one() {
+    let nodes = local_session_with(2, |builder| builder.latencies(true)).expect("a session");
+    let _server =
+        Server::<u64, u64>::open_on_service(&nodes[0], "rpc", options(), |_, request| request).expect("a server");
+    let client = Client::<u64, u64>::open(&nodes[1], "rpc", nodes[0].id(), options()).expect("a client");
+    let ep = nodes[1].endpoint().expect("an endpoint");
+    assert_eq!(ep.block_on(client.call_many(&ep, &[7; 9])).len(), 9);
+    let metrics = nodes[1].metrics();
+    let calls = metrics.call("rpc", "call_many").expect("it was called");
+    assert_eq!((calls.latencies.count(), calls.errors), (1, 0));
 }

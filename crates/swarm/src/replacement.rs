@@ -341,6 +341,8 @@ impl<'e> Core<'e> {
         };
         together(COPIES_AT_A_TIME, (0..words).map(copy)).await?;
         let mut own = self.endpoint.buf(table.seat(table.memory_nodes) - words)?;
+        // A seat of which nothing is known is empty, and a buffer has what its earlier user has left.
+        own.fill(0);
         let at = |number: usize| table.seat(number) - words..table.seat(number + 1) - words;
         for (number, seat) in
             seats.iter().enumerate().filter(|(number, seat)| *number != replica && !seat.has_gone_before())
@@ -379,6 +381,7 @@ impl<'e> Core<'e> {
         let instance = found.iter().map(|(_, words)| Location::instance_of(words[0])).max().unwrap_or(0);
         let at = Location { register, instance };
         let mut own = self.endpoint.buf(layout.register_words())?;
+        own.fill(0);
         // A majority with the earlier memory node may have been frozen.
         own[0] = if found.iter().any(|(_, words)| words[0] == at.moving()) { at.moving() } else { instance };
         for word in 1..head {
@@ -438,6 +441,7 @@ impl<'e> Core<'e> {
         let Some((record, word)) = self.chosen(&seen) else { return Ok(false) };
         let promise = seen.iter().map(|(_, seen)| seen.word.promise()).max().unwrap_or(0);
         let mut own = self.endpoint.buf(CELL_WORDS)?;
+        own.fill(0);
         // Proposals with a lower ballot, of which one may still be on its way, were given up.
         own[0] = word.promising(promise).0;
         if record.ballot > 0 {

@@ -115,3 +115,15 @@ impl<K: TreeKey> RomeKvOptions<K> {
         )
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn there_are_no_more_partitions_than_a_message_can_name() {
+        let is_good =
+            |partitions: usize| RomeKvOptions::new((1..partitions as u64).collect::<Vec<_>>()).check().is_ok();
+        assert!(is_good(PARTITIONS_MAX) && !is_good(PARTITIONS_MAX + 1));
+    }
+}

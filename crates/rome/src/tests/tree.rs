@@ -339,6 +339,7 @@ fn options_that_cannot_be_are_refused() {
         TreeOptions { pairs: usize::MAX, records: usize::MAX - 1, ..good },
         TreeOptions { pairs: 2, records: 1, ..good },
         TreeOptions { blocks: usize::MAX, ..good },
+        TreeOptions { blocks: 7, ..good },
     ] {
         let error = RomeTree::<u64, u64>::open(&node, "tree", node.id(), bad).map(drop).expect_err("it cannot be");
         assert!(matches!(error.kind(), ErrorKind::Config { .. }), "{bad:?}: {error}");
@@ -445,4 +446,16 @@ fn a_reader_with_old_nodes_takes_few_steps() {
     let (all, counts) = eps[1].block_on(eps[1].counted(reader.range(&eps[1], .., 20_000)));
     assert_eq!(all.expect("the owner lives").len(), 20_000);
     assert!(counts.round_trips < 400, "{} round trips for 20,000 pairs", counts.round_trips);
+}
+
+#[test]
+fn a_local_scan_that_has_ended_needs_no_memory() {
+    let (nodes, eps) = session(1);
+    let tree = open::<u64, u64>(&nodes, options(4, 2, 100)).remove(0);
+    let mut partition = tree.partition().expect("a seat");
+    let is_announced = || tree.opened.seats.each().any(|seat| seat.version().is_some());
+    let scan = partition.scan(&eps[0], ..);
+    assert!(is_announced());
+    drop(scan);
+    assert!(!is_announced(), "the owner waits for no reader");
 }
