@@ -162,7 +162,7 @@ impl Schedule {
     /// One with up to 20 choices that are drawn, and its execution.
     fn draw(scenario: &Scenario, name: &'static str, seed: u64) -> (Schedule, Outcome) {
         let mut rng = SmallRng::seed_from_u64(seed);
-        let mut schedule = Schedule { name, flags: if seed % 2 == 0 { "e" } else { "" }, choices: Vec::new() };
+        let mut schedule = Schedule { name, flags: if seed.is_multiple_of(2) { "e" } else { "" }, choices: Vec::new() };
         let mut outcome = schedule.run(scenario);
         for _ in 0..20 {
             let first = schedule.choices.last().map_or(0, |(decision, _)| decision + 1);

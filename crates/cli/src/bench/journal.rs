@@ -7,7 +7,7 @@ use anyhow::{Context, Result};
 use serde_json::Value;
 
 use super::handoff;
-use super::measurement::{Latencies, Measurement, Percentiles, Setup};
+use super::measurement::{Latencies, Measurement, Percentiles, Setup, is_part};
 use super::options::Common;
 use super::peer::{Comparison, Peers};
 use super::threads::ratio;
@@ -187,12 +187,6 @@ const NONE: &str = "-";
 fn figures<'a>(rows: &[Row<'a>]) -> Vec<&'a str> {
     let all = rows.iter().flat_map(|row| row.0.iter().flat_map(|one| one.figures.keys()));
     super::options::once_each(all.map(String::as_str).filter(|name| !is_part(name)))
-}
-
-/// Whether a figure is the number of calls that have taken so many round trips, such as `trips_2`. There are too many
-/// of them for columns.
-fn is_part(figure: &str) -> bool {
-    figure.strip_prefix("trips_").is_some_and(|count| count.parse::<u64>().is_ok())
 }
 
 /// The title of a cost that rows may have, the cost, and how many digits it is shown with.

@@ -306,6 +306,12 @@ pub(crate) fn time(ns: u64) -> String {
     }
 }
 
+/// Whether a figure is the number of calls that have taken so many round trips, such as `trips_2`. There are too many
+/// of them for columns.
+pub(crate) fn is_part(figure: &str) -> bool {
+    figure.strip_prefix("trips_").is_some_and(|count| count.parse::<u64>().is_ok())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -7,6 +7,7 @@ use std::fmt::Write;
 use super::compare::Ratio;
 use super::group::{Case, Results};
 use super::words::{self, digits, short, time};
+use crate::bench::measurement::is_part;
 use crate::output::grouped;
 
 /// A table; its first column names the row.
@@ -118,7 +119,8 @@ pub(super) fn cases(results: &Results, bench: &str) -> String {
     optional(&mut columns, &all, "bytes /op", |case| case.bytes.map(digits));
     optional(&mut columns, &all, "fairness", |case| case.fairness.map(|of| digits(of.median)));
     optional(&mut columns, &all, "hand-off", |case| case.handoff_ns.map(time));
-    for name in all.iter().flat_map(|case| case.figures.keys()).collect::<BTreeSet<_>>() {
+    let figures = all.iter().flat_map(|case| case.figures.keys()).filter(|name| !is_part(name));
+    for name in figures.collect::<BTreeSet<_>>() {
         let cell = |case: &Case| case.figures.get(name).copied().map(short);
         columns.push((words::column(name), Box::new(move |case| cell(case).unwrap_or_default())));
     }
