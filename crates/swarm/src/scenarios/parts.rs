@@ -316,9 +316,7 @@ impl Recorded<'_, '_> {
 
     /// The round trips of some calls.
     pub(super) fn trips_of(&self, calls: impl FnOnce() -> Result<()>) -> Result<u64> {
-        let before = self.ep.counts();
-        calls()?;
-        Ok((self.ep.counts() - before).round_trips)
+        trips_of(self.ep, calls)
     }
 
     /// A write of register 0 that reaches one memory node, and later another one. Both are a majority.
@@ -375,7 +373,7 @@ impl Recorded<'_, '_> {
     }
 
     pub(super) fn wait_until(&self, is_it: impl Fn() -> bool) -> Result<()> {
-        self.ep.block_on(self.ep.wait_until(self.ep.deadline(), || is_it().then_some(()))).map_err(Error::from)
+        wait_until(self.ep, is_it)
     }
 
     /// Waits until another thread has stored this.
@@ -441,6 +439,17 @@ async fn store_only(core: &Core<'_>, value: u64, order: Order, needed: usize) ->
     core.gather(order, needed, |replica| core.store_and_get(replica, at, version, Some(&image))).await?;
     core.hold(at, version);
     Ok(())
+}
+
+/// The round trips of some calls of an endpoint.
+pub(super) fn trips_of(ep: &Endpoint, calls: impl FnOnce() -> Result<()>) -> Result<u64> {
+    let before = ep.counts();
+    calls()?;
+    Ok((ep.counts() - before).round_trips)
+}
+
+pub(super) fn wait_until(ep: &Endpoint, is_it: impl Fn() -> bool) -> Result<()> {
+    ep.block_on(ep.wait_until(ep.deadline(), || is_it().then_some(()))).map_err(Error::from)
 }
 
 /// Polls a future a few times, and drops it.

@@ -8,10 +8,10 @@ use std::rc::Rc;
 use farfield_check::parts::Excuse;
 use farfield_check::{Cluster, choose, was_paused};
 use farfield_core::history::kv::{KvInput, KvOutput};
-use farfield_core::{Endpoint, Error, Node, Result};
+use farfield_core::{Endpoint, Node, Result};
 use farfield_fabric::Word;
 
-use super::parts::{Call, History, poll_or_drop, poll_until, take_client, thread};
+use super::parts::{Call, History, poll_or_drop, poll_until, take_client, thread, trips_of, wait_until};
 use crate::agreement::Deciding;
 use crate::cell::{Change, Entries, Entry};
 use crate::chores::Chore;
@@ -188,7 +188,7 @@ impl Recorded<'_, '_> {
     }
 
     pub(super) fn wait_until(&self, is_it: impl Fn() -> bool) -> Result<()> {
-        self.ep.block_on(self.ep.wait_until(self.ep.deadline(), || is_it().then_some(()))).map_err(Error::from)
+        wait_until(self.ep, is_it)
     }
 
     /// Gives one memory node an instance of the next epoch, for a register that was left first.
@@ -348,9 +348,7 @@ impl Recorded<'_, '_> {
 
     /// The round trips of some calls.
     pub(super) fn trips_of(&self, calls: impl FnOnce() -> Result<()>) -> Result<u64> {
-        let before = self.ep.counts();
-        calls()?;
-        Ok((self.ep.counts() - before).round_trips)
+        trips_of(self.ep, calls)
     }
 
     pub(super) fn delete(&self, key: u64) -> Result<()> {
