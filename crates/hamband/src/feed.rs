@@ -379,7 +379,35 @@ fn entry(words: &[u64], number: u64) -> Option<&[u8]> {
 
 #[cfg(test)]
 mod tests {
+    use farfield_core::local_session;
+    use farfield_fabric::fault::{Faults, inject};
+    use farfield_fabric::{EndpointOptions, GroupKey};
+
     use super::*;
+
+    /// The source would wait for a replica that has closed the object.
+    #[test]
+    fn a_report_that_is_refused_is_repeated() {
+        let nodes = local_session(2).expect("a session");
+        let [region, taken] = [0, 1].map(|node: usize| nodes[node].alloc(GroupKey::DATA, 64).expect("memory"));
+        let mut incoming = Incoming {
+            place: Place { region, base: 0, capacity: 64 },
+            taken: taken.remote(0),
+            position: 0,
+            offset: 0,
+            next: 0,
+            told: 0,
+            scratch: RefCell::default(),
+        };
+        let faults = Faults::default();
+        let refusing = inject(nodes[0].transport().clone(), faults.clone());
+        let ep = Endpoint::open(refusing, EndpointOptions::default()).expect("an endpoint");
+        faults.fail_after(0);
+        assert!(!incoming.quit(&ep), "the source does not know it");
+        assert!(incoming.quit(&ep));
+        ep.flush();
+        assert_eq!(taken.word(0).load(), READS_NO_MORE);
+    }
 
     /// A feed of equal entries has the same message at the same place one round later, and only the number tells them
     /// apart.

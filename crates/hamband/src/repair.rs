@@ -174,6 +174,13 @@ impl Repair {
 mod tests {
     use std::collections::HashSet;
 
+    use farfield_core::local_session;
+    use farfield_core::toolkit::ObjectBuilder;
+    use farfield_fabric::GroupKey;
+
+    use super::{Peer, Repair, Repaired};
+    use crate::summaries::Summaries;
+
     /// Survivors of a source, of which some have its call. They copy in any order, and may die.
     #[derive(Clone, PartialEq, Eq, Hash)]
     struct Survivors {
@@ -265,5 +272,35 @@ mod tests {
         let mut reached = (0..8).map(|of: u8| [0, 1, 2].map(|survivor| of & 1 << survivor != 0));
         assert!(reached.clone().all(|has| agree(2, has)));
         assert!(!reached.all(|has| agree(1, has)), "one step would be enough");
+    }
+
+    /// Node 2 is gone. Node 0 copies from node 1 twice: the second time when that one has copied all from others.
+    #[test]
+    fn the_second_copies_wait_for_the_first_ones_of_the_other() {
+        let mut nodes = local_session(3).expect("a session");
+        let all: Vec<_> = nodes.iter().map(|node| node.id()).collect();
+        let ep = nodes[0].endpoint().expect("an endpoint");
+        nodes.pop().expect("node 2").leave();
+        let has_gone = || nodes[0].fenced_error(&ep, all[2]).map(drop);
+        ep.block_on(ep.wait_until(ep.deadline(), has_gone)).expect("it has left");
+        let [own, theirs] = [0, 1].map(|node: usize| nodes[node].alloc(GroupKey::DATA, 64).expect("memory"));
+        // No feed and no summary is copied, so none is there.
+        let object = ObjectBuilder::new(&nodes[0], "repair", "Repair").participants([all[0]]).open();
+        let object = object.expect("there is no other participant");
+        let summaries = Summaries::new(&object, &all[..1], 0, &own, 0, 64).expect("there is no other process");
+        let there = theirs.remote::<u64>(0);
+        let peer = |rank: usize| Peer { rank, node: all[rank], feeds: there, summaries: there, repaired: there };
+        let (peers, node) = (vec![peer(1), peer(2)], nodes[0].for_service());
+        let mut repair = Repair::new(node, peers, vec![None, None, None], summaries.slots, own.clone(), 0);
+        let mut goes_on = || loop {
+            match repair.step(&ep, |_| None).expect("node 1 answers") {
+                Repaired::Some => {}
+                end => return end,
+            }
+        };
+        assert!(matches!(goes_on(), Repaired::Waits), "node 1 has copied nothing");
+        assert_eq!(own.word(0).load(), 1 << 2);
+        theirs.word(0).store(1 << 2);
+        assert!(matches!(goes_on(), Repaired::Nothing(dead) if dead == 1 << 2));
     }
 }

@@ -300,3 +300,33 @@ impl Poller for Lead {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use farfield_core::local_session;
+
+    use super::*;
+
+    /// Its own count would stand still if a get of it was late.
+    #[test]
+    fn a_node_does_not_look_at_itself() {
+        let node = local_session(1).expect("a session").remove(0);
+        let period = Duration::from_secs(3600);
+        let opened = Heartbeats::open(&node, "beats", period).expect("there is no other node");
+        let shared = Arc::new(Shared {
+            participants: Participants::new(&[node.id()]),
+            me: 0,
+            suspected: Word::new(0),
+            is_closed: Word::new(0),
+        });
+        let [beats, seen] = [(); 2].map(|()| node.alloc(GroupKey::DATA, 8).expect("memory"));
+        let others = vec![beats.remote(0)];
+        // Suspected at the next look that finds nothing new.
+        let looks = vec![Look { last: seen.word(0).load(), score: FAILS_BELOW }];
+        let (next, hold) = (node.now(), opened.0.object.hold());
+        let mut beat = Beat { shared: Arc::clone(&shared), period, beats, seen, others, looks, next, _open: hold };
+        let ep = node.endpoint().expect("an endpoint");
+        assert!(matches!(beat.poll(&ep), Progress::Until(_)));
+        assert!(!shared.is_suspected(0));
+    }
+}

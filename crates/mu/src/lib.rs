@@ -162,7 +162,7 @@ pub use self::options::LogOptions;
 use self::poller::{Arrivals, LogPoller};
 pub use self::proposer::Proposer;
 pub use self::reader::LogReader;
-use self::replica::{Core, Handle, Peer, rank_in, ranks_of};
+use self::replica::{BEGINS, Core, HAS_BEGUN, Handle, NOT_BEGUN, Peer, rank_in, ranks_of};
 
 /// What an object on a log adds to it.
 pub(crate) struct Beside<'a> {
@@ -318,6 +318,7 @@ impl ReplicatedLog {
     /// ```
     ///
     /// On a node that has come back it also waits until a leader has brought it up to date, and it counts again.
+    /// Several threads may wait.
     ///
     /// # Errors
     /// A node that is missing, dead or departed, or that opens it differently.
@@ -336,24 +337,36 @@ impl ReplicatedLog {
 
     /// Waits until all replicas have opened the log, and takes part. A node that has come back has no vote yet.
     pub(crate) fn wait_for_all(&self) -> Result<Endpoint> {
-        let Handle { object, begun, participants, arrivals, .. } = &*self.0;
+        let Handle { object, begun, .. } = &*self.0;
         let (node, endpoint) = (object.node(), object.node().endpoint()?);
-        object.wait_with(&endpoint, node.timeout())?;
+        // One thread begins, and the others wait for it: before that a node that has come back does not know that it
+        // has no vote.
+        while let Err(seen) = begun.compare_exchange(NOT_BEGUN, BEGINS) {
+            if seen == HAS_BEGUN {
+                return Ok(endpoint);
+            }
+            let has_ended = || (begun.load() != BEGINS).then_some(());
+            let waited = endpoint.block_on(endpoint.wait_until(endpoint.deadline(), has_ended));
+            waited.waiting_for("another thread to begin with the log").of(object.path())?;
+        }
+        let began = self.begin(&endpoint);
+        // After an error the next call begins anew.
+        begun.store(if began.is_ok() { HAS_BEGUN } else { NOT_BEGUN });
+        node.fabric().wake_local();
+        began.map(|()| endpoint)
+    }
+
+    /// Waits for the other replicas, and begins to take part.
+    fn begin(&self, endpoint: &Endpoint) -> Result<()> {
+        let Handle { object, core, participants, arrivals, .. } = &*self.0;
+        let node = object.node();
+        object.wait_with(endpoint, node.timeout())?;
         let are_all = || arrivals.are_all(node).then_some(());
         let waited = endpoint.block_on(endpoint.wait_until(endpoint.deadline(), are_all));
         waited.waiting_for("all replicas to open the log").of(object.path())?;
-        if begun.compare_exchange(0, 1).is_ok() {
-            self.begin(&endpoint, participants, arrivals).of(object.path())?;
-        }
-        Ok(endpoint)
-    }
-
-    /// Begins to take part.
-    fn begin(&self, endpoint: &Endpoint, participants: &Participants, arrivals: &Arc<Arrivals>) -> Result<()> {
-        let Handle { object, core, .. } = &*self.0;
-        let node = object.node();
+        // They are taken when nothing can fail any more.
+        let founders = poller::founders(node, endpoint, participants, &arrivals.all()).of(object.path())?;
         let connected = arrivals.take();
-        let founders = poller::founders(node, endpoint, participants, &connected)?;
         if let Some(founders) = &founders {
             core.comes_back(founders);
         }

@@ -365,6 +365,13 @@ impl Leading {
     }
 }
 
+/// No thread of this node has begun to take part.
+pub(crate) const NOT_BEGUN: u64 = 0;
+/// A thread is about to.
+pub(crate) const BEGINS: u64 = 1;
+/// This node takes part.
+pub(crate) const HAS_BEGUN: u64 = 2;
+
 /// The handles of the application: when the last is dropped, this node closes the log.
 pub(crate) struct Handle {
     pub(crate) object: Object,
@@ -372,6 +379,7 @@ pub(crate) struct Handle {
     /// The nodes with which this one has opened it.
     pub(crate) participants: Participants,
     pub(crate) arrivals: Arc<Arrivals>,
+    /// Whether this node takes part: `NOT_BEGUN`, `BEGINS` or `HAS_BEGUN`.
     pub(crate) begun: Word,
     pub(crate) proposer_taken: Word,
     pub(crate) reader_taken: Word,
@@ -379,7 +387,7 @@ pub(crate) struct Handle {
 
 impl Handle {
     pub(crate) fn new(object: Object, core: Arc<Core>, participants: Participants, arrivals: Arc<Arrivals>) -> Handle {
-        let [begun, proposer_taken, reader_taken] = [0; 3].map(Word::new);
+        let [begun, proposer_taken, reader_taken] = [NOT_BEGUN, 0, 0].map(Word::new);
         Handle { object, core, participants, arrivals, begun, proposer_taken, reader_taken }
     }
 }

@@ -4,6 +4,7 @@ mod back;
 mod commands;
 mod heartbeats;
 mod histories;
+mod refused;
 mod relay;
 mod returns;
 mod turns;
@@ -50,6 +51,7 @@ pub fn all() -> Vec<Scenario> {
     ];
     let parts = [
         returns::scenarios(),
+        refused::scenarios(),
         relay::scenarios(),
         heartbeats::scenarios(),
         commands::scenarios(),

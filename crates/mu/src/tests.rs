@@ -5,6 +5,8 @@ mod turns;
 use std::time::{Duration, Instant};
 
 use farfield_core::{Endpoint, Node, local_session, on_each};
+use farfield_fabric::EndpointOptions;
+use farfield_fabric::fault::{Faults, inject};
 
 use super::*;
 
@@ -18,6 +20,11 @@ fn open(nodes: &[Node], entries: usize) -> Vec<ReplicatedLog> {
 
 fn wait_to_lead(ep: &Endpoint, log: &ReplicatedLog) {
     ep.block_on(ep.wait_until(ep.deadline(), || log.is_leader().then_some(()))).expect("it leads");
+}
+
+fn wait_for_followers(ep: &Endpoint, leader: &ReplicatedLog) {
+    let follow = || (leader.0.core.confirmed.load() == 0b110).then_some(());
+    ep.block_on(ep.wait_until(ep.deadline(), follow)).expect("both follow");
 }
 
 fn read_all(ep: &Endpoint, reader: &mut LogReader, until: u64) -> Vec<Vec<u8>> {
@@ -249,8 +256,7 @@ fn an_entry_costs_one_round_trip() {
     let logs = open(&nodes, 64);
     let ep = nodes[0].endpoint().expect("an endpoint");
     wait_to_lead(&ep, &logs[0]);
-    let follow = || (logs[0].0.core.confirmed.load() == 0b110).then_some(());
-    ep.block_on(ep.wait_until(ep.deadline(), follow)).expect("both follow");
+    wait_for_followers(&ep, &logs[0]);
     let mut proposer = logs[0].proposer().expect("the first");
     // It asks for room first.
     ep.block_on(proposer.propose(&ep, b"first")).expect("decided");
@@ -259,5 +265,47 @@ fn an_entry_costs_one_round_trip() {
         ep.block_on(proposer.propose(&ep, b"entry")).expect("decided");
         let counts = ep.counts() - before;
         assert_eq!((counts.round_trips, counts.gets), (1, 2), "{counts:?}");
+    }
+}
+
+#[test]
+fn the_round_trips_of_a_command_are_counted() {
+    let nodes = local_session(3).expect("a session");
+    let options = CommandOptions { log: options(64), command_bytes_max: 8, answer_bytes_max: 0 };
+    let commands = on_each(&nodes, |node| Commands::open(node, "commands", options)).expect("all open it");
+    let ep = nodes[0].endpoint().expect("an endpoint");
+    wait_to_lead(&ep, commands[0].log());
+    wait_for_followers(&ep, commands[0].log());
+    let order = || {
+        let mut proposer = commands[0].proposer().expect("no other thread orders a command");
+        let decide = async |next: &NextEntry<'_>| Ok(Decision::Propose(b"entry".to_vec(), next.index));
+        let ordered = proposer.order(ep.timeout(), decide).expect("decided");
+        (ordered, proposer.round_trips())
+    };
+    // It asks for room first.
+    assert_eq!(order().0, Ordered::Done(0));
+    assert_eq!(order(), (Ordered::Done(1), 1));
+}
+
+/// The put to one follower is refused, and the entry is decided with the other one before the thread looks again.
+#[test]
+fn a_follower_that_was_refused_an_entry_gets_it() {
+    let nodes = local_session(3).expect("a session");
+    let logs = open(&nodes, 64);
+    let eps: Vec<Endpoint> = nodes.iter().map(|node| node.endpoint().expect("an endpoint")).collect();
+    wait_to_lead(&eps[0], &logs[0]);
+    wait_for_followers(&eps[0], &logs[0]);
+    let faults = Faults::default();
+    let refusing = inject(nodes[0].transport().clone(), faults.clone());
+    let ep = Endpoint::open(refusing, EndpointOptions::default()).expect("an endpoint");
+    let mut proposer = logs[0].proposer().expect("the first");
+    // It asks for room first.
+    ep.block_on(proposer.propose(&ep, b"first")).expect("decided");
+    // The put to node 1 is the next operation.
+    faults.fail_after(0);
+    ep.block_on(proposer.propose(&ep, b"second")).expect("decided with node 2");
+    let entries = [b"first".to_vec(), b"second".to_vec()];
+    for (ep, log) in eps.iter().zip(&logs) {
+        assert_eq!(read_all(ep, &mut log.reader().expect("the first"), 2), entries);
     }
 }

@@ -570,3 +570,6 @@ impl Poller for Chores {
         !self.shared.local.lock().waiting.is_empty()
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -356,3 +356,29 @@ impl SlotLock<'_> {
         self.side[LAST_VERSION].load()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{RomeTree, TreeOptions};
+
+    /// The last change was made before its tombstone was buried, so no other one would give it a version.
+    #[test]
+    fn a_tombstone_is_free_though_no_change_comes_after_it() {
+        let node = Node::builder().start().expect("a node");
+        let options = TreeOptions { pairs: 4, records: 1, blocks: 8, ..TreeOptions::default() };
+        let tree = RomeTree::<u64, u64>::open(&node, "tree", node.id(), options).expect("it is the owner");
+        let (arena, ep) = (tree.opened.arena().expect("it is the owner"), node.endpoint().expect("an endpoint"));
+        ep.set_timeout(Duration::from_millis(20));
+        let mut stash = Stash::default();
+        arena.fill(&ep, &mut stash, 7, 1).expect("all but the root's are free");
+        let (block, slot) = (stash.blocks.pop().expect("seven"), stash.slots.pop().expect("one"));
+        arena.use_slot(slot, 0, Active { block, end: 1 });
+        let version = arena.ticket();
+        arena.publish(&ep, version).expect("it is not moved");
+        arena.replaced(version, [Replaced::Slot(slot)]);
+        arena.fill(&ep, &mut stash, 7, 0).expect("no reader needs the tombstone");
+        assert!(stash.blocks.contains(&block) && arena.active(slot).is_none());
+        assert_eq!(arena.stable(), version + 1, "a version without a change");
+    }
+}

@@ -258,4 +258,9 @@ farfield_core::mutants! {
     /// *Scenario:* `rome/buried`.
     ROME_TOMBSTONE_EARLY = "rome-tombstone-early" in "ROMe":
         "The block of a tombstone is used again while readers that remember its slot find it there.";
+    /// *Missing:* the others' answer that they had the store open before this node came. Needs no reordering.
+    ///
+    /// *Scenario:* `rome/kv-returned`.
+    ROME_KV_RETURNS_EMPTY = "rome-kv-returns-empty" in "ROMe":
+        "A node that comes back to a store opens the partition that was lost with the node before it anew, and empty.";
 }

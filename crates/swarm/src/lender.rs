@@ -257,11 +257,7 @@ impl MemoryNode {
         let replacement = match begun {
             Some(replacement) => replacement,
             None => {
-                let left = self.left();
-                if bytes > left {
-                    let why = format!("its memory is {bytes} bytes, and {left} are left to lend here");
-                    return Err(Error::from(ErrorKind::Config { why }).of(path));
-                }
+                self.check_left(bytes).map_err(|why| Error::from(ErrorKind::Config { why }).of(path))?;
                 self.claimed(path, |wanted| wanted.has_memory = true);
                 let opened = Replacement::open(&self.node, endpoint, kind, path, &layout, of);
                 self.claimed(path, |wanted| wanted.has_memory = opened.is_ok());
@@ -290,15 +286,21 @@ impl MemoryNode {
         self.bytes_max.saturating_sub(self.lent().iter().map(|lent| lent.bytes).chain(copying).sum())
     }
 
+    /// Fails if fewer bytes are left to lend.
+    fn check_left(&self, bytes: u64) -> Result<(), String> {
+        let (left, me) = (self.left(), self.node.id());
+        if bytes > left {
+            return Err(format!("its memory is {bytes} bytes, and {left} are left to lend on {me}"));
+        }
+        Ok(())
+    }
+
     /// Opens an array or a store here. The error is for the node that needs it.
     fn lend(&self, call: &Call) -> Result<Lent, String> {
         let theirs = call.theirs();
         let sum = theirs.expected.iter().try_fold(0u64, |sum, (_, bytes)| sum.checked_add(*bytes));
         let bytes = sum.ok_or_else(|| "its memory is more than 64 bits can count".to_owned())?;
-        let left = self.left();
-        if bytes > left {
-            return Err(format!("its memory is {bytes} bytes here, and {left} are left to lend there"));
-        }
+        self.check_left(bytes)?;
         let told = |error: Error| error.to_string();
         let mut regions = Regions::new(&self.node);
         for (name, bytes) in &theirs.expected {
@@ -319,5 +321,24 @@ impl MemoryNode {
 impl Drop for MemoryNode {
     fn drop(&mut self) {
         self.node.no_calls();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use farfield_core::local_session;
+
+    use super::*;
+
+    #[test]
+    fn all_bytes_that_are_left_can_be_lent_and_no_more() -> Result<()> {
+        let nodes = local_session(1)?;
+        let memory = MemoryNode::new(&nodes[0], 4096);
+        assert_eq!(memory.check_left(4096), Ok(()));
+        let why = memory.check_left(4097).expect_err("they are too many");
+        assert!(why.contains("4097") && why.contains("4096") && why.contains("node 0"), "{why}");
+        // So many are wanted where the sum is more than 64 bits can count.
+        assert!(memory.check_left(u64::MAX).is_err());
+        Ok(())
     }
 }

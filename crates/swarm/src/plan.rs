@@ -121,3 +121,55 @@ impl Plan {
         Ok(regions)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn plan(is_store: bool) -> Result<Plan> {
+        let (shards, writers, memory) = (2, 5, vec![NodeId(3), NodeId(9), NodeId(4)]);
+        let index = is_store.then(|| IndexLayout::new(70, writers));
+        let registers = index.map_or(70, |index| index.registers());
+        let layout = Layout::new(registers, 3, writers, 2, registers + 4, is_store)?;
+        let table = Table { nodes: 6, clients: writers, memory_nodes: memory.len() };
+        let parts = Parts::new(shards, &layout, index.as_ref(), table)?;
+        Ok(Plan { parts, layout, index, table, memory })
+    }
+
+    #[test]
+    fn a_plan_is_read_as_it_was_written() -> Result<()> {
+        for plan in [plan(false)?, plan(true)?] {
+            assert_eq!(Plan::of(&format!("70 keys of 8 bytes, {}", plan.described())), Some(plan));
+        }
+        assert_eq!(Plan::of("70 keys of 8 bytes"), None);
+        Ok(())
+    }
+
+    /// Another node has written them, perhaps one with another version.
+    #[test]
+    fn a_plan_with_impossible_numbers_is_none() -> Result<()> {
+        // Of the shards, the writers, the metadata words and the buffers there is one at least.
+        const AT_LEAST_ONE: [usize; 4] = [0, 3, 4, 5];
+        for plan in [plan(false)?, plan(true)?] {
+            let described = plan.described();
+            let numbers: Vec<&str> = described.strip_prefix(NAME).expect("its name").split('/').collect();
+            let with = |at: usize, number: &str| {
+                let mut numbers = numbers.clone();
+                numbers[at] = number;
+                Plan::of(&format!("{NAME}{}", numbers.join("/")))
+            };
+            assert_eq!(with(0, numbers[0]), Some(plan));
+            let largest = usize::MAX.to_string();
+            for at in 0..numbers.len() {
+                assert_eq!(with(at, &largest), None, "number {at}");
+                assert_eq!(with(at, "many"), None, "number {at}");
+            }
+            for at in AT_LEAST_ONE {
+                assert_eq!(with(at, "0"), None, "number {at}");
+            }
+            assert_eq!(Plan::of(&format!("{NAME}{}", numbers[..11].join("/"))), None);
+            assert_eq!(Plan::of(&format!("{described}/5/6/7/8/9")), None, "too many memory nodes");
+        }
+        Ok(())
+    }
+}

@@ -97,7 +97,8 @@ impl Replacement {
             let requests = regions.alloc_own(GroupKey::SERVICE, table.askers() * REQUEST_BYTES).of(path)?;
             questions.push((requests, regions.alloc_own(GroupKey::SIGNAL, table.asked() * 8).of(path)?));
         }
-        let others = plan.memory.iter().copied().filter(|home| *home != of && *home != me && !node.has_gone(*home));
+        // Those of them that have gone are not waited for.
+        let others = plan.memory.iter().copied().filter(|home| *home != of && *home != me);
         let homes: Vec<NodeId> = [me].into_iter().chain(others).collect();
         let expect = {
             let (all, memory) = (plan.parts.all().of(path)?, plan.memory.clone());

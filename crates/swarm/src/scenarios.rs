@@ -6,6 +6,7 @@ mod parts;
 mod replaced;
 mod store;
 mod store_comings;
+mod store_dropped;
 mod store_epochs;
 mod store_faults;
 mod store_moves;
@@ -57,6 +58,7 @@ pub fn all() -> Vec<Scenario> {
                 .chain(replaced::scenarios())
                 .chain(store::scenarios())
                 .chain(store_comings::scenarios())
+                .chain(store_dropped::scenarios())
                 .chain(store_epochs::scenarios())
                 .chain(store_faults::scenarios())
                 .chain(store_moves::scenarios())

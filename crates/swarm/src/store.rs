@@ -248,7 +248,9 @@ impl<'e, K: Key, V: Value> SwarmStoreClient<'e, K, V> {
     ///
     /// # Errors
     /// [`NoMajority`](crate::NoMajority); more than 64 calls at a time; or a timeout, if memory nodes with the latest
-    /// value come and go.
+    /// value come and go. If a client has stopped in the middle of a move of the key ([`SwarmStoreClient::update_if`]),
+    /// this ends the move, which needs a free register: [`StoreFull`](crate::StoreFull) or
+    /// [`TimestampsUsedUp`](crate::TimestampsUsedUp) if there is none.
     pub async fn get(&self, key: &K) -> Result<Option<V>> {
         measured!(self.cores.first(), GET, self.get(key));
         self.look(key).await
@@ -301,7 +303,8 @@ impl<'e, K: Key, V: Value> SwarmStoreClient<'e, K, V> {
     /// [`NoMajority`](crate::NoMajority) and a timeout: it has happened, or not, or will have before this client's next
     /// write of the key. The key or the value is too long, more than 64 calls at a time (and the key does not move
     /// meanwhile), or [`TimestampsUsedUp`](crate::TimestampsUsedUp): it has not. Once in six to twelve days the key
-    /// moves to a fresh register, and fails as [`SwarmStoreClient::update_if`] does if there is none.
+    /// moves to a fresh register, and fails as [`SwarmStoreClient::update_if`] does if there is none. If it has to end
+    /// a move, as [`SwarmStoreClient::get`]: it has happened, or not, or will when the move ends.
     pub async fn update(&self, key: &K, value: &V) -> Result<bool> {
         measured!(self.cores.first(), UPDATE, self.update(key, value));
         self.replace(key, value).await
@@ -394,7 +397,8 @@ impl<'e, K: Key, V: Value> SwarmStoreClient<'e, K, V> {
     ///
     /// # Errors
     /// [`NoMajority`](crate::NoMajority), a timeout and more than 64 calls at a time: it has happened, or not, or will
-    /// when a read finds it. A key that has to move first as [`SwarmStoreClient::update`].
+    /// when a read finds it. If the key has to move first, or its move has to be ended, as
+    /// [`SwarmStoreClient::update`].
     pub async fn delete(&self, key: &K) -> Result<()> {
         measured!(self.cores.first(), DELETE, self.delete(key));
         let name = self.name(key)?;

@@ -18,6 +18,7 @@ pub(super) fn scenarios() -> Vec<Scenario> {
         refusal(),
         depends(),
         stable(),
+        stalled().faults(Faults::new().stalls(1).of([2])),
         contended().faults(Faults::new().crashes(1).of([0])),
         deaths("hamband/leader-dies", 3, &[0])
             .faults(Faults::new().crashes(1).of([0]))
@@ -221,6 +222,32 @@ fn stable() -> Scenario {
         Ok(())
     })
     .kills(&["hamband-stable-early"])
+}
+
+/// The NIC of the one node stands still that the leader's calls do not need.
+fn stalled() -> Scenario {
+    let about = "a call waits for a majority to apply others, and not for a node that does not answer";
+    calls("hamband/ordered-stalled", about, 3, |part, ep| {
+        if part.me != 0 {
+            return Ok(());
+        }
+        let excuse = Excuse::now();
+        let begins = || -> Result<()> {
+            part.update(ep, &PurseUpdate::Add(5))?;
+            part.update(ep, &PurseUpdate::Name(0))?;
+            part.take(ep, 0, 1).map(drop)
+        };
+        let begun = begins();
+        if excuse.is_given() {
+            return Ok(()); // a leader asks all nodes once for room in its log
+        }
+        begun?;
+        for name in 1..=4 {
+            part.update(ep, &PurseUpdate::Name(name))?;
+            assert!(part.take(ep, name, 1)?, "no other node takes");
+        }
+        Ok(())
+    })
 }
 
 /// All take money that is there for one, and the leader dies.

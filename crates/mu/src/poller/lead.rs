@@ -582,3 +582,6 @@ fn get_slots(core: &Core, peer: &Peer, endpoint: &Endpoint, first: u64, until: u
     let got = wait_for_all(endpoint, vec![endpoint.get_into(slots.remote(peer.log, first), buf)]);
     got.into_iter().next()?.map(|buf| buf.to_vec())
 }
+
+#[cfg(test)]
+mod tests;

@@ -78,6 +78,11 @@ impl Arrivals {
         self.connected.iter().all(|(of, connected)| *of == node.id() || connected.load() != 0 || node.has_gone(*of))
     }
 
+    /// All of them, which stay.
+    pub(crate) fn all(&self) -> Vec<(NodeId, ObjectDescriptor)> {
+        self.nodes.lock().clone()
+    }
+
     /// Takes them all.
     pub(crate) fn take(&self) -> Vec<(NodeId, ObjectDescriptor)> {
         let mut nodes = self.nodes.lock();

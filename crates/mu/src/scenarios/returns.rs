@@ -20,6 +20,13 @@ pub(super) fn scenarios() -> Vec<Scenario> {
         returns("mu/returns-recycled", "a replica comes back when entries are recycled", 3, 2, &[0])
             .kills(&["mu-not-rebased"]),
         returns("mu/returns-follower", "a follower comes back, and the leader stays", 3, 4, &[2]),
+        returns("mu/returns-of-four", "of four replicas one comes back, and majorities are as before", 4, 4, &[0])
+            .steps_max(1_000_000),
+        awaited(
+            "mu/returns-awaited",
+            "no thread that waits for a log goes on before its node has come back to all entries",
+        )
+        .steps_max(1_000_000),
         returns("mu/returns-leader-dies", "the leader dies while a replica comes back", 5, 2, &[4])
             .steps_max(1_000_000)
             .faults(Faults::new().crashes(1).of([0])),
@@ -62,6 +69,8 @@ struct Course {
     /// Node 2 takes the lead as soon as the replica that comes back has its entries.
     takes_lead: bool,
     brought: Word,
+    /// Two threads of the node that comes back open the log.
+    two_open: bool,
     /// So many more entries are decided while a node is away.
     more: u64,
 }
@@ -208,8 +217,26 @@ fn take_part(me: usize, node: &Node, member: &Member, course: &Course, ep: &Endp
     }
 }
 
+fn options(entries: usize) -> LogOptions {
+    LogOptions { entry_bytes_max: 8 * WORDS, entries }
+}
+
 fn open(node: &Node, among: &[NodeId], entries: usize) -> Result<Rc<Member>> {
-    let log = ReplicatedLog::open_among(node, "log", among, LogOptions { entry_bytes_max: 8 * WORDS, entries })?;
+    super::member_of(ReplicatedLog::open_among(node, "log", among, options(entries))?)
+}
+
+/// Two threads wait for it. None of them goes on before this node knows of so many entries that they are decided.
+fn open_by_two(node: &Node, among: &[NodeId], entries: usize, decided: u64) -> Result<Rc<Member>> {
+    let log = ReplicatedLog::announce(node, "log", among, options(entries))?;
+    let waits = move |log: &ReplicatedLog| -> Result<()> {
+        log.wait()?;
+        assert!(log.decided() >= decided, "it knows of {} entries only", log.decided());
+        Ok(())
+    };
+    let other = log.clone();
+    let second = node.spawn("waits", move |_| waits(&other).expect("there are no faults"))?;
+    waits(&log)?;
+    second.join().expect("it has not panicked");
     super::member_of(log)
 }
 
@@ -295,8 +322,17 @@ fn comes(
             return Ok(None);
         }
     }
-    match open(&node, &among, entries) {
-        Ok(member) => Ok(Some((node, member))),
+    let opened = if course.two_open {
+        open_by_two(&node, &among, entries, course.due(at))
+    } else {
+        open(&node, &among, entries)
+    };
+    match opened {
+        Ok(member) => {
+            // As many as have opened it first.
+            assert_eq!(member.log.0.core.replicas(), course.places, "node {me} has another count of replicas");
+            Ok(Some((node, member)))
+        }
         Err(error) => {
             let has_crashed = (0..course.read.borrow().len()).any(crashed);
             if excuse.is_given() || has_crashed || course.history.has_given_up.get() {
@@ -330,13 +366,19 @@ fn unseen(name: &str, about: &str) -> Scenario {
     returns_if(name, about, 3, 4, &[0], Beside::TakesLead)
 }
 
-/// The other nodes' work during the return.
+/// Node 0 goes and comes back, and two of its threads open the log.
+fn awaited(name: &str, about: &str) -> Scenario {
+    returns_if(name, about, 3, 8, &[0], Beside::TwoOpen)
+}
+
+/// A special event during the return.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Beside {
     Nothing,
     Lacks,
     TakesLead,
     GoesOn,
+    TwoOpen,
 }
 
 /// On node 1, which leads: waits until it has brought the node that comes back to its entries. On node 2: takes the
@@ -377,8 +419,9 @@ fn returns_if(
             lacks: Word::new(u64::from(beside == Beside::Lacks)),
             takes_lead: beside == Beside::TakesLead,
             brought: Word::new(0),
+            two_open: beside == Beside::TwoOpen,
             more: match beside {
-                Beside::Nothing | Beside::Lacks => 0,
+                Beside::Nothing | Beside::Lacks | Beside::TwoOpen => 0,
                 // Slots are used again.
                 Beside::TakesLead => 1 + entries as u64,
                 Beside::GoesOn => 4 * entries as u64,

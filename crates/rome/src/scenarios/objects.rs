@@ -1,5 +1,7 @@
 //! Objects of one value.
 
+use core::future::{Future, poll_fn};
+use core::pin::pin;
 use core::time::Duration;
 use std::rc::Rc;
 
@@ -7,11 +9,11 @@ use farfield_check::parts::unless_faults;
 use farfield_check::{Cluster, Faults, Scenario, was_paused};
 use farfield_core::history::Recorder;
 use farfield_core::{Endpoint, Result};
-use farfield_fabric::DeathRule;
+use farfield_fabric::{DeathRule, Instant, Word};
 
 use super::OWNER;
 use super::histories::{WordsCall, WordsModel};
-use crate::{ObjectOptions, ObjectReader, ObjectWriter, RomeObject};
+use crate::{MemoryFull, ObjectOptions, ObjectReader, ObjectWriter, RomeObject};
 
 pub(super) fn scenarios() -> Vec<Scenario> {
     vec![
@@ -22,6 +24,7 @@ pub(super) fn scenarios() -> Vec<Scenario> {
         reused(),
         reader_dies(),
         reader_stops(),
+        reader_late(),
         reader_suspected(),
         reader_cut(),
     ]
@@ -29,12 +32,12 @@ pub(super) fn scenarios() -> Vec<Scenario> {
 
 /// Words of the value.
 const WORDS: usize = 2;
+const LEASE: Duration = Duration::from_millis(1);
 
 type History = Rc<Recorder<WordsModel>>;
 
 fn open(cluster: &Cluster, log_words: usize, blocks: usize) -> Result<(Vec<RomeObject>, History)> {
-    let lease = Duration::from_millis(1);
-    let options = ObjectOptions { bytes: 8 * WORDS, log_bytes: 8 * log_words, blocks, seats: 2, lease };
+    let options = ObjectOptions { bytes: 8 * WORDS, log_bytes: 8 * log_words, blocks, seats: 2, lease: LEASE };
     let objects = cluster.on_each(move |node| RomeObject::open(node, "object", OWNER, options))?;
     let history = History::default();
     let (seen, kept) = (Rc::clone(&history), objects.clone());
@@ -46,11 +49,15 @@ fn open(cluster: &Cluster, log_words: usize, blocks: usize) -> Result<(Vec<RomeO
     Ok((objects, history))
 }
 
-fn write(writer: &mut ObjectWriter, history: &History, ep: &Endpoint, words: &[(usize, u64)]) -> Result<()> {
+fn patch(writer: &mut ObjectWriter, ep: &Endpoint, words: &[(usize, u64)]) -> Result<()> {
     let bytes: Vec<_> = words.iter().map(|(at, word)| (at * 8, word.to_le_bytes())).collect();
     let patches: Vec<(usize, &[u8])> = bytes.iter().map(|(at, bytes)| (*at, &bytes[..])).collect();
+    writer.patch(ep, &patches)
+}
+
+fn write(writer: &mut ObjectWriter, history: &History, ep: &Endpoint, words: &[(usize, u64)]) -> Result<()> {
     let call = history.begin(0, WordsCall::Write(words.to_vec()));
-    writer.patch(ep, &patches)?;
+    patch(writer, ep, words)?;
     history.end(call, Vec::new());
     Ok(())
 }
@@ -183,6 +190,57 @@ fn stops(cluster: &Cluster) -> Result<()> {
         (0..2).try_for_each(|_| unless_faults(read(&mut reader, &history, ep, 2)).map(drop))
     });
     Ok(())
+}
+
+/// Between the post of a get and its end time passes. The block that is used again has a patch of before behind its
+/// value.
+fn reader_late() -> Scenario {
+    let about = "a reader whose get takes longer than the lease returns nothing that was overwritten";
+    Scenario::new("rome/reader-late", about, 2, |cluster| {
+        let (objects, history) = open(cluster, 2, 2)?;
+        let (mut writer, asked) = (objects[0].writer()?, Rc::new(Word::new(0)));
+        // Into the log of the first block.
+        write(&mut writer, &history, &cluster.node(0).endpoint()?, &[(0, 1)])?;
+        let (of_writer, is_asked) = (Rc::clone(&history), Rc::clone(&asked));
+        cluster.thread(0, "writes", move |ep| {
+            ep.block_on(ep.wait_until(Instant::NEVER, || (is_asked.load() != 0).then_some(())))?;
+            // Into the other block, and its log.
+            write(&mut writer, &of_writer, ep, &[(1, 1)])?;
+            write(&mut writer, &of_writer, ep, &[(0, 2)])?;
+            // Into the first block, when the reader has ended, or has made no progress for the lease.
+            ep.set_timeout(Duration::ZERO);
+            let words = [(1, 2)];
+            let call = of_writer.begin(0, WordsCall::Write(words.to_vec()));
+            while let Err(error) = patch(&mut writer, ep, &words) {
+                assert!(error.custom_ref::<MemoryFull>().is_some(), "{error}");
+                ep.block_on(ep.sleep_until(ep.now() + 2 * LEASE));
+            }
+            of_writer.end(call, Vec::new());
+            Ok(())
+        });
+        let mut reader = objects[1].reader()?;
+        cluster.thread(1, "reads", move |ep| {
+            let (call, before, mut value) = (history.begin(1, WordsCall::Read), ep.counts(), Vec::new());
+            {
+                let mut reading = pin!(reader.read(ep, &mut value));
+                let mut has_asked = false;
+                let reads = poll_fn(|cx| {
+                    let polled = reading.as_mut().poll(cx);
+                    // It knows the block by now, and has posted the get of it.
+                    if !has_asked && (ep.counts() - before).gets >= 2 {
+                        has_asked = true;
+                        asked.store(1);
+                    }
+                    polled
+                });
+                ep.block_on(reads)?;
+            }
+            history.end(call, words_of(&value));
+            Ok(())
+        });
+        Ok(())
+    })
+    .early_timeouts()
 }
 
 fn reader_suspected() -> Scenario {

@@ -87,6 +87,7 @@ fn returned() -> Scenario {
     })
     .places(2)
     .faults(Faults::new().crashes(1).of([1]))
+    .kills(&["rome-kv-returns-empty"])
 }
 
 /// The node that has died had given its partition away, which no options say; or it has not.

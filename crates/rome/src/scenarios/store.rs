@@ -31,6 +31,7 @@ pub(super) fn scenarios() -> Vec<Scenario> {
         late(),
         scanned(),
         scanner_stops(),
+        opener_stops(),
     ]
 }
 
@@ -432,6 +433,35 @@ fn scanner_stops() -> Scenario {
     Scenario::new("rome/kv-scanner-stops", about, 3, |cluster| {
         let store = scanned_store(cluster)?;
         calls_beside_faults(cluster, &store, 2, 3, vec![Range(0, 10, false)])
+    })
+    .faults(Faults::new().pauses(1).of([2]))
+}
+
+/// Time passes between the writes.
+fn opener_stops() -> Scenario {
+    let about = "a read of two partitions at one instant that stops before it has begun begins again";
+    Scenario::new("rome/kv-opener-stops", about, 3, |cluster| {
+        let store = open(cluster, 24, HOLD)?;
+        let (mut writer, seen) = (store.stores[0].thread()?, Rc::clone(&store.calls));
+        cluster.thread(0, "calls", move |ep| {
+            for value in 0..6 {
+                call(1, &mut writer, &seen, ep, &Put(1, value))?;
+                ep.block_on(ep.sleep_until(ep.now() + Duration::from_millis(1)));
+            }
+            Ok(())
+        });
+        let mut thread = store.stores[2].thread()?;
+        cluster.thread(2, "begins", move |ep| {
+            for _ in 0..6 {
+                let excuse = Excuse::now();
+                // No snapshot is given out before it has all versions. So there is none that could expire.
+                if let Err(error) = ep.block_on(thread.scan_at_one_instant(ep, 0..9)).map(drop) {
+                    assert!(error.is_timeout() && excuse.is_given(), "{error}");
+                }
+            }
+            Ok(())
+        });
+        Ok(())
     })
     .faults(Faults::new().pauses(1).of([2]))
 }

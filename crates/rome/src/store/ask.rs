@@ -5,6 +5,7 @@ use core::time::Duration;
 use farfield_core::toolkit::ErrorContext;
 use farfield_core::{Endpoint, Error, ErrorKind, Result};
 use farfield_fabric::Instant;
+use farfield_rpc::ServerClosed;
 
 use super::updates::{Ask, Reply, Request};
 use super::{Calls, RomeKv, RomeKvUpdate};
@@ -103,9 +104,10 @@ async fn ask_after<K: TreeKey, V: Field>(
                 ErrorKind::Timeout { what, waited: now - start, missing: vec![client.server()] }.into()
             }
             Reply::Full(waiting) => Error::custom(MemoryFull { blocks: store.parts.options.tree.blocks, waiting }),
+            // As if its request had come a moment later.
             Reply::Refused => {
-                let why = format!("{} has closed the store: open it again when it is there again", client.server());
-                return Err(Error::from(ErrorKind::Config { why }).about(client.server()).of(store.path()));
+                let server = client.server();
+                return Err(Error::custom(ServerClosed { server }).about(server).of(store.path()));
             }
         };
         if now + pause >= last {
@@ -125,7 +127,27 @@ mod tests {
     use farfield_fabric::NodeId;
 
     use super::*;
-    use crate::RomeKvOptions;
+    use crate::{RangeUnavailable, RomeKvOptions};
+
+    /// Its error named no keys once, and was taken for one of the options.
+    #[test]
+    fn an_update_that_is_refused_names_its_keys() {
+        let nodes = local_session(2).expect("a session");
+        let open = |node: &Node| RomeKv::<u64, u64>::open(node, "store", RomeKvOptions::new([500]));
+        let stores = on_each(&nodes, open).expect("all open it");
+        let (mut thread, ep) = (stores[1].thread().expect("a seat"), nodes[1].endpoint().expect("one"));
+        // As while the store is closed there.
+        let serving = stores[0].parts.serving.lock().take();
+        let one = ep.block_on(thread.put(&ep, 7, 70)).expect_err("it is refused");
+        let many = ep.block_on(thread.apply(&ep, &[RomeKvUpdate::Put(7, 70)])).remove(0).expect_err("it is refused");
+        for error in [one, many] {
+            let lost = error.custom_ref::<RangeUnavailable>().expect("which keys");
+            assert_eq!((lost.partition, lost.owner, lost.may_have_happened), (0, NodeId(0), false), "{error}");
+            assert_eq!(lost.because.custom_ref(), Some(&ServerClosed { server: NodeId(0) }), "{error}");
+        }
+        *stores[0].parts.serving.lock() = serving;
+        assert_eq!(ep.block_on(thread.put(&ep, 7, 70)).expect("it is open"), None);
+    }
 
     #[test]
     fn an_update_is_not_sent_so_late_that_its_answer_may_be_missed_and_a_move_until_the_deadline() {

@@ -182,7 +182,7 @@ pub(super) enum Reply<V> {
     Held,
     /// Nothing has happened: so many blocks wait for readers.
     Full(usize),
-    /// Nothing has happened: the store is closed there.
+    /// Nothing has happened: the store is closed there, or its node is evicted.
     Refused,
     /// Nothing has happened: the partition is another node's, or this node is just taking it.
     Elsewhere,

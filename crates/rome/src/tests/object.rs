@@ -105,6 +105,8 @@ fn a_handle_that_was_reopened_does_nothing() {
     let tree = open("tree").expect("it is the owner");
     let (mut partition, mut reader) = (tree.partition().expect("a seat"), tree.reader().expect("a seat"));
     partition.put(ep, 1, 1).expect("it is current");
+    let mut scanner = tree.reader().expect("a seat");
+    let mut scan = ep.block_on(scanner.scan(ep, ..)).expect("it is current");
     let _again = node.reopen("tree", |again| open(again.path())).expect("no other node has it");
     is_stale(partition.put(ep, 1, 2).expect_err("it is stale"));
     is_stale(partition.load(ep, [(1, 1)]).expect_err("it is stale"));
@@ -113,4 +115,6 @@ fn a_handle_that_was_reopened_does_nothing() {
     is_stale(ep.block_on(reader.multi_get(ep, &[1])).expect_err("it is stale"));
     is_stale(ep.block_on(reader.range(ep, .., 1)).expect_err("it is stale"));
     is_stale(ep.block_on(async { reader.scan(ep, ..).await.map(drop) }).expect_err("it is stale"));
+    // One that had begun before.
+    is_stale(ep.block_on(scan.next(ep, &mut Vec::new())).expect_err("it is stale"));
 }

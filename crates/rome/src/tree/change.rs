@@ -124,15 +124,12 @@ impl Store<'_> {
         frame: &Frame<K>,
         pairs: &[(K, T)],
     ) -> Result<Option<(K, u32)>> {
-        let Locked { slot, lock, active } = locked;
+        let active = locked.active;
         if pairs.len() <= self.pairs {
             let new = self.write(arena, &frame.draft(active, pairs));
             let version = arena.ticket();
             set_version(arena.block_words(new.block), version);
-            lock.set(version, new);
-            drop(lock);
-            arena.publish(self.ep, version)?;
-            arena.replaced(version, [Replaced::Block(active.block)]);
+            self.replace(arena, locked, version, new)?;
             return Ok(None);
         }
         // Keys that are inserted in their order fill the nodes.
@@ -145,7 +142,7 @@ impl Store<'_> {
         let left_frame = Frame { level, low, right: Some(right_slot), high: Some(separator) };
         // Readers at an earlier version, which only come to the left one, find what was there before. Those that come
         // to the root find what that was, and to neither of its parts.
-        let is_root = slot == ROOT;
+        let is_root = locked.slot == ROOT;
         let previous = if is_root { 0 } else { active.word() };
         let right_new = self.write(arena, &Draft { previous, low: separator, ..frame.draft(active, right) });
         let left_new = self.write(arena, &Draft { previous, ..left_frame.draft(active, left) });
@@ -155,10 +152,7 @@ impl Store<'_> {
             set_version(arena.block_words(left_new.block), version);
             // A thread that finds the left node moves to the right one.
             arena.use_slot(right_slot, version, right_new);
-            lock.set(version, left_new);
-            drop(lock);
-            arena.publish(self.ep, version)?;
-            arena.replaced(version, [Replaced::Block(active.block)]);
+            self.replace(arena, locked, version, left_new)?;
             return Ok(Some((separator, right_slot)));
         }
         let left_slot = self.stash.slots.pop().expect("the stash is full");
@@ -171,11 +165,18 @@ impl Store<'_> {
         }
         arena.use_slot(right_slot, version, right_new);
         arena.use_slot(left_slot, version, left_new);
-        lock.set(version, root_new);
+        self.replace(arena, locked, version, root_new)?;
+        Ok(None)
+    }
+
+    /// Makes a state that is stored, of this version, the one of a node. The version is stable when it returns.
+    fn replace(&self, arena: &Arena, locked: Locked<'_>, version: u64, new: Active) -> Result<()> {
+        let Locked { lock, active, .. } = locked;
+        lock.set(version, new);
         drop(lock);
         arena.publish(self.ep, version)?;
         arena.replaced(version, [Replaced::Block(active.block)]);
-        Ok(None)
+        Ok(())
     }
 }
 

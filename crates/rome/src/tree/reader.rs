@@ -423,4 +423,40 @@ mod tests {
         cache.keep(3, &node(1, 10, Some(20), Some(1), 4));
         assert_eq!(cached(&cache, &12u64), (4, Some(3)));
     }
+
+    /// Nodes of one version, by their slots, of which none is cached.
+    struct Nodes(Vec<Node>);
+
+    impl Fetch<u64, u64> for Nodes {
+        fn version(&self) -> u64 {
+            0
+        }
+
+        async fn nodes(&mut self, slots: &[u32], _: &[u32]) -> Result<Vec<Option<Node>>> {
+            Ok(slots.iter().map(|slot| self.0.get(*slot as usize).cloned()).collect())
+        }
+
+        fn cache(&mut self) -> Option<&mut Cache> {
+            None
+        }
+    }
+
+    /// The level above knows the first of them alone. More moves than these lead from cached nodes to the root.
+    #[test]
+    fn a_scan_passes_all_nodes_that_are_not_linked() {
+        let here = farfield_core::Node::builder().start().expect("a node");
+        let ep = here.endpoint().expect("an endpoint");
+        let last = MOVES_MAX as u32 + 2;
+        let fence = |slot: u32| u64::from(slot) * 10;
+        let inner = |slot: u32| {
+            let right = (slot < last).then_some(slot + 1);
+            node(1, fence(slot - 1), right.map(|_| fence(slot)), right, last + 1)
+        };
+        let leaf = node(0, fence(last - 1), None, None, 7);
+        let all = [node(2, 0, None, None, 1)].into_iter().chain((1..=last).map(inner)).chain([leaf]);
+        let (mut nodes, mut pairs) = (Nodes(all.collect()), Vec::new());
+        let mut cursor = Cursor::<u64, u64>::new(&(fence(last - 1)..), false, 1);
+        let more = ep.block_on(cursor.next(&mut nodes, &mut pairs));
+        assert_eq!((more.expect("the tree is whole"), pairs), (false, vec![(fence(last - 1), 7)]));
+    }
 }

@@ -5,19 +5,35 @@ use std::rc::Rc;
 
 use farfield_check::{Cluster, Faults, Scenario, choose};
 use farfield_core::{Node, Result};
-use farfield_fabric::{Endpoint, Instant, NodeId, Word};
+use farfield_fabric::{Endpoint, GroupKey, Instant, NodeId, RemotePtr, Word};
 
 use super::comings::{open_on_with, open_registers};
 use super::parts::{Array, History, Recorded as Client, register, run, unless_no_majority};
 use super::store::options;
-use super::store_parts::{Opened, Recorded, client, open_here, opened};
+use super::store_parts::{Agreed, Opened, Recorded, client, client_unfailing, open_here, opened};
 use crate::client::Shared;
+use crate::layout::REGION_COUNT;
 use crate::open::{ARRAY, STORE};
 use crate::replacement::Replacement;
+use crate::view::{Seat, Standing};
 use crate::{SwarmArray, SwarmOptions, SwarmStoreOptions};
 
 pub(super) fn scenarios() -> Vec<Scenario> {
-    vec![registers(), five(), shards(), dies(), reopens(), behind(), halfway(), store(), reused(), cleared()]
+    vec![
+        registers(),
+        five(),
+        shards(),
+        dies(),
+        reopens(),
+        beside_gone(),
+        behind(),
+        halfway(),
+        store(),
+        reused(),
+        cleared(),
+        promised(),
+        records(),
+    ]
 }
 
 /// The node that takes the place of node 0.
@@ -223,6 +239,57 @@ fn reopens() -> Scenario {
     .kills(&["swarm-replaced-unentered"])
 }
 
+/// Two of five memory nodes leave, and one of them is replaced: nothing is known of the seat of the other one. A node
+/// that comes after that looks for the seats.
+fn beside_gone() -> Scenario {
+    let about = "a memory node that replaces another one has no seat of one that had gone before";
+    Scenario::new("swarm/replaced-beside-gone", about, 8, |cluster| {
+        let open = |node: &Node| open_registers(node, 1, (0..5).map(NodeId));
+        let (arrays, history) = open_on_with(cluster, 6, 1, open)?;
+        let (turn, known) = (turns(), Known::default());
+        know(&known, &arrays[5].opened.shards[0]);
+        let have_gone = |node: &Node| (0..2).all(|number| node.has_gone(NodeId(number)));
+        (0..2).for_each(|number| leaves(cluster, number, &turn[0]));
+        let node = cluster.node(6);
+        replaces(cluster, 6, ARRAY, &known, &turn[1], move |ep| {
+            leave_seats_in_buffers(ep)?;
+            wait(ep, || have_gone(&node))?;
+            Ok(true)
+        });
+        let turns = turn.clone();
+        register(cluster, 5, &arrays, &history, move |client: &Client<'_, '_>| {
+            client.write(1)?;
+            turns[0].store(1);
+            client.wait_for(&turns[1], 1)?;
+            client.read()
+        });
+        let here = cluster.node(7);
+        cluster.thread(7, "comes", move |ep| {
+            wait(ep, || turn[1].load() > 0 && have_gone(&here))?;
+            run(&open(&here)?, ep, 7, &history, &|client| {
+                client.read()?;
+                client.write(2)
+            })
+        });
+        Ok(())
+    })
+    .steps_max(1_000_000)
+}
+
+/// Leaves seats in the buffers of an endpoint, as the copy of another array's table does. Each says that a memory node
+/// has replaced another one, and no array has memory there.
+fn leave_seats_in_buffers(ep: &Endpoint) -> Result<()> {
+    let place = RemotePtr::new(NodeId(2), GroupKey::DATA, 1 << 43);
+    let seat = Seat { standing: Standing::Replaces, regions: [place; REGION_COUNT] };
+    let mut buffers = Vec::new();
+    for _ in 0..16 {
+        let mut buffer = ep.buf::<u64>(5 * REGION_COUNT)?;
+        buffer.chunks_exact_mut(REGION_COUNT).for_each(|words| words.copy_from_slice(&seat.words()));
+        buffers.push(buffer);
+    }
+    Ok(())
+}
+
 /// The last two nodes that have the array open write and read while a memory node is replaced, and after that.
 fn write_meanwhile(cluster: &Cluster, arrays: &[Array], history: &History, turn: &Turns) {
     for node in arrays.len() - 2..arrays.len() {
@@ -378,6 +445,67 @@ fn cleared() -> Scenario {
         Ok(())
     })
     .kills(&["swarm-replaced-at-once"])
+}
+
+/// Two memory nodes have promised a ballot for a cell, and its proposal reaches one of them late. The other one was
+/// replaced before that, and a client has changed the cell on the new one and the third.
+fn promised() -> Scenario {
+    let about = "a memory node that replaces another one has promised what a majority with that one had promised";
+    Scenario::new("swarm-kv/replaced-promised", about, 5, |cluster| {
+        let (known, turn, agreed) = (Known::default(), turns(), Agreed::default());
+        let Opened { stores, history } = open_store(cluster, options())?;
+        know(&known, &stores[2].opened.shards[0]);
+        let next = Rc::new(Word::new(0));
+        let (turns, nexts) = (turn.clone(), Rc::clone(&next));
+        // Its number is higher than that of the other client, and so is its ballot.
+        client(cluster, 3, &stores, &history, move |client| {
+            client.promise_on(0)?;
+            let promised = client.promise_on(1)?;
+            turns[0].store(1);
+            client.wait_for(&nexts, 1)?;
+            client.accept_on(1, promised, 1)?;
+            nexts.store(2);
+            Ok(())
+        });
+        let turns = turn.clone();
+        client(cluster, 2, &stores, &history, move |client| {
+            client.wait_for(&turns[1], 1)?;
+            client.set_slow(1);
+            client.agree(&agreed, 2, false)?;
+            client.pass_turn(&next, [1, 2])?;
+            client.set_slow(0);
+            client.agree(&agreed, 3, false)
+        });
+        replace_in(cluster, Plan { leave: 0, comes: COMES }, STORE, &known, &turn);
+        Ok(())
+    })
+}
+
+/// A cell changes when a memory node that joins has its copy: that one points to the record before. Then another memory
+/// node leaves, a group of registers is taken, and a promise is left at the one that has joined.
+fn records() -> Scenario {
+    let about = "a record is not used again as long as a memory node that joins points to it";
+    Scenario::new("swarm-kv/replaced-records", about, 5, |cluster| {
+        let (known, turn, agreed) = (Known::default(), turns(), Agreed::default());
+        let Opened { stores, history } = open_store(cluster, options())?;
+        know(&known, &stores[2].opened.shards[0]);
+        let (turns, node) = (turn.clone(), cluster.node(3));
+        client_unfailing(cluster, 3, &stores, &history, move |client| {
+            client.agree(&agreed, 0, false)?;
+            turns[0].store(1);
+            client.wait_for_copy(0)?;
+            client.agree(&agreed, 1, false)?;
+            client.wait_for(&turns[1], 1)?;
+            client.wait_until(|| node.has_gone(NodeId(1)))?;
+            client.wait_for_used()?;
+            client.take_group()?;
+            client.promise_on(0)?;
+            client.agree(&agreed, 2, false)
+        });
+        replace(cluster, STORE, &known, &turn);
+        Ok(())
+    })
+    .steps_max(1_000_000)
 }
 
 fn open_store(cluster: &Cluster, mut options: SwarmStoreOptions) -> Result<Opened> {

@@ -19,6 +19,8 @@ pub(super) fn scenarios() -> Vec<Scenario> {
         beside_stale(),
         beside_looks(),
         beside_delete(),
+        twice(),
+        late_look(),
         kept(),
         neighbours(),
         reused(),
@@ -249,6 +251,84 @@ fn beside_delete() -> Scenario {
         })
     })
     .kills(&["swarm-seal-once", "swarm-end-unowned", "swarm-sealed-frozen"])
+}
+
+/// Two clients move a key, and an update comes between their looks at its register: the first move ends without it, and
+/// the second one has found it.
+fn twice() -> Scenario {
+    let about = "of several moves of a key one counts, and so does its limit";
+    Scenario::new("swarm-kv/replace-twice", about, 3, |cluster| {
+        let Opened { stores, history } = open(cluster, options())?;
+        let turn = Rc::new(Word::new(0));
+        let turns = Rc::clone(&turn);
+        client(cluster, 0, &stores, &history, move |client| {
+            client.wait_for(&turns, 2)?;
+            client.replace_with_rests(
+                0,
+                [1, 2],
+                |test, _| {
+                    if test == 1 { client.pass_turn(&turns, [3, 5]) } else { Ok(()) }
+                },
+            )?;
+            turns.store(6);
+            client.get(0)
+        });
+        let turns = Rc::clone(&turn);
+        client(cluster, 2, &stores, &history, move |client| {
+            client.wait_for(&turns, 1)?;
+            client.replace_with_rests(0, [1, 4], |test, _| match test {
+                0 => client.pass_turn(&turns, [2, 4]),
+                1 => client.pass_turn(&turns, [5, 6]),
+                _ => Ok(()),
+            })?;
+            turns.store(7);
+            client.get(0)
+        });
+        client(cluster, 1, &stores, &history, move |client| {
+            client.insert(0, 1)?;
+            client.pass_turn(&turn, [1, 3])?;
+            client.update_with_a_rest(0, 3, || client.pass_turn(&turn, [4, 7]))?;
+            client.get(0)
+        });
+        Ok(())
+    })
+}
+
+/// A client has found a key, which moves then. An update comes too late for the move, and its buffer has the value of
+/// another key by the time that the first client goes on.
+fn late_look() -> Scenario {
+    let about = "a conditional update tests values of its key only";
+    Scenario::new("swarm-kv/replace-late-look", about, 3, |cluster| {
+        let Opened { stores, history } = open(cluster, options())?;
+        let turn = Rc::new(Word::new(0));
+        let turns = Rc::clone(&turn);
+        client(cluster, 0, &stores, &history, move |client| {
+            client.wait_for(&turns, 2)?;
+            client.replace(0, [1, 2])?;
+            turns.store(3);
+            Ok(())
+        });
+        let turns = Rc::clone(&turn);
+        client(cluster, 2, &stores, &history, move |client| {
+            client.wait_for(&turns, 1)?;
+            client.replace_with_rests(0, [1, 4], |test, found| {
+                assert!(found < 10, "{found} is a value of another key");
+                if test == 0 { client.pass_turn(&turns, [2, 4]) } else { Ok(()) }
+            })?;
+            client.get(0)
+        });
+        client(cluster, 1, &stores, &history, move |client| {
+            client.insert(0, 1)?;
+            client.insert(1, 10)?;
+            client.pass_turn(&turn, [1, 3])?;
+            client.update(0, 3)?;
+            client.wait_for_used()?;
+            client.update(1, 11)?;
+            turn.store(4);
+            client.get(0)
+        });
+        Ok(())
+    })
 }
 
 /// The value changes between the look and the freeze: it moves as it is.

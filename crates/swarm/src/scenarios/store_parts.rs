@@ -13,10 +13,11 @@ use farfield_fabric::Word;
 
 use super::parts::{Call, History, poll_or_drop, poll_until, take_client, thread, trips_of, wait_until};
 use crate::agreement::Deciding;
-use crate::cell::{Change, Entries, Entry};
+use crate::cell::{CellWord, Change, Entries, Entry, RECORD_WORDS, Record, ballot_after};
 use crate::chores::Chore;
 use crate::replicas::Replicas;
-use crate::version::{Location, TIMESTAMP_MAX};
+use crate::timestamp_lock::{Mode, is_taken};
+use crate::version::{Location, TIMESTAMP_MAX, Version};
 use crate::{StoreFull, SwarmStore, SwarmStoreClient, SwarmStoreOptions};
 
 /// Two equal words, so that a torn value shows.
@@ -34,6 +35,9 @@ pub(super) type Agreed = Rc<RefCell<Vec<Entry>>>;
 
 /// Keys of the scenarios.
 const KEYS: usize = 16;
+
+/// Looks at the copy of a memory node that joins.
+const COPY_LOOKS: usize = 3000;
 
 /// Opens a store on all nodes, and checks the calls of its clients at the end.
 pub(super) fn open(cluster: &Cluster, options: SwarmStoreOptions) -> Result<Opened> {
@@ -187,8 +191,72 @@ impl Recorded<'_, '_> {
         });
     }
 
+    /// Has no more than so many free buffers.
+    pub(super) fn keep_buffers(&self, count: usize) {
+        self.client.cores.first().with_place(|place| place.pool.free.truncate(count));
+    }
+
+    /// Waits until all that this client has replaced can be used again.
+    pub(super) fn wait_for_used(&self) -> Result<()> {
+        let core = self.client.cores.first();
+        let is_free = || core.with_place(|place| place.pool.retired.is_empty() && place.pool.asked_for.is_empty());
+        self.ep.block_on(core.tend_until(is_free))
+    }
+
+    /// Takes a group of registers.
+    pub(super) fn take_group(&self) -> Result<()> {
+        self.ep.block_on(self.client.cores.first().take_group()).map(drop)
+    }
+
     pub(super) fn wait_until(&self, is_it: impl Fn() -> bool) -> Result<()> {
         wait_until(self.ep, is_it)
+    }
+
+    /// Waits until another memory node is in a place and has the first cell: as one that joins, or already as one that
+    /// counts. (It looks a bounded number of times, since time does not pass meanwhile.)
+    pub(super) fn wait_for_copy(&self, replica: usize) -> Result<()> {
+        let core = self.client.cores.first();
+        self.wait_until(|| core.shared.view.changes() != core.seen_view.get())?;
+        self.ep.block_on(async {
+            for _ in 0..COPY_LOOKS {
+                let section = core.enter()?;
+                let holders = core.holders_of_cell(0).await;
+                section.end();
+                if holders.is_some_and(|holders| holders.contains(replica)) {
+                    break;
+                }
+            }
+            Ok(())
+        })
+    }
+
+    /// Makes one memory node promise a ballot of this client for the first cell, and proposes nothing. The word that
+    /// says so.
+    pub(super) fn promise_on(&self, replica: usize) -> Result<CellWord> {
+        let core = self.client.cores.first();
+        let at = core.cell_at(replica, 0);
+        // It follows this client's compare-and-swaps before it.
+        let found = CellWord(core.endpoint.cas(at, 0, 0).wait()?);
+        let promised = found.promising(ballot_after(found.promise(), Some(core.writer)));
+        let before = core.endpoint.cas(at, found.0, promised.0).wait()?;
+        assert_eq!(before, found.0, "nothing else changes it meanwhile");
+        Ok(promised)
+    }
+
+    /// Proposes an entry for the first cell, which was never changed, to one memory node, with the ballot that it has
+    /// promised.
+    pub(super) fn accept_on(&self, replica: usize, promised: CellWord, number: usize) -> Result<()> {
+        let core = self.client.cores.first();
+        let record = self.ep.block_on(core.take_record())?;
+        let accepted = CellWord::accepted(promised.promise(), core.writer, record.number);
+        let change = Change::new(Entry::NONE, Entry::free(Location { register: number, instance: 0 }));
+        let new = Record { ballot: promised.promise(), change, ..Record::VIRGIN };
+        let mut image = core.endpoint.buf::<u64>(RECORD_WORDS)?;
+        new.encode(0, accepted.place(), &mut image);
+        record.keep(0);
+        core.endpoint.put(core.record_at(replica, accepted), &image).wait()?;
+        core.endpoint.cas(core.cell_at(replica, 0), promised.0, accepted.0).wait()?;
+        Ok(())
     }
 
     /// Gives one memory node an instance of the next epoch, for a register that was left first.
@@ -324,6 +392,30 @@ impl Recorded<'_, '_> {
         Ok(())
     }
 
+    /// A conditional update that rests at each test, which is told its number and the value: at the first one it has
+    /// found the key, and at the second one it has frozen the key's register and read it.
+    pub(super) fn replace_with_rests(
+        &self,
+        key: u64,
+        [from, to]: [u64; 2],
+        rest: impl Fn(usize, u64) -> Result<()>,
+    ) -> Result<()> {
+        let call = self.history.begin(self.node, key as usize, Call::Replace(from, to));
+        let (mut test, mut rested) = (0, Ok(()));
+        let passes = |found: &Value| {
+            assert_eq!(found[0], found[1], "a torn value");
+            if rested.is_ok() {
+                rested = rest(test, found[0]);
+            }
+            test += 1;
+            found[0] == from
+        };
+        let replaced = self.client.update_if_blocking(&key, passes, &[to; 2])?;
+        rested?;
+        self.history.end(call, KvOutput::Succeeded(replaced));
+        Ok(())
+    }
+
     pub(super) fn upsert(&self, key: u64, value: u64) -> Result<()> {
         self.call(key, KvInput::Upsert(value), |client| {
             client.upsert_blocking(&key, &[value; 2]).map(|()| KvOutput::Stored)
@@ -396,6 +488,47 @@ impl Recorded<'_, '_> {
     /// Waits until another thread has stored this.
     pub(super) fn wait_for(&self, word: &Word, value: u64) -> Result<()> {
         self.wait_until(|| word.load() == value)
+    }
+
+    /// Says that it is one turn, and waits for another one.
+    pub(super) fn pass_turn(&self, turn: &Word, [now, next]: [u64; 2]) -> Result<()> {
+        turn.store(now);
+        self.wait_for(turn, next)
+    }
+
+    /// An update that may be dropped at some moment.
+    pub(super) fn update_or_drop(&self, key: u64, value: u64) -> Result<()> {
+        let call = self.history.begin(self.node, key as usize, KvInput::Update(value));
+        if let Some(is_there) = self.or_drop(self.client.update(&key, &[value; 2])).transpose()? {
+            self.history.end(call, KvOutput::Succeeded(is_there));
+        }
+        Ok(())
+    }
+
+    /// The second version of this client's update that was dropped, if it has got one: its guess was stale, and it has
+    /// locked that one.
+    pub(super) fn second_of_dropped(&self) -> Result<Option<(Location, Version)>> {
+        let core = self.client.cores.first();
+        let dropped = core.with_place(|place| place.unfinished.first().map(|write| (write.home.at, write.version)));
+        let Some((at, version)) = dropped else { return Ok(None) };
+        let is_locked = |word: &u64| *word != 0 && !is_taken(*word, at, version, Mode::Write);
+        Ok(self.own_locks(at)?.iter().any(is_locked).then_some((at, version)))
+    }
+
+    /// Fails if this client has locked a version of its own: it does so before it writes the value at a later time.
+    pub(super) fn has_not_locked(&self, (at, version): (Location, Version)) -> Result<()> {
+        let locks = self.own_locks(at)?;
+        let is_locked = locks.iter().any(|word| is_taken(*word, at, version, Mode::Write));
+        assert!(!is_locked, "{version:?} is locked: its value is written at a third timestamp");
+        Ok(())
+    }
+
+    /// The words of this client's timestamp lock of a register.
+    fn own_locks(&self, at: Location) -> Result<Vec<u64>> {
+        let core = self.client.cores.first();
+        let word = core.shared.layout.lock(at.register, core.writer);
+        let get = |replica: usize| Ok(core.endpoint.get(core.replica(replica).locks.at(word)).wait()?);
+        (0..core.shared.memory_nodes).map(get).collect()
     }
 
     /// An insert that may be dropped at some moment.

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use farfield_core::{ByteString, ErrorKind, local_session, on_each};
 
+use crate::plan::Parts;
 use crate::version::TIMESTAMP_MAX;
 use crate::{StoreFull, SwarmOptions, SwarmStore, SwarmStoreClient, SwarmStoreOptions};
 use farfield_core::{Node, Result};
@@ -68,6 +69,11 @@ fn nodes_without_clients_only_lend_memory() -> Result<()> {
     let stores = on_each(&nodes, |node| Store::open(node, "apart", options.clone()))?;
     let apart = lent() - everywhere;
     assert!(apart < everywhere / 2, "{apart} and {everywhere} bytes");
+    let shared = &stores[3].opened.shards[0];
+    let table = shared.asks.as_ref().expect("this node has clients").table;
+    let parts = Parts::new(shared.shards, &shared.layout, shared.index.as_ref(), table)?;
+    let regions: usize = parts.all()?.iter().map(|(_, bytes)| *bytes).sum();
+    assert_eq!(apart, regions as u64, "the regions that it lends, and nothing that a client needs");
     let (ep, memory) = (nodes[3].endpoint()?, nodes[0].endpoint()?);
     let error = stores[0].client(&memory).map(drop).expect_err("it has none");
     assert!(matches!(error.kind(), ErrorKind::Config { .. }), "{error}");
