@@ -331,8 +331,9 @@ impl Endpoint {
         output
     }
 
+    /// Compiled once for each type of output: futures are many.
     #[inline(never)]
-    fn block_on_slow<F: Future>(&self, mut future: Pin<&mut F>) -> F::Output {
+    fn block_on_slow<T>(&self, mut future: Pin<&mut dyn Future<Output = T>>) -> T {
         let mut context = Context::from_waker(&elsewhere::OWN);
         // It may be nested in another wait, which continues as if this had not been, or looks once too often.
         let outer = if self.elsewhere.is_blocking() {
