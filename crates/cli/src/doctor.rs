@@ -8,6 +8,7 @@ mod machine;
 mod memory;
 mod rdma;
 mod rendezvous;
+mod ucx;
 
 pub(crate) use memory::free_memory;
 pub(crate) use rendezvous::free_directory;
@@ -135,6 +136,7 @@ fn examine() -> Groups {
         ("rendezvous", vec![rendezvous::directory(&base), rendezvous::leftovers(&base)]),
         ("limits", vec![machine::address_space(), machine::open_files(), machine::locked_memory()]),
         ("rdma", rdma::devices()),
+        ("ucx", ucx::checks()),
     ]
 }
 
