@@ -18,7 +18,7 @@ use crate::version::{Location, Version};
 
 /// How long a client waits until it sends a request once more, at first. Then it waits twice as long: each request is
 /// answered when the calls have ended that were under way when it came.
-const ASK_AGAIN: Duration = Duration::from_millis(10);
+pub(crate) const ASK_AGAIN: Duration = Duration::from_millis(10);
 
 /// The last write of a register by a writer, with its instance.
 #[derive(Clone, Copy, Default)]

@@ -59,6 +59,12 @@ farfield_core::mutants! {
     ///
     /// *Scenario:* `swarm/reuse`.
     SWARM_REUSED_AT_ONCE = "swarm-reused-at-once" in "SwarmArray": "A buffer is used again without asking the readers.";
+    /// *Missing:* the eviction of a node that does not answer (its lease), before buffers that its reads may use are used
+    /// again. Needs no reordering.
+    ///
+    /// *Scenario:* `swarm/reuse-silent`.
+    SWARM_LEASE_IGNORED = "swarm-lease-ignored" in "SwarmArray":
+        "A node that has not answered for ten milliseconds is not waited for any more.";
     /// *Missing:* the look at the tables after the writes that have replaced a buffer.
     ///
     /// *Scenario:* `swarm/late`.
@@ -180,6 +186,12 @@ farfield_core::mutants! {
     ///
     /// *Scenario:* `swarm-kv/reuse`.
     SWARM_WORDS_KEPT = "swarm-words-kept" in "SwarmStore": "A register is used again with its old metadata words.";
+    /// *Missing:* the exchange of the metadata words before the index says that the register is free. Needs no
+    /// reordering.
+    ///
+    /// *Scenario:* `swarm-kv/free-clear`.
+    SWARM_INDEX_FIRST = "swarm-index-first" in "SwarmStore":
+        "The index says that a register is free before its metadata words are clear.";
     /// *Missing:* the look into the index, when a key is not where it was. Needs no reordering.
     ///
     /// *Scenario:* `swarm-kv/delete-get`.
@@ -236,11 +248,11 @@ farfield_core::mutants! {
     SWARM_LOCK_OF_DAYS = "swarm-lock-of-days" in "SwarmArray": "A lock compares timestamps by their low 40 bits.";
     /// *Missing:* the answers of all nodes before a memory node that replaces another one gets its copy.
     ///
-    /// *Scenario:* `swarm/replaced`.
+    /// *Scenario:* `swarm/replaced-halfway`.
     SWARM_REPLACED_UNASKED = "swarm-replaced-unasked" in "SwarmArray": "A memory node is copied while calls count on the one that it replaces.";
     /// *Missing:* a majority that meets all those with the memory node that is replaced.
     ///
-    /// *Scenario:* `swarm/replaced`.
+    /// *Scenario:* `swarm/replaced-behind`.
     SWARM_REPLACED_UNCOPIED = "swarm-replaced-uncopied" in "SwarmArray": "A memory node that replaces another one has what one of the others has.";
     /// *Missing:* the entry of a node that comes where a memory node joins. Needs no reordering.
     ///
@@ -248,7 +260,7 @@ farfield_core::mutants! {
     SWARM_REPLACED_UNENTERED = "swarm-replaced-unentered" in "SwarmArray": "A node that comes is entered at the memory nodes that count, and no others.";
     /// *Missing:* the wait while a memory node that joins gets a register.
     ///
-    /// *Scenario:* `swarm-kv/replaced-reuse`.
+    /// *Scenario:* `swarm-kv/replaced-cleared`.
     SWARM_REPLACED_AT_ONCE = "swarm-replaced-at-once" in "SwarmStore": "A register is used again while a memory node gets its copy.";
     /// *Missing:* a value that was found twice: its writer may have stopped (wait-freedom). Needs no reordering.
     ///

@@ -1,6 +1,7 @@
 //! Scenarios for the model checker. The calls of all clients have to be linearizable.
 
 mod comings;
+mod costs;
 mod faults;
 mod parts;
 mod replaced;
@@ -21,6 +22,7 @@ use farfield_fabric::Word;
 
 use self::parts::{Opened, open, open_in_shards, register};
 use crate::SwarmOptions;
+use crate::buffers::ASK_AGAIN;
 use crate::timestamp_lock::Mode;
 use crate::version::Location;
 
@@ -40,6 +42,7 @@ pub fn all() -> Vec<Scenario> {
         in_place(),
         reuse(),
         reuse_late(),
+        reuse_silent(),
         dropped(),
         dropped_late(),
         given_up(),
@@ -55,6 +58,7 @@ pub fn all() -> Vec<Scenario> {
             own.into_iter()
                 .chain(faults::scenarios())
                 .chain(comings::scenarios())
+                .chain(costs::scenarios())
                 .chain(replaced::scenarios())
                 .chain(store::scenarios())
                 .chain(store_comings::scenarios())
@@ -268,6 +272,35 @@ fn reuse_late() -> Scenario {
     })
     .faults(Faults::new().stalls(1).of([1]))
     .kills(&["swarm-section-unflushed"])
+}
+
+/// A client stands still in the middle of a read, and its node does not answer the writer's request meanwhile. It is
+/// not evicted, so the writer has to wait until it goes on, however often it asks: the writer's fifth write needs the
+/// buffer that the read gets.
+fn reuse_silent() -> Scenario {
+    let about = "a buffer is not used again before a client that does not answer is evicted";
+    Scenario::new("swarm/reuse-silent", about, 3, |cluster| {
+        let options = SwarmOptions { spare_buffers: 2, ..SwarmOptions::default() };
+        let Opened { clients, history } = open(cluster, 2, options)?;
+        let turn = Rc::new(Word::new(0));
+        let now = Rc::clone(&turn);
+        register(cluster, 0, &clients, &history, move |client| {
+            // It is not in place, so the read gets it from its buffer, on memory node 0.
+            client.write_unverified(1)?;
+            now.store(1);
+            client.wait_for(&now, 2)?;
+            client.write_at(0, 2)?;
+            // Memory nodes 1 and 0 get these.
+            client.set_slow(2);
+            (3..=5).try_for_each(|value| client.write_at(1, value))
+        });
+        register(cluster, 2, &clients, &history, move |client| {
+            client.wait_for(&turn, 1)?;
+            client.read_with_a_pause(0, || turn.store(2), 4 * ASK_AGAIN)
+        });
+        Ok(())
+    })
+    .kills(&["swarm-lease-ignored"])
 }
 
 /// A write is dropped at some moment, and its writer writes again.

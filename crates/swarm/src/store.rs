@@ -204,19 +204,19 @@ pub struct SwarmStoreClient<'e, K, V> {
     pub(crate) cores: Cores<'e>,
     limits: Limits,
     /// Where the values of keys are.
-    cache: RefCell<Places>,
+    pub(crate) cache: RefCell<Places>,
     /// Memory for the bytes of keys.
     spare: RefCell<Vec<Vec<u8>>>,
     _types: PhantomData<fn() -> (K, V)>,
 }
 
 /// A key's bytes, and what follows from them.
-struct Name<'c, 'e> {
+pub(crate) struct Name<'c, 'e> {
     bytes: Vec<u8>,
     hash: u64,
     /// The client of its shard.
     core: &'c Core<'e>,
-    cell: usize,
+    pub(crate) cell: usize,
     /// Where the bytes' memory is kept for the next call.
     spare: &'c RefCell<Vec<Vec<u8>>>,
 }
@@ -512,7 +512,7 @@ impl<'e, K: Key, V: Value> SwarmStoreClient<'e, K, V> {
         self.cache.borrow_mut().remove_if(&name.bytes[..], |cached| *cached == at);
     }
 
-    fn name(&self, key: &K) -> Result<Name<'_, 'e>> {
+    pub(crate) fn name(&self, key: &K) -> Result<Name<'_, 'e>> {
         self.cores.first().shared.object.check_current()?;
         self.check_length(K::FIXED, key.bytes(), self.limits.key_bytes_max)?;
         let mut bytes = self.spare.borrow_mut().pop().unwrap_or_default();

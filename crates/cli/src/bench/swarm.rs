@@ -3,6 +3,7 @@
 
 mod abd;
 mod area;
+mod death;
 mod fusee;
 mod measure;
 mod raw;
@@ -11,7 +12,6 @@ mod system;
 mod tests;
 mod trips;
 
-use std::io::{self, Write};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -21,12 +21,13 @@ use farfield::{Barrier, BarrierThread, Endpoint, MemberStatus, Node, NodeId};
 use farfield_check::cli::exit::usage;
 use serde::{Deserialize, Serialize};
 
+use self::death::{Death, Effect};
 use self::measure::{Call, Calls, Done, Draws, Measurer, SLICE, load, warm};
 use self::system::{Body, Client, Kind, Scale, System};
 use self::trips::{Histograms, TRIPS_MAX, Trips};
 use super::journal::{self, Journal};
 use super::kv::name;
-use super::measurement::{Measurement, Setup, time};
+use super::measurement::{Measurement, Setup};
 use super::memory::{self, Need};
 use super::options::{Common, Cores, once_each};
 use super::plot::{self, Line, Steps};
@@ -45,8 +46,9 @@ whose place is known, without an index: numbers from 0 on. An insert of theirs t
 
   swarm    replicated on a majority of the memory nodes
   dm-abd   replicated on a majority; two round trips for each call
-  fusee    replicated on f + 1 of 2f + 1 memory nodes, synchronously; a get takes one or two round trips, an update four
-           and more. A death would stop it
+  fusee    replicated on f + 1 of 2f + 1 memory nodes, synchronously; a get takes one or two round trips. An update takes
+           four and more, and three and more if another update of its key wins: it waits for that one. A death would
+           stop it
   raw      one copy, no order among writers, torn values: as fast as one gets
 
 With --kill a whole minority of the memory nodes is killed at once in the middle of the run: one of three, two of five, three of
@@ -166,22 +168,6 @@ impl Ran {
     }
 }
 
-/// A run in which memory nodes were killed.
-struct Death {
-    name: String,
-    done: Vec<Done>,
-    /// One time for each.
-    killed_ns: Vec<u64>,
-}
-
-impl Death {
-    /// The slice of the clients' runs in which it happened. They have begun at about the same time.
-    fn slice(&self) -> Option<usize> {
-        let start_ns = self.done.first()?.start_ns;
-        Some((self.killed_ns.first()?.saturating_sub(start_ns) / SLICE.as_nanos() as u64) as usize)
-    }
-}
-
 pub(crate) fn main(args: &SwarmArgs) -> Result<()> {
     if let Some(plan) = worker::plan::<Plan>()? {
         return serve(&plan);
@@ -223,7 +209,7 @@ pub(crate) fn main(args: &SwarmArgs) -> Result<()> {
     })?;
     journal.table(|out| {
         histograms.write(out)?;
-        deaths.iter().try_for_each(|death| write_death(death, out))
+        deaths.iter().try_for_each(|death| death.write(out))
     })?;
     let Some(file) = &args.svg else { return Ok(()) };
     let line = |death: &Death| Line { name: death.name.clone(), points: over_time(&death.done) };
@@ -355,6 +341,10 @@ impl Plan {
                 let gets = calls.iter().map(|calls| calls.result.operations).sum::<u64>() as f64;
                 measurement.figures.insert("not_there_%".into(), 100.0 * not_there / gets);
             }
+            // Of the calls of all kinds together.
+            if let Some(effect) = Effect::of(&ran.done, &ran.killed_ns) {
+                measurement.figures.extend(effect.figures());
+            }
             if self.window == 1 {
                 measurement.figures.extend(trips::figures(&ran.trips(call)));
             } else {
@@ -482,44 +472,4 @@ fn over_time(done: &[Done]) -> Vec<(f64, f64)> {
         (slice as f64 * SLICE.as_secs_f64(), calls as f64 / SLICE.as_secs_f64())
     };
     (0..slices).map(at).collect()
-}
-
-/// Writes how the clients have seen the deaths: calls per second before and after them, and the slowest call.
-fn write_death(death: &Death, out: &mut dyn Write) -> io::Result<()> {
-    let seconds = |slices: usize| slices as f64 * SLICE.as_secs_f64();
-    let Some(at) = death.slice() else {
-        return writeln!(out, "{}: no memory node was killed", death.name);
-    };
-    let calls = |from: usize, to: usize| {
-        let calls = death.done.iter().flat_map(|done| done.slices.get(from..to).unwrap_or_default());
-        calls.sum::<u64>() as f64 / seconds(to - from)
-    };
-    let slices = death.done.iter().map(|done| done.slices.len()).min().unwrap_or(0).saturating_sub(1);
-    let second = (1.0 / seconds(1)) as usize;
-    let (from, to) = (at.saturating_sub(second), slices.min(at + second));
-    if from >= at || at >= to {
-        return writeln!(out, "{}: the run was too short to see the death", death.name);
-    }
-    let slowest = |from: usize, to: usize| {
-        let all = death.done.iter().flat_map(|done| done.slowest.get(from..to).unwrap_or_default());
-        all.copied().max().unwrap_or(0)
-    };
-    let (before, after) = (calls(from, at), calls(at, to));
-    let killed = match death.killed_ns.len() {
-        1 => "a memory node was killed".into(),
-        count => format!("{count} memory nodes were killed"),
-    };
-    writeln!(
-        out,
-        "{}: {killed} after {:.2} s; {} calls per second before, {} in the {:.2} s after ({:.0} %); the slowest call took {} \
-         before, {} after; none failed",
-        death.name,
-        seconds(at),
-        output::grouped(before as u64),
-        output::grouped(after as u64),
-        seconds(to - at),
-        100.0 * after / before.max(1.0),
-        time(slowest(0, at)),
-        time(slowest(at, slices))
-    )
 }

@@ -1,16 +1,21 @@
 //! The behaviour of every object when a process dies, is stopped, or leaves. Each session consists of real processes,
 //! one of which is killed (`kill -9`) at a moment that it announces itself.
 
+use std::fs::File;
+use std::io::Write;
 use std::time::{Duration, Instant};
 
 use farfield::fabric::{ErrorKind as FabricError, GroupKey, NodeId};
+use farfield::history::kv::{KvHistory, KvInput, KvOutput, KvRecord};
+use farfield::history::{Budget, Event};
+use farfield::swarm::SwarmStoreClient;
 use farfield::{
     Barrier, Endpoint, Error, ErrorKind, KvOptions, KvStore, LockArray, LockGuard, LockKind, LockOptions, LockTable,
     MemberStatus, Mutex, Node, OwnedVar, Placement, Queue, QueueOptions, Result, RingBuffer, RingOptions, SharedVar,
     SwarmArray, SwarmOptions, SwarmStore, SwarmStoreOptions, TransactionOptions, Transactions,
 };
 
-use crate::session::{STEP_MAX, Session, begun};
+use crate::session::{STEP_MAX, Session, begun, own_file};
 
 /// The node that dies.
 const VICTIM: NodeId = NodeId(2);
@@ -168,9 +173,24 @@ fn replicated_registers_go_on_without_a_memory_node() {
     killed("swarm");
 }
 
+/// The same for a store. The calls of all three processes, those of the dead one too, are linearizable.
 #[test]
 fn a_replicated_store_goes_on_without_a_memory_node() {
-    killed("swarm-store");
+    let mut session = Session::start(module_path!(), "swarm-store", 3);
+    let files = [0, 1, 2].map(|node| session.file(NodeId(node)));
+    session.all_begun();
+    session.hear(VICTIM, "ready");
+    session.kill(VICTIM);
+    [0, 1].into_iter().for_each(|node| session.ends(NodeId(node)));
+    let mut history = KvHistory::new();
+    for file in files {
+        let calls = std::fs::read(file).expect("the calls of a process");
+        // The last record of the dead one may not be whole.
+        let whole = calls.len() - calls.len() % KvRecord::LEN;
+        history.merge(KvHistory::from_bytes(&calls[..whole]).expect("records"));
+    }
+    let report = history.check_each_key(Budget::default()).unwrap_or_else(|failure| panic!("{failure}"));
+    assert!(report.operations > 200, "{report}");
 }
 
 // ---- the children ---------------------------------------------------------------------------------------------------
@@ -289,6 +309,42 @@ fn swarm(node: &Node, endpoint: &Endpoint) -> Result<()> {
     meet_survivors(node, endpoint, "end")
 }
 
+/// A client of a store. It writes each call to a file, before it begins and again when it has ended.
+struct Recorded<'e> {
+    client: SwarmStoreClient<'e, u64, [u64; 8]>,
+    endpoint: &'e Endpoint,
+    file: File,
+}
+
+impl Recorded<'_> {
+    fn call(&mut self, key: u64, input: KvInput) -> Result<KvOutput> {
+        let (client, called) = (u32::from(self.endpoint.me().0), self.endpoint.now().ns);
+        self.write(key, Event::pending(client, called, input));
+        let output = match input {
+            KvInput::Get => {
+                let found = self.client.get_blocking(&key)?;
+                assert!(found.is_none_or(|found| found == [found[0]; 8]), "a torn value: {found:?}");
+                KvOutput::Found(found.map(|found| found[0]))
+            }
+            KvInput::Insert(value) => KvOutput::Succeeded(self.client.insert_blocking(&key, &[value; 8])?),
+            KvInput::Update(value) => KvOutput::Succeeded(self.client.update_blocking(&key, &[value; 8])?),
+            KvInput::Upsert(value) => self.client.upsert_blocking(&key, &[value; 8]).map(|()| KvOutput::Stored)?,
+            KvInput::Delete => self.client.delete_blocking(&key).map(|()| KvOutput::Stored)?,
+        };
+        self.write(key, Event::returned(client, called, self.endpoint.now().ns, input, output));
+        Ok(output)
+    }
+
+    fn write(&mut self, key: u64, call: Event<KvInput, KvOutput>) {
+        let mut record = KvHistory::new();
+        record.record(key, call);
+        self.file.write_all(&record.to_bytes()).expect("it takes a record");
+    }
+}
+
+/// All store it, and the survivors read it.
+const SHARED: u64 = 200;
+
 /// The survivors insert, update, read and delete under the death, and for long enough after it that registers are used
 /// again.
 fn swarm_store(node: &Node, endpoint: &Endpoint) -> Result<()> {
@@ -296,14 +352,17 @@ fn swarm_store(node: &Node, endpoint: &Endpoint) -> Result<()> {
     options.keys = 64;
     options.replicas.spare_buffers = 8;
     let store = SwarmStore::<u64, [u64; 8]>::open(node, "store", options)?;
-    let client = store.client(endpoint)?;
+    let file = File::create(own_file(node.id())).expect("a file");
+    let mut client = Recorded { client: store.client(endpoint)?, endpoint, file };
+    let succeeded = KvOutput::Succeeded(true);
     begun();
     if node.id() == VICTIM {
-        assert!(client.insert_blocking(&100, &[7; 8])?);
+        assert_eq!(client.call(100, KvInput::Insert(7))?, succeeded);
         for key in 101.. {
             // It dies in one of them.
-            client.upsert_blocking(&(101 + key % 3), &[key; 8])?;
-            client.delete_blocking(&(101 + key % 3))?;
+            client.call(101 + key % 3, KvInput::Upsert(key))?;
+            client.call(SHARED, KvInput::Upsert(3 << 32 | key))?;
+            client.call(101 + key % 3, KvInput::Delete)?;
             if key == 116 {
                 println!("ready");
             }
@@ -311,24 +370,26 @@ fn swarm_store(node: &Node, endpoint: &Endpoint) -> Result<()> {
     }
     let (me, mut after) = (node.id().index() as u64, 0);
     let counter = 10 + me;
-    assert!(client.insert_blocking(&counter, &[0; 8])?);
-    let mut last = 0;
+    assert_eq!(client.call(counter, KvInput::Insert(0))?, succeeded);
     for round in 1u64.. {
         let key = 20 * (me + 1) + round % 7;
-        assert!(client.insert_blocking(&key, &[round; 8])?, "round {round}");
-        assert_eq!(client.get_blocking(&key)?, Some([round; 8]));
-        assert!(client.update_blocking(&counter, &[round; 8])?);
-        let theirs = client.get_blocking(&(11 - me))?.map_or(0, |theirs| theirs[0]);
-        assert!(theirs >= last, "{theirs} after {last}");
-        last = theirs;
-        client.delete_blocking(&key)?;
-        assert_eq!(client.get_blocking(&key)?, None);
+        assert_eq!(client.call(key, KvInput::Insert(round))?, succeeded, "round {round}");
+        assert_eq!(client.call(key, KvInput::Get)?, KvOutput::Found(Some(round)));
+        assert_eq!(client.call(counter, KvInput::Update(round))?, succeeded);
+        client.call(11 - me, KvInput::Get)?;
+        client.call(SHARED, KvInput::Upsert((me + 1) << 32 | round))?;
+        client.call(SHARED, KvInput::Get)?;
+        client.call(101 + round % 3, KvInput::Get)?;
+        client.call(key, KvInput::Delete)?;
+        assert_eq!(client.call(key, KvInput::Get)?, KvOutput::Found(None));
         after += u64::from(node.status_of(VICTIM) == Some(MemberStatus::Evicted));
         if after == 15 {
             break;
         }
+        // The history has few calls for each moment, however long the eviction takes.
+        std::thread::sleep(Duration::from_micros(500));
     }
-    assert_eq!(client.get_blocking(&100)?, Some([7; 8]), "what the dead has inserted");
+    assert_eq!(client.call(100, KvInput::Get)?, KvOutput::Found(Some(7)), "what the dead has inserted");
     drop(client);
     meet_survivors(node, endpoint, "end")
 }

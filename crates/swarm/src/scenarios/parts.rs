@@ -4,6 +4,7 @@ use core::cell::{Cell, RefCell};
 use core::future::{Future, poll_fn};
 use core::pin::{Pin, pin};
 use core::task::Poll;
+use core::time::Duration;
 use std::rc::Rc;
 
 use farfield_check::parts::{Excuse, unless_faults};
@@ -15,6 +16,7 @@ use farfield_fabric::Word;
 
 use crate::client::Core;
 use crate::errors::NoMajority;
+use crate::max_register::Look;
 use crate::replicas::{Order, Replicas};
 use crate::safe_guess::UNSETTLED;
 use crate::{SwarmArray, SwarmClient, SwarmOptions};
@@ -319,6 +321,17 @@ impl Recorded<'_, '_> {
         trips_of(self.ep, calls)
     }
 
+    /// The same, with nothing under way when they begin: without the background work of those before them.
+    pub(super) fn trips_alone(&self, calls: impl FnOnce() -> Result<()>) -> Result<u64> {
+        self.wait_for_posted();
+        self.trips_of(calls)
+    }
+
+    /// Waits until all that this client has posted has been done, also what its calls have not waited for.
+    pub(super) fn wait_for_posted(&self) {
+        self.client.cores.first().wait_for_all_replicas();
+    }
+
     /// A write of register 0 that reaches one memory node, and later another one. Both are a majority.
     pub(super) fn write_in_steps(
         &self,
@@ -351,6 +364,24 @@ impl Recorded<'_, '_> {
     pub(super) fn write_to_one(&self, replica: usize, value: u64) -> Result<()> {
         self.history.begin(self.node, 0, KvInput::Upsert(value));
         self.ep.block_on(store_only(self.client.cores.first(), value, [replica].into_iter().collect(), 1))
+    }
+
+    /// A read that rests for so long when it has found the latest version, and not its value.
+    pub(super) fn read_with_a_pause(&self, register: usize, rest: impl FnOnce(), pause: Duration) -> Result<()> {
+        let call = self.history.begin(self.node, register, KvInput::Get);
+        let core = self.client.cores.first();
+        let (section, at, mut value) = (core.enter()?, core.register(register)?, [0; 2]);
+        let is_there = self.ep.block_on(async {
+            let Look::Found(mut latest) = core.max_read(at, &section).await? else { return Ok(false) };
+            rest();
+            core.pause(self.ep.now() + pause).await;
+            core.value(at, &mut latest, &mut value).await
+        });
+        section.end();
+        if is_there? {
+            self.history.end(call, found(value));
+        }
+        Ok(())
     }
 
     pub(super) fn read_at(&self, register: usize) -> Result<()> {

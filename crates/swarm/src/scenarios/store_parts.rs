@@ -152,19 +152,23 @@ impl Recorded<'_, '_> {
         self.client.cores.first().common.slow.set(slow);
     }
 
+    /// Deletes a key whose register this client does not keep.
+    fn delete_unkept(&self, key: u64) -> Result<()> {
+        self.client.cores.first().with_store(|store| store.kept_max = 0);
+        self.delete(key)
+    }
+
     /// Deletes a key, and leaves its register to all clients.
     pub(super) fn leave(&self, key: u64) -> Result<()> {
         let core = self.client.cores.first();
-        core.with_store(|store| store.kept_max = 0);
-        self.delete(key)?;
+        self.delete_unkept(key)?;
         self.ep.block_on(core.tend_until(|| core.in_hand() == 0))
     }
 
     /// The same, which may be dropped at some moment.
     pub(super) fn leave_or_drop(&self, key: u64) -> Result<()> {
         let core = self.client.cores.first();
-        core.with_store(|store| store.kept_max = 0);
-        self.delete(key)?;
+        self.delete_unkept(key)?;
         self.or_drop(core.tend_until(|| core.in_hand() == 0)).unwrap_or(Ok(()))
     }
 
@@ -181,6 +185,24 @@ impl Recorded<'_, '_> {
         let core = self.client.cores.first();
         let can_be_cleared = || core.in_hand() == 0 || core.with_store(|store| !store.ended.is_empty());
         self.ep.block_on(core.tend_until(can_be_cleared))
+    }
+
+    /// Deletes a key, and brings its register as far as its words can be cleared.
+    pub(super) fn leave_until_second(&self, key: u64) -> Result<()> {
+        self.delete_unkept(key)?;
+        self.leave_second()
+    }
+
+    /// Ends what was begun, and rests at some moment.
+    pub(super) fn leave_with_a_rest(&self, rest: impl FnOnce() -> Result<()>) -> Result<()> {
+        let core = self.client.cores.first();
+        let mut leave = pin!(core.tend_until(|| core.in_hand() == 0));
+        let early = poll_until(self.ep, leave.as_mut(), choose(12), || true);
+        rest()?;
+        match early {
+            Some(left) => left,
+            None => self.ep.block_on(leave),
+        }
     }
 
     /// Has no more than so many registers at hand.
@@ -441,6 +463,30 @@ impl Recorded<'_, '_> {
     /// The round trips of some calls.
     pub(super) fn trips_of(&self, calls: impl FnOnce() -> Result<()>) -> Result<u64> {
         trips_of(self.ep, calls)
+    }
+
+    /// The same, with nothing under way when they begin: without the background work of those before them.
+    pub(super) fn trips_alone(&self, calls: impl FnOnce() -> Result<()>) -> Result<u64> {
+        self.client.cores.first().wait_for_all_replicas();
+        self.trips_of(calls)
+    }
+
+    /// Forgets where all keys are.
+    pub(super) fn forget_all(&self) {
+        self.client.cache.borrow_mut().clear();
+    }
+
+    /// So many keys, each in a cell of its own.
+    pub(super) fn keys_apart<const COUNT: usize>(&self) -> [u64; COUNT] {
+        let (mut keys, mut cells) = (Vec::new(), Vec::new());
+        for key in 0..KEYS as u64 {
+            let cell = self.client.name(&key).expect("the store is open").cell;
+            if !cells.contains(&cell) && keys.len() < COUNT {
+                keys.push(key);
+                cells.push(cell);
+            }
+        }
+        keys.try_into().expect("the store has many cells")
     }
 
     pub(super) fn delete(&self, key: u64) -> Result<()> {

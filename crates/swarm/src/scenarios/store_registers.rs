@@ -7,11 +7,11 @@ use farfield_core::history::kv::KvInput;
 use farfield_fabric::{NodeId, Word};
 
 use super::store::options;
-use super::store_parts::{Opened, client, open};
+use super::store_parts::{Opened, client, open, open_small};
 use crate::{SwarmOptions, SwarmStoreOptions};
 
 pub(super) fn scenarios() -> Vec<Scenario> {
-    vec![groups(), deletes_both()]
+    vec![groups(), deletes_both(), free_is_clear()]
 }
 
 /// More inserts at a time than there are cells of groups.
@@ -60,4 +60,31 @@ fn deletes_both() -> Scenario {
         Ok(())
     })
     .kills(&["swarm-deleted-by-none"])
+}
+
+/// A client stands still while it leaves a register to others. Another one, which has none, takes it if the index says
+/// that it is free.
+fn free_is_clear() -> Scenario {
+    let about = "a register that the index says is free is clear, and stays so until it is used";
+    Scenario::new("swarm-kv/free-clear", about, 3, |cluster| {
+        let Opened { stores, history } = open_small(cluster, options(), 1)?;
+        let turns = Rc::new(Word::new(0));
+        let turn = Rc::clone(&turns);
+        client(cluster, 0, &stores, &history, move |client| {
+            client.insert(0, 1)?;
+            client.leave_until_second(0)?;
+            client.leave_with_a_rest(|| client.pass_turn(&turn, [1, 2]))?;
+            client.get(1)
+        });
+        client(cluster, 1, &stores, &history, move |client| {
+            client.insert(2, 2)?;
+            client.wait_for(&turns, 1)?;
+            client.insert_if_room(1, 3)?;
+            client.get(1)?;
+            turns.store(2);
+            client.get(1)
+        });
+        Ok(())
+    })
+    .kills(&["swarm-index-first"])
 }

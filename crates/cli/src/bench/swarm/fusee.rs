@@ -4,7 +4,7 @@
 //! - A write puts its value into a buffer on all memory nodes, and gets the *primary* word in the same round trip. It
 //!   exchanges the *backup* words, then keeps what it replaces (in a word of its log), then exchanges the primary word:
 //!   four round trips. Of several at a time one wins: most backups have its word, or its word is the lowest of them.
-//!   The others wait for the primary word, and count as replaced at once.
+//!   The others wait for the primary word, and count as replaced at once: three round trips and more.
 //! - A read gets the primary word, and the value that it pointed to last time, in the same round trip. If the word has
 //!   changed, it gets the value in another one.
 

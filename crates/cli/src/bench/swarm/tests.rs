@@ -183,12 +183,17 @@ fn a_death_is_reported_with_the_rates_before_and_after() {
     let mut death = Death { name: "workload a".into(), killed_ns, done: vec![done] };
     let text = |death: &Death| {
         let mut out = Vec::new();
-        write_death(death, &mut out).expect("a vector takes it");
+        death.write(&mut out).expect("a vector takes it");
         String::from_utf8(out).expect("text")
     };
     let one = text(&death);
     let expected = "workload a: a memory node was killed after 1.00 s; 10,000 calls per second before, 9,000 in the 1.00 s after (90 %)";
     assert!(one.starts_with(expected) && one.contains("0 ns before, 40.0 ms after"), "{one}");
+    let effect = Effect::of(&death.done, &death.killed_ns).expect("the run is long enough");
+    let figures: BTreeMap<String, f64> = effect.figures().into();
+    let of = |name: &str| figures[name];
+    let all = [of("calls_per_s_before"), of("calls_per_s_after"), of("slowest_after_ns")];
+    assert_eq!(all, [10_000.0, 9_000.0, 40_000_000.0]);
     death.killed_ns.push(death.killed_ns[0]);
     let two = text(&death);
     assert!(two.starts_with("workload a: 2 memory nodes were killed after 1.00 s;"), "{two}");
