@@ -11,6 +11,9 @@
 (* is a behaviour of the nodes in which nothing more is done by one or     *)
 (* with it, so deaths need no action. A stopped leader that goes on is one *)
 (* that takes its next step late.                                          *)
+(*                                                                         *)
+(* A node may come back in the place of a dead one, with an empty log and  *)
+(* no promise. It has no vote until a leader has brought it all entries.   *)
 (***************************************************************************)
 EXTENDS Integers, Sequences, FiniteSets, TLC
 
@@ -18,6 +21,7 @@ CONSTANTS
     Replicas,   \* the nodes, each with a replica
     Ballots,    \* how many ballots there are
     Length,     \* how many entries the log has at most
+    Returns,    \* how many nodes die and come back, one after the other
     Mutant      \* what is wrong with the protocol: "none", or a mistake
 
 Alike == Permutations(Replicas)
@@ -51,13 +55,18 @@ VARIABLES
     has,        \* of each node: what it knows of the others
     follows,    \* of each node: replicas that are up to date
     late,       \* puts that a stopped thread has still to post (a mutant)
+    back,       \* of each replica: "never", or how far it has come back
+    told,       \* of each node: the ballot that it has told one that is away
     proposed,   \* all entries that were proposed, with their indices
     decided,    \* all that a leader has taken for decided, and its ballot
     refused     \* those of which a proposer was told that they never are
 
-vars == <<owner, promised, right, log, commit, flight, phase, tail, has, follows, late, proposed, decided, refused>>
+vars == <<owner, promised, right, log, commit, flight, phase, tail, has, follows, late, back, told, proposed, decided,
+          refused>>
 
 ghosts == <<proposed, decided, refused>>
+
+coming == <<back, told>>
 
 Nothing == [r \in Replicas |-> No]
 
@@ -75,12 +84,18 @@ Init ==
         /\ has = [c \in Replicas |-> IF c = first THEN [r \in Replicas |-> IF r = c THEN No ELSE 0] ELSE Nothing]
         /\ follows = [c \in Replicas |-> IF c = first THEN Replicas \ {c} ELSE {}]
         /\ late = {}
+        /\ back = [r \in Replicas |-> "never"]
+        /\ told = [r \in Replicas |-> 0]
         /\ proposed = {}
         /\ decided = {}
         /\ refused = {}
 
+(* A replica that is "away" has lost its memory; one that is "empty" has   *)
+(* promised a ballot again, and is to be brought the entries.              *)
+Votes(r) == back[r] \in {"never", "votes"}
+
 (* The replicas that have granted a candidate the right, and itself.       *)
-Quorum(c) == {c} \cup {r \in Replicas: has[c][r] /= No}
+Quorum(c) == {c} \cup {r \in Replicas: has[c][r] /= No /\ Votes(r)}
 
 (* Puts, with the ballot of their sender.                                  *)
 Op(kind, i, entry, ballot) == [kind |-> kind, at |-> i, entry |-> entry, ballot |-> ballot, spoils |-> FALSE]
@@ -118,6 +133,7 @@ Revoke(r) ==
 (* A node asks to lead with a ballot of its own. It promises it itself:    *)
 (* it leads no longer with an earlier one.                                 *)
 Ask(c, b) ==
+    /\ Votes(c)
     /\ owner[b] = Nobody
     /\ b > promised[c]
     /\ owner' = [owner EXCEPT ![b] = c]
@@ -135,6 +151,7 @@ Ask(c, b) ==
 Grant(r, b) ==
     LET c == owner[b]
     IN  /\ c \notin {Nobody, r}
+        /\ back[r] /= "away"
         /\ b > promised[r] \/ (Mutant = "lower ballot" /\ b /= promised[r])
         /\ promised' = [promised EXCEPT ![r] = b]
         /\ IF Mutant = "no revoke"
@@ -151,6 +168,7 @@ Grant(r, b) ==
 Again(c, r) ==
     /\ phase[c] /= "none"
     /\ Mutant /= "refused early"
+    /\ back[r] /= "away"
     /\ has[c][r] > Granted
     /\ promised[r] = promised[c]
     /\ Revoke(r)
@@ -176,6 +194,7 @@ Adopt(c) ==
         IsFound(slot) == IsWhole(slot) \/ (slot = Torn /\ Mutant = "torn")
         found == IF i > Length THEN {} ELSE {s \in {log[q][i]: q \in Quorum(c)}: IsFound(s)}
     IN  /\ phase[c] = "adopts"
+        /\ Cardinality(Quorum(c)) >= Majority
         /\ IF found = {} \/ Mutant = "no adoption"
            THEN phase' = [phase EXCEPT ![c] = "confirms"] /\ UNCHANGED <<log, tail>>
            ELSE \E s \in found:
@@ -200,7 +219,7 @@ Bring(c, r) ==
         mine == log[c][i]
         Posts(op) == flight' = [flight EXCEPT ![c][r] = <<op>>] /\ UNCHANGED has
         Has(n) == has' = [has EXCEPT ![c][r] = n] /\ UNCHANGED flight
-    IN  /\ phase[c] \in {"confirms", "leads"}
+    IN  /\ phase[c] = "leads" \/ (phase[c] = "confirms" /\ Votes(r))
         /\ has[c][r] /= No /\ r \notin follows[c]
         /\ c \in right[r] /\ flight[c][r] = <<>>
         /\ IF has[c][r] = Granted THEN commit[r] <= tail[c] /\ Has(commit[r])
@@ -212,15 +231,17 @@ Bring(c, r) ==
            ELSE commit[r] < commit[c] /\ Posts(Word(commit[c], promised[c]))
         /\ UNCHANGED <<owner, promised, right, log, commit, phase, tail, follows, late, ghosts>>
 
-(* The replica has the same entries, and is told what is decided.          *)
+(* The replica has the same entries, and is told what is decided. One that *)
+(* has come back has a vote from then on.                                  *)
 Follow(c, r) ==
-    /\ phase[c] \in {"confirms", "leads"}
+    /\ phase[c] = "leads" \/ (phase[c] = "confirms" /\ Votes(r))
     /\ r \notin follows[c]
     /\ c \in right[r] /\ flight[c][r] = <<>>
     /\ has[c][r] = tail[c] /\ ~IsStale(c, r)
     /\ IF phase[c] = "leads" THEN commit[r] = commit[c] ELSE commit[r] >= commit[c]
     /\ follows' = [follows EXCEPT ![c] = @ \cup {r}]
-    /\ UNCHANGED <<owner, promised, right, log, commit, flight, phase, tail, has, late, ghosts>>
+    /\ back' = [back EXCEPT ![r] = IF @ = "empty" THEN "votes" ELSE @]
+    /\ UNCHANGED <<owner, promised, right, log, commit, flight, phase, tail, has, late, told, ghosts>>
 
 (* A majority has the same entries: they are decided, and it leads. If it  *)
 (* had proposed one earlier where there is none now, its proposer may take *)
@@ -292,11 +313,63 @@ Decide(c) ==
         /\ flight' = Sent(c, follows[c], Word(tail[c], promised[c]))
         /\ UNCHANGED <<owner, promised, right, log, phase, tail, has, follows, late, proposed, refused>>
 
+-----------------------------------------------------------------------------
+(* A replica that comes back.                                              *)
+
+(* The node at r dies, and the memory of its replica is lost. Another one  *)
+(* is started there. What the earlier one has put has landed, or was cut   *)
+(* short by a revocation: none reads what it could still change. The       *)
+(* others do not know yet, and may count what the earlier one had.         *)
+Return(r) ==
+    /\ back[r] = "never"
+    /\ Cardinality({q \in Replicas: back[q] /= "never"}) < Returns
+    /\ \A q \in Replicas: Votes(q)
+    /\ \A q \in Replicas: flight[r][q] = <<>>
+    /\ promised' = [promised EXCEPT ![r] = 1]
+    /\ right' = [right EXCEPT ![r] = {}]
+    /\ log' = [log EXCEPT ![r] = [i \in Indices |-> Empty]]
+    /\ commit' = [commit EXCEPT ![r] = 0]
+    /\ flight' = [c \in Replicas |-> [flight[c] EXCEPT ![r] = <<>>]]
+    /\ phase' = [phase EXCEPT ![r] = "none"]
+    /\ tail' = [tail EXCEPT ![r] = 0]
+    /\ has' = [has EXCEPT ![r] = Nothing]
+    /\ follows' = [follows EXCEPT ![r] = {}]
+    /\ back' = [back EXCEPT ![r] = "away"]
+    /\ UNCHANGED <<owner, late, told, ghosts>>
+
+(* Another node takes it in: it counts no grant and no entry of the        *)
+(* earlier one any more, and tells the new one what it has promised.       *)
+TakeIn(q, r) ==
+    /\ back[r] = "away"
+    /\ q /= r /\ told[q] = 0
+    /\ has' = [has EXCEPT ![q][r] = No]
+    /\ follows' = [follows EXCEPT ![q] = @ \ {r}]
+    /\ told' = [told EXCEPT ![q] = promised[q]]
+    /\ UNCHANGED <<owner, promised, right, log, commit, flight, phase, tail, late, back, ghosts>>
+
+(* All have taken it in. It promises the highest ballot that it was told,  *)
+(* and lets its owner write.                                               *)
+Promise(r) ==
+    LET highest == CHOOSE h \in 1..Ballots: (\E q \in Replicas: told[q] = h) /\ \A q \in Replicas: told[q] <= h
+        b == IF Mutant = "promise forgotten" THEN 1 ELSE highest
+        c == owner[b]
+    IN  /\ back[r] = "away"
+        /\ \A q \in Replicas \ {r}: told[q] /= 0
+        /\ promised' = [promised EXCEPT ![r] = b]
+        /\ right' = [right EXCEPT ![r] = {c} \ {r}]
+        /\ has' = IF c /= r /\ promised[c] = b THEN [has EXCEPT ![c][r] = Granted] ELSE has
+        /\ back' = [back EXCEPT ![r] = IF Mutant = "votes empty" THEN "votes" ELSE "empty"]
+        /\ told' = [q \in Replicas |-> 0]
+        /\ UNCHANGED <<owner, log, commit, flight, phase, tail, follows, late, ghosts>>
+
 Next ==
-    \/ \E c \in Replicas, b \in 1..Ballots: Ask(c, b) \/ Grant(c, b)
-    \/ \E c \in Replicas: Copy(c) \/ Adopt(c) \/ Lead(c) \/ Propose(c) \/ Decide(c)
-    \/ \E c, r \in Replicas: Again(c, r) \/ Bring(c, r) \/ Follow(c, r) \/ Land(c, r)
-    \/ \E post \in late: PostLate(post)
+    \/ /\ \/ \E c \in Replicas, b \in 1..Ballots: Ask(c, b) \/ Grant(c, b)
+          \/ \E c \in Replicas: Copy(c) \/ Adopt(c) \/ Lead(c) \/ Propose(c) \/ Decide(c)
+          \/ \E c, r \in Replicas: Again(c, r) \/ Bring(c, r) \/ Land(c, r)
+          \/ \E post \in late: PostLate(post)
+       /\ UNCHANGED coming
+    \/ \E c, r \in Replicas: Follow(c, r) \/ TakeIn(c, r)
+    \/ \E r \in Replicas: Return(r) \/ Promise(r)
 
 Spec == Init /\ [][Next]_vars
 
@@ -323,6 +396,8 @@ TypeOK ==
     /\ tail \in [Replicas -> 0..Length]
     /\ has \in [Replicas -> [Replicas -> No..Length]]
     /\ \A r \in Replicas, i \in Indices: log[r][i] \in {Empty, Torn} \cup [by: 1..Ballots, ballot: 1..Ballots]
+    /\ back \in [Replicas -> {"never", "away", "empty", "votes"}]
+    /\ told \in [Replicas -> 0..Ballots]
 
 (* No two entries are decided at an index, and no replica's reader finds   *)
 (* another one, or pieces.                                                 *)
@@ -331,10 +406,11 @@ Agreement ==
     /\ \A r \in Replicas: \A i \in 1..commit[r]: \E d \in decided: d[1] = i /\ d[2] = log[r][i].by
 
 (* A decided entry is in the memory of a majority, and every later leader  *)
-(* has it.                                                                 *)
+(* has it. (One that has come back counts until it votes: a leader brings  *)
+(* it the entry before.)                                                   *)
 Durability ==
     \A d \in decided:
-        /\ Cardinality({r \in Replicas: log[r][d[1]].by = d[2]}) >= Majority
+        /\ Cardinality({r \in Replicas: log[r][d[1]].by = d[2] \/ ~Votes(r)}) >= Majority
         /\ \A c \in Replicas: phase[c] = "leads" /\ promised[c] >= d[3] => log[c][d[1]].by = d[2]
 
 (* Only the node with the promised ballot may write, and nothing that was  *)
@@ -345,6 +421,11 @@ OneWriter ==
         /\ \A c \in Replicas:
             /\ flight[c][r] /= <<>> => c \in right[r]
             /\ \A k \in DOMAIN flight[c][r]: flight[c][r][k].ballot = promised[r]
+
+(* A majority has promised the ballot of a decided entry, or a higher one. *)
+(* (One that is away grants nothing.)                                      *)
+Promised ==
+    \A d \in decided: Cardinality({r \in Replicas: promised[r] >= d[3] \/ back[r] = "away"}) >= Majority
 
 (* What is decided was proposed at this index, and was not refused.        *)
 Validity == \A d \in decided: <<d[1], d[2]>> \in proposed \ refused

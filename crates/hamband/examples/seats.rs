@@ -42,10 +42,8 @@ impl DataType for Hall {
         match update {
             Install(seat) => drop(self.seats.insert(*seat)),
             Sell { seat, .. } if !self.seats.contains(seat) => return Err(Refusal::NoSuchSeat),
-            Sell { seat, to } => match self.sold.get(seat) {
-                Some(other) => return Err(Refusal::Sold(other.clone())),
-                None => drop(self.sold.insert(*seat, to.clone())),
-            },
+            Sell { seat, .. } if self.sold.contains_key(seat) => return Err(Refusal::Sold(self.sold[seat].clone())),
+            Sell { seat, to } => drop(self.sold.insert(*seat, to.clone())),
         }
         Ok(())
     }

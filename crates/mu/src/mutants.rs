@@ -29,7 +29,7 @@ farfield_core::mutants! {
         "An entry is decided one replica short of a majority.";
     /// *Missing:* a live replica of the majority that has to give the right.
     ///
-    /// *Scenario:* `mu/suspected`.
+    /// *Scenario:* `mu/lags`.
     MU_LEADS_EARLY = "mu-leads-early" in "Mu":
         "A candidate leads with the grants of one replica less than a majority.";
     /// *Missing:* the entries that a follower lacks.

@@ -20,7 +20,7 @@ use farfield_check::parts::Excuse;
 use farfield_check::{Cluster, Faults, Scenario, choose, with_slow};
 use farfield_core::history::Recorder;
 use farfield_core::{Endpoint, Error, Result};
-use farfield_fabric::DeathRule;
+use farfield_fabric::{DeathRule, Word};
 
 use self::histories::{LogAnswer, LogCall, LogModel};
 use crate::layout::BASE;
@@ -41,6 +41,7 @@ pub fn all() -> Vec<Scenario> {
         dropped(),
         hand_over(),
         contested(),
+        lags(),
         ping_pong(),
         suspected(),
         candidates(),
@@ -306,13 +307,45 @@ fn contested() -> Scenario {
     asking("mu/contested", "of two candidates one leads at a time, and what was decided stays", &[1, 2], 2)
 }
 
+/// Node 2 lacks an entry that nodes 0 and 1 have decided, and asks to lead.
+fn lags() -> Scenario {
+    let about = "a candidate that lacks a decided entry finds it at a majority, and does not lead without one";
+    Scenario::new("mu/lags", about, 3, move |cluster| {
+        let (members, history) = open(cluster, 4, 4)?;
+        history.is_contested.set(true);
+        let is_decided = Rc::new(Word::new(0));
+        for (me, member) in members.into_iter().enumerate() {
+            let (history, is_decided) = (Rc::clone(&history), Rc::clone(&is_decided));
+            cluster.thread(me, "part", move |ep| {
+                if me == 0 {
+                    returns::decide_with_one(&member, &history, ep)?;
+                    is_decided.store(1);
+                    let is_replaced = || (!member.log.is_leader()).then_some(());
+                    let _ = ep.block_on(ep.wait_until(ep.now() + Duration::from_millis(20), is_replaced));
+                    // A leader that is not replaced brings the entry to node 2 itself.
+                    let core = &member.log.0.core;
+                    core.drop_follower(core.leading.load(), 2);
+                }
+                if me == 2 {
+                    let is_there = || (is_decided.load() != 0).then_some(());
+                    let _ = ep.block_on(ep.wait_until(ep.now() + Duration::from_millis(20), is_there));
+                    member.log.ask_to_lead();
+                }
+                take_part(me, &member, &history, ep)
+            });
+        }
+        Ok(())
+    })
+    .kills(&["mu-leads-early"])
+}
+
 /// The leader is slow, is replaced, and does not know it.
 fn suspected() -> Scenario {
     let about = "a leader that was taken for dead decides nothing more, and corrupts nothing";
     all_take_part("mu/suspected", about, 3, 4, 5)
         .rule(DeathRule::Majority)
         .faults(Faults::new().false_suspicions(1).of([0]))
-        .kills(&["mu-no-flush", "mu-leads-early"])
+        .kills(&["mu-no-flush"])
 }
 
 /// Several suspicions: nodes ask at the same time.

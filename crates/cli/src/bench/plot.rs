@@ -1,4 +1,4 @@
-//! A picture of lines: something against a number of threads, or over time.
+//! A picture of lines: something against a number of threads or nodes, or over time.
 
 use html_escape::encode_quoted_attribute as escape;
 use std::fmt::Write;
@@ -15,6 +15,10 @@ const LEFT: f64 = 70.0;
 const RIGHT: f64 = 130.0;
 const TOP: f64 = 40.0;
 const BOTTOM: f64 = 50.0;
+/// The width of most letters.
+const LETTER: f64 = 6.5;
+/// The height of a line of text.
+const LINE: f64 = 18.0;
 /// Distinguishable with limited colour vision, and on white and black.
 const COLOURS: [&str; 6] = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9"];
 
@@ -25,6 +29,8 @@ pub(super) enum Steps {
     Doubling,
     /// Even from zero on, with four numbers and no points.
     Even,
+    /// Even from zero on, each with its number.
+    Each,
 }
 
 /// Draws lines, y from zero on.
@@ -35,18 +41,21 @@ pub(super) fn svg(title: &str, below: &str, steps: Steps, lines: &[Line]) -> Str
     let (right, bottom) = (WIDTH - RIGHT, HEIGHT - BOTTOM);
     let x_of = |x: f64| {
         let part = match steps {
-            Steps::Even => x / last,
+            Steps::Even | Steps::Each => x / last,
             Steps::Doubling if last > 1.0 => x.log2() / last.log2(),
             Steps::Doubling => 0.5,
         };
         LEFT + (right - LEFT) * part
     };
     let y_of = |y: f64| bottom - (bottom - TOP) * y / top;
+    let longest = lines.iter().map(|line| line.name.chars().count()).max().unwrap_or(0);
+    let width = WIDTH.max(right + 40.0 + LETTER * longest as f64);
+    let height = HEIGHT.max(TOP + LINE * lines.len() as f64);
     let mut picture = String::new();
     let mut add = |text: String| picture.push_str(&(text + "\n"));
     add(format!(
-        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {HEIGHT}\" font-family=\"sans-serif\" \
-         font-size=\"12\">\n<title>{0}</title>\n<rect width=\"{WIDTH}\" height=\"{HEIGHT}\" fill=\"white\"/>\n<text \
+        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {width} {height}\" font-family=\"sans-serif\" \
+         font-size=\"12\">\n<title>{0}</title>\n<rect width=\"{width}\" height=\"{height}\" fill=\"white\"/>\n<text \
          x=\"{LEFT}\" y=\"22\" font-size=\"14\">{0}</text>",
         escape(title)
     ));
@@ -62,7 +71,7 @@ pub(super) fn svg(title: &str, below: &str, steps: Steps, lines: &[Line]) -> Str
         ));
     }
     let mut numbered: Vec<f64> = match steps {
-        Steps::Doubling => all().map(|(x, _)| x).collect(),
+        Steps::Doubling | Steps::Each => all().map(|(x, _)| x).collect(),
         Steps::Even => (0..=4).map(|part| (last * f64::from(part) * 25.0).round() / 100.0).collect(),
     };
     numbered.sort_by(f64::total_cmp);
@@ -84,7 +93,7 @@ pub(super) fn svg(title: &str, below: &str, steps: Steps, lines: &[Line]) -> Str
             add(format!("<circle cx=\"{:.1}\" cy=\"{:.1}\" r=\"3\" fill=\"{colour}\"/>", x_of(*x), y_of(*y)));
         }
         add(format!("<path d=\"{path}\" fill=\"none\" stroke=\"{colour}\" stroke-width=\"2\"/>"));
-        let y = TOP + 18.0 * at as f64;
+        let y = TOP + LINE * at as f64;
         add(format!(
             "<rect x=\"{:.1}\" y=\"{:.1}\" width=\"12\" height=\"4\" fill=\"{colour}\"/><text x=\"{:.1}\" \
              y=\"{y:.1}\">{}</text>",
@@ -142,6 +151,16 @@ mod tests {
         for number in [">0<", ">0.5<", ">1<", ">1.49<", ">1.99<"] {
             assert!(picture.contains(number), "{number}");
         }
+    }
+
+    #[test]
+    fn every_number_of_nodes_is_named_and_long_names_have_room() {
+        let line = |name: &str| Line { name: name.into(), points: [2.0, 3.0, 7.0].map(|x| (x, x)).into() };
+        let picture = svg("t", "nodes", Steps::Each, &[line("short"), line("courseware msg-batch updates, 25 %")]);
+        assert!([">2<", ">3<", ">7<"].iter().all(|number| picture.contains(number)), "{picture}");
+        assert_eq!(picture.matches("<circle").count(), 6);
+        assert!(picture.contains("viewBox=\"0 0 771 400\""), "{picture}");
+        assert!(svg("t", "nodes", Steps::Each, &[line("short")]).contains("viewBox=\"0 0 640 400\""));
     }
 
     #[test]

@@ -54,12 +54,16 @@ all threads of all nodes.
 
 With --kill a node is killed in the middle of the run: the leader of the first synchronisation group (node 0), or a follower (the last node).
 Each node then makes its own calls, and conflicting ones are forwarded to the leader. It prints what the others see, in slices of
-10 ms, and with --svg draws it.
+10 ms, with the mean time of each method before and after the death, and with --svg draws it. `--kill none` is the same run without a
+death, to compare with: its parts are those before and after its middle.
+
+Without --kill, and with several --nodes, --svg draws the throughput over the number of nodes, updates and queries apart.
 
 Examples:
   farfield bench wrdt --system hamband,smr,msg --type counter --nodes 4 --updates 25 --repetitions 3
   farfield bench wrdt --system hamband,smr,msg,msg-batch --type all --nodes 4 --updates 5,15,25
-  farfield bench wrdt --type courseware --nodes 4 --kill leader --seconds 4 --svg death.svg";
+  farfield bench wrdt --system hamband,smr,msg --type counter --nodes 2,3,4,5,6,7 --updates 25 --svg nodes.svg
+  farfield bench wrdt --type courseware --nodes 4 --kill none,leader,follower --seconds 4 --svg death.svg";
 
 /// Replicated data types beside state machine replication and message passing
 #[derive(Args, Clone)]
@@ -80,11 +84,11 @@ pub(crate) struct WrdtArgs {
     /// Calls of all nodes together. By default so many as take the time of --seconds, which short runs find out
     #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u64).range(100..=1_000_000_000))]
     calls: Option<u64>,
-    /// Kill a node in the middle of the run
-    #[arg(long, value_enum, value_name = "NODE", conflicts_with = "calls")]
-    kill: Option<Victim>,
-    /// With --kill: draw the throughput over time into this file
-    #[arg(long, value_name = "FILE", requires = "kill")]
+    /// Kill a node in the middle of the run: a run with each
+    #[arg(long, value_enum, value_name = "NODE", value_delimiter = ',', conflicts_with = "calls")]
+    kill: Vec<Victim>,
+    /// Draw the throughput into this file: with --kill over time, or else over several numbers of --nodes
+    #[arg(long, value_name = "FILE")]
     svg: Option<PathBuf>,
     #[command(flatten)]
     common: Common,
@@ -94,6 +98,8 @@ pub(crate) struct WrdtArgs {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 enum Victim {
+    /// No node: the same run without a death
+    None,
     /// The leader of the first synchronisation group
     Leader,
     /// The last node
@@ -103,6 +109,7 @@ enum Victim {
 impl Victim {
     fn name(self) -> &'static str {
         match self {
+            Victim::None => "none",
             Victim::Leader => "leader",
             Victim::Follower => "follower",
         }
@@ -119,6 +126,7 @@ struct Plan {
     /// Of all nodes together; 0: as many as there is time for.
     calls: u64,
     seconds: f64,
+    /// If it is a run that a death may divide.
     kill: Option<Victim>,
     cores: Cores,
 }
@@ -137,15 +145,18 @@ pub(crate) fn main(args: &WrdtArgs) -> Result<()> {
     if !args.common.peer.is_empty() {
         return Err(usage("--peer: name other systems with --system"));
     }
-    if args.kill.is_some() && args.system.iter().any(|system| system.is_message()) {
+    if !args.kill.is_empty() && args.system.iter().any(|system| system.is_message()) {
         return Err(usage("--kill: only hamband and smr go on after a death"));
     }
-    if args.kill.is_some() && args.nodes.contains(&2) {
+    if args.kill.iter().any(|victim| *victim != Victim::None) && args.nodes.contains(&2) {
         return Err(usage("--kill: of two nodes, one alone is no majority: take three and more"));
+    }
+    if args.svg.is_some() && args.kill.is_empty() && once_each(args.nodes.iter().copied()).len() < 2 {
+        return Err(usage("--svg: draws a run with --kill, or several numbers of --nodes"));
     }
     let mut plans = args.plans()?;
     memory::ensure_fit(plans.iter().map(|plan| Need::of(plan.nodes, 2).on_each(8 << 20)), "--nodes")?;
-    if args.kill.is_none() && args.calls.is_none() {
+    if args.kill.is_empty() && args.calls.is_none() {
         plans.iter_mut().try_for_each(|plan| plan.calibrate(&args.common))?;
     }
     let mut journal = Journal::new(&args.common);
@@ -165,8 +176,12 @@ pub(crate) fn main(args: &WrdtArgs) -> Result<()> {
         deaths.iter().try_for_each(|death| death.write(out))
     })?;
     let Some(file) = &args.svg else { return Ok(()) };
-    let lines: Vec<_> = deaths.iter().flat_map(Death::lines).collect();
-    let picture = plot::svg("Calls per second; a node is killed in the middle", "seconds", Steps::Even, &lines);
+    let picture = if args.kill.is_empty() {
+        plot::svg("Calls per second", "nodes", Steps::Each, &ratios::lines(&all))
+    } else {
+        let lines: Vec<_> = deaths.iter().flat_map(Death::lines).collect();
+        plot::svg("Calls per second, before and after the middle", "seconds", Steps::Even, &lines)
+    };
     std::fs::write(file, picture).with_context(|| format!("--svg {}", file.display()))
 }
 
@@ -174,20 +189,26 @@ impl WrdtArgs {
     /// Each combination of the given values.
     fn plans(&self) -> Result<Vec<Plan>> {
         let mut plans = Vec::new();
+        let mut kills: Vec<Option<Victim>> = once_each(self.kill.iter().copied()).into_iter().map(Some).collect();
+        if kills.is_empty() {
+            kills.push(None);
+        }
         for kind in Type::each(&self.kind) {
             for nodes in once_each(self.nodes.iter().copied()) {
                 for updates in once_each(self.updates.iter().copied()) {
                     for system in once_each(self.system.iter().copied()) {
-                        plans.push(Plan {
-                            system,
-                            kind,
-                            nodes,
-                            updates,
-                            calls: self.calls.unwrap_or(0),
-                            seconds: self.common.seconds,
-                            kill: self.kill,
-                            cores: self.common.pin.cores(nodes.into())?,
-                        });
+                        for &kill in &kills {
+                            plans.push(Plan {
+                                system,
+                                kind,
+                                nodes,
+                                updates,
+                                calls: self.calls.unwrap_or(0),
+                                seconds: self.common.seconds,
+                                kill,
+                                cores: self.common.pin.cores(nodes.into())?,
+                            });
+                        }
                     }
                 }
             }
@@ -202,10 +223,11 @@ const CALIBRATION: u64 = 4_000;
 impl Plan {
     /// The rank of the node that is killed.
     fn victim(&self) -> Option<usize> {
-        self.kill.map(|victim| match victim {
-            Victim::Leader => 0,
-            Victim::Follower => usize::from(self.nodes) - 1,
-        })
+        match self.kill? {
+            Victim::None => None,
+            Victim::Leader => Some(0),
+            Victim::Follower => Some(usize::from(self.nodes) - 1),
+        }
     }
 
     /// Finds out how many calls take the time of the run.

@@ -160,13 +160,39 @@ fn the_latest_keys_are_read_while_others_come_and_go() {
     assert!(number(&lines[0]["figures"]["client_memory_per_key"]) > 0.0, "{table}");
 }
 
+/// What the clients have seen of a death in the middle of a run. (A run fails if a call does.) The bounds are far from
+/// what a machine with a core for each process shows: they find calls that wait for the dead.
+fn goes_on_after_a_death(lines: &[Value], table: &str) {
+    each_is_whole(lines, "swarm");
+    let cases: Vec<&str> = lines.iter().map(|line| line["case"].as_str().unwrap_or_default()).collect();
+    assert_eq!(cases, ["a swarm get", "a swarm update"], "{table}");
+    let gets = number(&lines[0]["operations"]) / lines.iter().map(|line| number(&line["operations"])).sum::<f64>();
+    assert!((0.4..0.6).contains(&gets), "half of the calls are gets: {table}");
+    for line in lines {
+        let figures = line["figures"].as_object().expect("figures");
+        // Each call is counted once, by its round trips.
+        let is_count = |name: &str| name.strip_prefix("trips_").is_some_and(|trips| trips.parse::<u64>().is_ok());
+        let counted: f64 = figures.iter().filter(|(name, _)| is_count(name)).map(|(_, calls)| number(calls)).sum();
+        assert_eq!(counted, number(&line["operations"]), "{line}");
+        let [before, after, slowest_ns] =
+            ["calls_per_s_before", "calls_per_s_after", "slowest_after_ns"].map(|name| match figures.get(name) {
+                Some(figure) => number(figure),
+                None => panic!("no {name}: {table}"),
+            });
+        assert!(before > 0.0 && after > before / 20.0, "{before} calls per second before, {after} after: {line}");
+        // Of all calls, also those that have ended after the end of the run.
+        let slowest_ns = slowest_ns.max(number(&line["latency_ns"]["max"]));
+        assert!(slowest_ns < 5e9, "a call has waited for the dead: {line}");
+    }
+}
+
 #[test]
 fn a_memory_node_is_killed_and_no_call_fails() {
     let picture = tempfile::NamedTempFile::new().expect("a file");
     let file = picture.path().to_str().expect("text");
     let sizes = ["--keys", "50", "--clients", "2", "--workload", "a", "--seconds", "1"];
     let (lines, table) = measured(&[&["swarm", "--kill", "--svg", file][..], &sizes].concat());
-    assert_eq!(lines.len(), 2);
+    goes_on_after_a_death(&lines, &table);
     assert!(table.contains("a memory node was killed after 0.") && table.contains("none failed"), "{table}");
     let picture = std::fs::read_to_string(file).expect("the picture");
     assert!(picture.contains("workload a") && picture.contains("seconds"), "{picture}");
@@ -176,8 +202,7 @@ fn a_memory_node_is_killed_and_no_call_fails() {
 fn a_minority_of_five_memory_nodes_is_killed_and_no_call_fails() {
     let sizes = ["--keys", "50", "--clients", "2", "--workload", "a", "--seconds", "1"];
     let (lines, table) = measured(&[&["swarm", "--replicas", "5", "--kill"][..], &sizes].concat());
-    each_is_whole(&lines, "swarm");
-    assert_eq!(lines.len(), 2);
+    goes_on_after_a_death(&lines, &table);
     // A run fails if a node fails by itself, or by a signal other than SIGKILL.
     assert!(table.contains("2 memory nodes were killed after 0.") && table.contains("none failed"), "{table}");
 }
@@ -216,13 +241,38 @@ fn replicated_types_take_as_many_operations_as_their_categories() {
 fn a_leader_is_killed_and_another_one_goes_on() {
     let picture = tempfile::NamedTempFile::new().expect("a file");
     let file = picture.path().to_str().expect("text");
-    let options = ["--type", "courseware", "--nodes", "3", "--kill", "leader", "--seconds", "2", "--svg", file];
+    let options = ["--type", "courseware", "--nodes", "3", "--kill", "none,leader", "--seconds", "2", "--svg", file];
     let (lines, table) = measured(&[&["wrdt"][..], &options].concat());
-    assert_eq!(lines.len(), 3 + 4);
-    assert!(lines[0]["case"] == "courseware hamband calls, leader killed", "{table}");
+    assert_eq!(lines.len(), 2 * (3 + 4));
+    assert!(lines[0]["case"] == "courseware hamband calls, none killed", "{table}");
+    assert!(lines[7]["case"] == "courseware hamband calls, leader killed", "{table}");
+    assert!(table.contains("no node was killed; the middle is after 1.00 s."), "{table}");
     assert!(table.contains("a leader was killed after") && table.contains("conflicting ones:"), "{table}");
+    // Each of four methods, without a death and with one.
+    let times = table.lines().filter(|line| line.contains(" before, ") && line.ends_with(" after, on the average"));
+    assert_eq!(times.count(), 2 * 4, "{table}");
     let picture = std::fs::read_to_string(file).expect("the picture");
-    assert!(picture.contains("courseware hamband updates") && picture.contains("seconds"), "{picture}");
+    for line in ["courseware hamband updates, none killed", "courseware hamband updates, leader killed", "seconds"] {
+        assert!(picture.contains(line), "{line}: {picture}");
+    }
+}
+
+#[test]
+fn updates_and_queries_are_drawn_over_the_numbers_of_nodes() {
+    let picture = tempfile::NamedTempFile::new().expect("a file");
+    let file = picture.path().to_str().expect("text");
+    let options = ["--system", "hamband,msg", "--nodes", "2,3", "--calls", "1000", "--svg", file];
+    let (lines, table) = measured(&[&["wrdt"][..], &options].concat());
+    each_is_whole(&lines, "wrdt");
+    assert_eq!(lines.len(), 2 * 2 * 4, "{table}");
+    let picture = std::fs::read_to_string(file).expect("the picture");
+    for system in ["hamband", "msg"] {
+        for what in ["updates", "queries"] {
+            assert!(picture.contains(&format!(">counter {system} {what}, 25 %<")), "{picture}");
+        }
+    }
+    assert_eq!(picture.matches("<circle").count(), 2 * 2 * 2, "{picture}");
+    assert!(picture.contains(">nodes<"), "{picture}");
 }
 
 #[test]
@@ -381,6 +431,8 @@ fn values_that_make_no_sense_are_refused() {
         (&["wrdt", "--peer", "mpi"], "--system"),
         (&["wrdt", "--system", "msg", "--kill", "leader"], "--kill"),
         (&["wrdt", "--nodes", "2", "--kill", "follower"], "--kill"),
+        (&["wrdt", "--kill", "none,all"], "--kill"),
+        (&["wrdt", "--svg", "/no/such.svg"], "--svg"),
         (&["rome", "--system", "redb", "--scanners", "2"], "--scanners"),
         (&["rome", "--pairs", "9-3"], "--pairs"),
         (&["rome", "--object", "rome", "--size", "20"], "--size"),

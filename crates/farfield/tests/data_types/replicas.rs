@@ -1,13 +1,14 @@
 //! Replicas of all types on nodes of one process: random calls of all nodes, and then all replicas are alike and keep
-//! the invariant.
+//! the invariant. Some record their histories, which are those of the abstract semantics.
 
 use std::collections::BTreeSet;
 
 use farfield::{Barrier, Node, Result};
+use farfield_hamband::recorded::{Calls, Recorded, well_coordinated};
 use farfield_hamband::types::{
-    Account, AccountMethod, Auction, AuctionUpdate, BankMap, BankMapUpdate, Cart, Counter, CounterUpdate, Courseware,
-    CoursewareUpdate, GSet, GSetByElement, GSetByElementUpdate, GSetUpdate, LwwRegister, MovieRental, MovieUpdate,
-    MvRegister, OrSet, PnCounter, PnCounterUpdate, ProjectManagement, ProjectUpdate,
+    Account, AccountMethod, AccountUpdate, Auction, AuctionUpdate, BankMap, BankMapUpdate, Cart, Counter,
+    CounterUpdate, Courseware, CoursewareUpdate, GSet, GSetByElement, GSetByElementUpdate, GSetUpdate, LwwRegister,
+    MovieRental, MovieUpdate, MvRegister, OrSet, PnCounter, PnCounterUpdate, ProjectManagement, ProjectUpdate,
 };
 use farfield_hamband::{DataType, Replicated, ReplicatedOptions};
 use rand::{Rng, RngExt};
@@ -41,6 +42,78 @@ fn converge<T: DataType + Sync>(initial: &T, call: impl Fn(&T, &mut dyn Rng, u16
     assert!(ends.iter().all(|(state, _)| *state == ends[0].0), "replicas differ: {ends:?}");
     assert!(ends.iter().map(|(_, made)| made).sum::<usize>() > 0, "no call was permissible");
     ends[0].0.clone()
+}
+
+/// Makes random calls on all nodes, refused or not, whose replicas record what they apply. Their histories have been
+/// well coordinated (figure 5), and have the same calls.
+fn refines<T: DataType + Sync>(initial: &T, call: impl Fn(&mut dyn Rng) -> T::Update + Sync) {
+    let nodes = farfield::local_session(NODES).unwrap();
+    let options = ReplicatedOptions { feed_bytes: 8192, ..ReplicatedOptions::default() };
+    let run = |node: &Node| -> Result<Option<Recorded<T>>> {
+        let ep = node.endpoint()?;
+        let mut all_done = Barrier::open(node, "done", 1)?.thread()?;
+        let object = Replicated::open(node, "recorded", Recorded::new(initial.clone()), options.clone())?;
+        let (mut writer, mut rng) = (object.writer()?, node.rng(1));
+        for number in 0..CALLS as u32 {
+            let one = Calls::one(node.id().0, number, call(&mut rng));
+            let _refusal = ep.block_on(writer.update(&ep, &one))?;
+        }
+        ep.block_on(writer.stable(&ep))?;
+        ep.block_on(all_done.wait(&ep))?;
+        let replica = object.query(Recorded::clone)?;
+        // None is closed before all have looked.
+        ep.block_on(all_done.wait(&ep))?;
+        Ok(Some(replica))
+    };
+    let replicas = farfield::on_each(&nodes, run).unwrap();
+    well_coordinated(initial, &replicas).unwrap_or_else(|fault| panic!("{fault}"));
+    let lengths: Vec<usize> = replicas.iter().flatten().map(|replica| replica.history().len()).collect();
+    assert!(lengths[0] > 0 && lengths == [lengths[0]; NODES], "calls are missing: {lengths:?}");
+}
+
+#[test]
+fn histories_are_those_of_the_abstract_semantics() {
+    refines(&Account::default(), account);
+    refines(&Courseware::<u8, u8>::default(), courseware);
+    refines(&ProjectManagement::<u8, u8>::default(), project);
+    refines(&MovieRental::<u8, u8>::default(), movie);
+}
+
+fn account(rng: &mut dyn Rng) -> AccountUpdate {
+    let amount = rng.random_range(1..20);
+    if rng.random_bool(0.5) { Account::deposit_of(amount) } else { Account::withdrawal_of(amount) }
+}
+
+fn courseware(rng: &mut dyn Rng) -> CoursewareUpdate<u8, u8> {
+    let (student, course) = (rng.random_range(0..6), rng.random_range(0..4));
+    match rng.random_range(0..6) {
+        0 => CoursewareUpdate::AddCourse(course),
+        1 => CoursewareUpdate::DeleteCourse(course),
+        2 => CoursewareUpdate::RegisterStudent(student),
+        _ => CoursewareUpdate::Enroll { student, course },
+    }
+}
+
+/// Of all categories.
+fn project(rng: &mut dyn Rng) -> ProjectUpdate<u8, u8> {
+    let (project, employee) = (rng.random_range(0..4), rng.random_range(0..6));
+    match rng.random_range(0..6) {
+        0 => ProjectUpdate::AddProject(project),
+        1 => ProjectUpdate::DeleteProject(project),
+        2 => ProjectUpdate::AddEmployee(BTreeSet::from([employee])),
+        _ => ProjectUpdate::WorksOn { employee, project },
+    }
+}
+
+/// Two groups, each with a log of its own.
+fn movie(rng: &mut dyn Rng) -> MovieUpdate<u8, u8> {
+    let id = rng.random_range(0..5);
+    match rng.random_range(0..4) {
+        0 => MovieUpdate::AddCustomer(id),
+        1 => MovieUpdate::DeleteCustomer(id),
+        2 => MovieUpdate::AddMovie(id),
+        _ => MovieUpdate::DeleteMovie(id),
+    }
 }
 
 #[test]
@@ -86,10 +159,7 @@ fn sets_have_all_elements() {
 
 #[test]
 fn banks_are_never_overdrawn() {
-    converge(&Account::default(), |_, rng, _| {
-        let amount = rng.random_range(1..20);
-        Some(if rng.random_bool(0.5) { Account::deposit_of(amount) } else { Account::withdrawal_of(amount) })
-    });
+    converge(&Account::default(), |_, rng, _| Some(account(rng)));
     converge(&BankMap::default(), |_, rng, _| {
         let account = rng.random_range(0..4u8);
         Some(match rng.random_range(0..3) {
@@ -102,34 +172,9 @@ fn banks_are_never_overdrawn() {
 
 #[test]
 fn schemata_keep_their_foreign_keys() {
-    converge(&Courseware::default(), |_, rng, _| {
-        let (student, course) = (rng.random_range(0..6u8), rng.random_range(0..4u8));
-        Some(match rng.random_range(0..6) {
-            0 => CoursewareUpdate::AddCourse(course),
-            1 => CoursewareUpdate::DeleteCourse(course),
-            2 => CoursewareUpdate::RegisterStudent(student),
-            _ => CoursewareUpdate::Enroll { student, course },
-        })
-    });
-    converge(&ProjectManagement::default(), |_, rng, _| {
-        let (project, employee) = (rng.random_range(0..4u8), rng.random_range(0..6u8));
-        Some(match rng.random_range(0..6) {
-            0 => ProjectUpdate::AddProject(project),
-            1 => ProjectUpdate::DeleteProject(project),
-            2 => ProjectUpdate::AddEmployee(BTreeSet::from([employee])),
-            _ => ProjectUpdate::WorksOn { employee, project },
-        })
-    });
-    // Two groups, each with a log of its own.
-    converge(&MovieRental::default(), |_, rng, _| {
-        let id = rng.random_range(0..5u8);
-        Some(match rng.random_range(0..4) {
-            0 => MovieUpdate::AddCustomer(id),
-            1 => MovieUpdate::DeleteCustomer(id),
-            2 => MovieUpdate::AddMovie(id),
-            _ => MovieUpdate::DeleteMovie(id),
-        })
-    });
+    converge(&Courseware::default(), |_, rng, _| Some(courseware(rng)));
+    converge(&ProjectManagement::default(), |_, rng, _| Some(project(rng)));
+    converge(&MovieRental::default(), |_, rng, _| Some(movie(rng)));
 }
 
 #[test]

@@ -2,7 +2,9 @@
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader};
+use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::mpsc::{Receiver, channel};
 use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::{Duration, Instant};
@@ -23,6 +25,8 @@ pub(crate) fn is_on_verbs() -> bool {
 
 /// Sessions run beside each other, but for those that look at times.
 static CORES: RwLock<()> = RwLock::new(());
+/// How many sessions this process has begun.
+static SESSIONS: AtomicU32 = AtomicU32::new(0);
 
 /// Waits until no session runs. None begins before this ends.
 pub(crate) fn alone() -> RwLockWriteGuard<'static, ()> {
@@ -55,7 +59,9 @@ impl Session {
     /// The same where the caller has all cores ([`alone`]).
     pub(crate) fn start_alone(module: &str, role: &str, nodes: u16) -> Session {
         let (_, module) = module.split_once("::").expect("a module of this program");
-        let (test, name) = (format!("{module}::node_process"), format!("test-{module}-{role}-{}", std::process::id()));
+        let number = SESSIONS.fetch_add(1, Ordering::Relaxed);
+        let test = format!("{module}::node_process");
+        let name = format!("test-{module}-{role}-{}-{number}", std::process::id());
         let hosts = if is_on_verbs() { farfield::loopback_hosts(nodes) } else { Vec::new() };
         let hosts = hosts.iter().map(ToString::to_string).collect::<Vec<_>>().join(",");
         let lives = BTreeMap::new();
@@ -81,16 +87,26 @@ impl Session {
         self.processes.insert(place, (child, lines));
     }
 
+    /// The file in which a process keeps what it has done ([`own_file`]). It goes with the session.
+    pub(crate) fn file(&self, node: NodeId) -> PathBuf {
+        file(&self.name, node)
+    }
+
     fn child(&mut self, node: NodeId) -> &mut Child {
         &mut self.processes.get_mut(&node.0).expect("a process").0
     }
 
     /// Waits until the process of a place has said something.
     pub(crate) fn hear(&self, node: NodeId, what: &str) {
+        self.heard(node, what);
+    }
+
+    /// The same, with the whole line, of which this is the end.
+    pub(crate) fn heard(&self, node: NodeId, what: &str) -> String {
         let start = Instant::now();
         while let Some(left) = STEP_MAX.checked_sub(start.elapsed()) {
             match self.processes[&node.0].1.recv_timeout(left) {
-                Ok(line) if line.ends_with(what) => return,
+                Ok(line) if line.ends_with(what) => return line,
                 Ok(line) if line.starts_with(MEASURED) => println!("{node} has {line}"),
                 Ok(_) => {}
                 Err(_) => break,
@@ -133,7 +149,19 @@ impl Drop for Session {
             let _ = node.kill();
             let _ = node.wait();
         }
+        for node in 0..self.nodes {
+            let _ = std::fs::remove_file(self.file(NodeId(node)));
+        }
     }
+}
+
+/// Where the process of a node keeps what it has done, for the parent.
+pub(crate) fn own_file(node: NodeId) -> PathBuf {
+    file(&std::env::var("FARFIELD_SESSION").expect("a process of a session"), node)
+}
+
+fn file(session: &str, node: NodeId) -> PathBuf {
+    std::env::temp_dir().join(format!("{session}-{}", node.0))
 }
 
 /// Says that this process has passed all steps that need every node alive; [`Session::all_begun`] waits for it.

@@ -5,7 +5,7 @@
 //!
 //! The memory of the earlier node is lost: the entries that it has accepted, and the ballots that it has promised. A
 //! replica that forgets either could help to decide another entry where one is decided. So the new one is without a
-//! vote at first: no candidate counts it, and it grants nothing.
+//! vote at first: no candidate counts it, whatever it grants.
 //!
 //! 1. *The others take it in* when nothing of the earlier node can land any more. From then on they count nothing that
 //!    it has granted or accepted. Each then says so to the new one, with what it has promised, and which replicas are

@@ -158,7 +158,7 @@ fn take_part(me: usize, node: &Node, member: &Member, course: &Course, ep: &Endp
     let (mut timeouts, excuse) = (0, Excuse::now());
     let is_lost = || course.is_away() && (0..course.read.borrow().len()).any(crashed);
     if me == 0 && course.lacks.load() != 0 {
-        decide_with_one(member, course, ep)?;
+        decide_with_one(member, &course.history, ep)?;
     }
     loop {
         if me == 0 && course.went.load() > 0 && course.lacks.load() != 0 {
@@ -241,12 +241,12 @@ fn open_by_two(node: &Node, among: &[NodeId], entries: usize, decided: u64) -> R
 }
 
 /// The first proposal of node 0, of which nothing has come to node 2: node 1 has it, so it is decided.
-fn decide_with_one(member: &Member, course: &Course, ep: &Endpoint) -> Result<()> {
+pub(super) fn decide_with_one(member: &Member, history: &History, ep: &Endpoint) -> Result<()> {
     let core = &member.log.0.core;
     if ep.block_on(ep.wait_until(ep.deadline(), || (core.confirmed.load() == 0b110).then_some(()))).is_err() {
         return Ok(());
     }
-    let (history, ballot) = (&course.history, core.leading.load());
+    let ballot = core.leading.load();
     history.left.set(history.left.get() - 1);
     let call = history.calls.begin(0, LogCall::Append(value_of(0), None));
     let mut words = image(0, ballot, 0);

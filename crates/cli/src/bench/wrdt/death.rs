@@ -1,16 +1,19 @@
 //! What the others see of a node's death, over time.
 
 use std::io::{self, Write};
+use std::ops::Range;
 
-use super::measure::{Done, SLICE, Slices};
-use super::{Plan, Ran, Victim};
+use super::measure::{Done, SLICE, Slices, Times};
+use super::{Names, Plan, Ran, Victim};
 use crate::bench::measurement::time;
 use crate::bench::plot::Line;
 use crate::output::grouped;
 
-/// A run in which a node was killed.
+/// A run in which a node was killed, or a run like it without a death.
 pub(super) struct Death {
     name: String,
+    /// The methods, with their categories.
+    methods: Vec<(&'static str, &'static str)>,
     victim: Victim,
     done: Vec<Done>,
     killed_ns: Option<u64>,
@@ -21,17 +24,21 @@ type Field = fn(&Slices) -> &Vec<u64>;
 
 impl Death {
     pub(super) fn of(plan: &Plan, victim: Victim, ran: Ran) -> Death {
-        let name = format!("{} {}", plan.kind, plan.system);
-        Death { name, victim, done: ran.done, killed_ns: ran.killed_ns }
+        let (name, methods) = (format!("{} {}", plan.kind, plan.system), plan.kind.with(Names(plan.system)));
+        Death { name, methods, victim, done: ran.done, killed_ns: ran.killed_ns }
     }
 
     fn slices(&self) -> usize {
         self.done.iter().map(|done| done.slices.count()).min().unwrap_or(0)
     }
 
-    /// The slice of the runs in which it happened. They have begun at about the same time.
+    /// The slice of the runs in which it happened, or the one in the middle without a death. They have begun at about
+    /// the same time.
     fn slice(&self) -> Option<usize> {
         let start_ns = self.done.first()?.slices.start_ns;
+        if self.victim == Victim::None {
+            return Some(self.slices() / 2);
+        }
         Some((self.killed_ns?.saturating_sub(start_ns) / SLICE.as_nanos() as u64) as usize)
     }
 
@@ -45,10 +52,20 @@ impl Death {
         calls as f64 / ((to - from) as f64 * SLICE.as_secs_f64())
     }
 
+    /// The times of a method's calls on the nodes that live on.
+    fn times(&self, method: usize, slices: Range<usize>) -> Times {
+        let mut all = Times::default();
+        for done in &self.done {
+            let of_node = done.slices.methods.get(method).and_then(|times| times.get(slices.clone()));
+            of_node.unwrap_or_default().iter().for_each(|times| all.add(*times));
+        }
+        all
+    }
+
     /// Updates and queries over time.
     pub(super) fn lines(&self) -> [Line; 2] {
         let line = |what: &str, field: Field| Line {
-            name: format!("{} {what}", self.name),
+            name: format!("{} {what}, {} killed", self.name, self.victim.name()),
             points: (0..self.slices())
                 .map(|slice| (slice as f64 * SLICE.as_secs_f64(), self.rate(field, slice, slice + 1)))
                 .collect(),
@@ -57,7 +74,7 @@ impl Death {
     }
 
     pub(super) fn write(&self, out: &mut dyn Write) -> io::Result<()> {
-        let (name, victim) = (&self.name, self.victim.name());
+        let name = &self.name;
         let Some(at) = self.slice() else { return writeln!(out, "{name}: no node was killed") };
         let (slices, second) = (self.slices(), (1.0 / SLICE.as_secs_f64()) as usize);
         let (from, to) = (at.saturating_sub(second), slices.min(at + second));
@@ -65,7 +82,11 @@ impl Death {
             return writeln!(out, "{name}: the run was too short to see the death");
         }
         let after = at as f64 * SLICE.as_secs_f64();
-        writeln!(out, "{name}: a {victim} was killed after {after:.2} s. Calls per second of the other nodes:")?;
+        let (what, of) = match self.victim {
+            Victim::None => ("no node was killed; the middle is".to_owned(), "all nodes"),
+            victim => (format!("a {} was killed", victim.name()), "the other nodes"),
+        };
+        writeln!(out, "{name}: {what} after {after:.2} s. Calls per second of {of}:")?;
         let fields: [(&str, Field); 3] = [
             ("queries", |slices| &slices.queries),
             ("updates", |slices| &slices.updates),
@@ -90,15 +111,18 @@ impl Death {
                 100.0 * after / before.max(1.0),
             )?;
         }
-        let slowest = |from: usize, to: usize| {
-            let all = self.done.iter().flat_map(|done| done.slices.slowest_ns.get(from..to).unwrap_or_default());
-            time(all.copied().max().unwrap_or(0))
-        };
+        let mut slowest = [0; 2];
+        for (number, (method, category)) in self.methods.iter().enumerate() {
+            let parts = [0..at, at..slices].map(|part| self.times(number, part));
+            slowest = [0, 1].map(|part| parts[part].slowest_ns.max(slowest[part]));
+            let [before, after] = parts.map(|of| time(of.sum_ns / of.calls.max(1)));
+            writeln!(out, "  {method}, {category}: {before} before, {after} after, on the average")?;
+        }
+        let [before, after] = slowest.map(time);
         writeln!(
             out,
-            "  the slowest update took {} before, {} after; no call failed, the replicas are equal and keep the invariant",
-            slowest(0, at),
-            slowest(at, slices)
+            "  the slowest update took {before} before, {after} after; no call failed, the replicas are equal and keep \
+             the invariant"
         )
     }
 }

@@ -61,14 +61,32 @@ pub(super) struct Slices {
     pub(super) updates: Vec<u64>,
     /// Of the updates, those of conflicting methods.
     pub(super) ordered: Vec<u64>,
-    /// The slowest update that ended in each, in nanoseconds.
-    pub(super) slowest_ns: Vec<u64>,
+    /// By method: the times of its calls that ended in each slice.
+    pub(super) methods: Vec<Vec<Times>>,
+}
+
+/// The times of some calls.
+#[derive(Clone, Copy, Default, Serialize, Deserialize)]
+pub(super) struct Times {
+    pub(super) calls: u64,
+    pub(super) sum_ns: u64,
+    pub(super) slowest_ns: u64,
+}
+
+impl Times {
+    pub(super) fn add(&mut self, other: Times) {
+        self.calls += other.calls;
+        self.sum_ns += other.sum_ns;
+        self.slowest_ns = self.slowest_ns.max(other.slowest_ns);
+    }
 }
 
 impl Slices {
-    fn new(duration: Duration, start_ns: u64) -> Slices {
-        let none = vec![0; duration.as_nanos().div_ceil(SLICE.as_nanos()) as usize + 1];
-        Slices { start_ns, queries: none.clone(), updates: none.clone(), ordered: none.clone(), slowest_ns: none }
+    fn new(duration: Duration, start_ns: u64, methods: usize) -> Slices {
+        let slices = duration.as_nanos().div_ceil(SLICE.as_nanos()) as usize + 1;
+        let none = vec![0; slices];
+        let methods = vec![vec![Times::default(); slices]; methods];
+        Slices { start_ns, queries: none.clone(), updates: none.clone(), ordered: none, methods }
     }
 
     /// The number of slices that are over.
@@ -273,7 +291,7 @@ impl Part<'_> {
             costs: Vec::new(),
             state: 0,
             keeps_invariant: false,
-            slices: Slices::new(if plan.kill.is_some() { duration } else { Duration::ZERO }, start.ns),
+            slices: Slices::new(if plan.kill.is_some() { duration } else { Duration::ZERO }, start.ns, methods.len()),
         };
         let end = (plan.calls == 0).then(|| start + duration);
         while let Some(at) = calls.draw(draws) {
@@ -305,8 +323,8 @@ impl Part<'_> {
                 Slices::add(&mut done.slices.ordered, now - start);
             }
             let slice = ((now - start).as_nanos() / SLICE.as_nanos()) as usize;
-            if let Some(slowest) = done.slices.slowest_ns.get_mut(slice) {
-                *slowest = took_ns.max(*slowest);
+            if let Some(times) = done.slices.methods[at].get_mut(slice) {
+                times.add(Times { calls: 1, sum_ns: took_ns, slowest_ns: took_ns });
             }
             if end.is_some_and(|end| now >= end) {
                 break;

@@ -5,6 +5,7 @@ use std::io::{self, Write};
 use super::load::Type;
 use super::system::Kind;
 use super::{Measurement, Plan};
+use crate::bench::plot::Line;
 use crate::output::grouped;
 use crate::spread::median;
 
@@ -20,6 +21,8 @@ pub(super) struct Sample {
     updates: u16,
     system: Kind,
     calls_per_s: f64,
+    updates_per_s: f64,
+    queries_per_s: f64,
     /// An update's mean time.
     update_ns: f64,
 }
@@ -28,7 +31,10 @@ impl Sample {
     pub(super) fn of(plan: &Plan, calls_per_s: f64, all: &[Measurement]) -> Sample {
         let Plan { kind, nodes, updates, system, .. } = *plan;
         let update_ns = all.get(1).and_then(|updates| updates.figures.get("mean_ns")).copied().unwrap_or(0.0);
-        Sample { kind, nodes, updates, system, calls_per_s, update_ns }
+        let rate = |at: usize| all.get(at).map_or(0.0, |one| one.throughput_ops_per_s);
+        // Where all calls are updates, the third one is of a method.
+        let (updates_per_s, queries_per_s) = (rate(1), if updates < 100 { rate(2) } else { 0.0 });
+        Sample { kind, nodes, updates, system, calls_per_s, updates_per_s, queries_per_s, update_ns }
     }
 }
 
@@ -66,4 +72,24 @@ pub(super) fn write(all: &[Sample], out: &mut dyn Write) -> io::Result<()> {
         writeln!(out)?;
     }
     behind.iter().try_for_each(|line| writeln!(out, "NOT REACHED: {line}"))
+}
+
+/// Updates and queries per second over the number of nodes: two lines for each type, share of updates and system.
+pub(super) fn lines(all: &[Sample]) -> Vec<Line> {
+    let mut lines = Vec::new();
+    for (kind, updates, system) in super::once_each(all.iter().map(|one| (one.kind, one.updates, one.system))) {
+        let ours = || all.iter().filter(move |one| (one.kind, one.updates, one.system) == (kind, updates, system));
+        let mut counts = super::once_each(ours().map(|one| one.nodes));
+        counts.sort_unstable();
+        let mut add = |what: &str, of: fn(&Sample) -> f64| {
+            let median_of = |nodes: u16| median(ours().filter(|one| one.nodes == nodes).map(of));
+            let points = counts.iter().map(|nodes| (f64::from(*nodes), median_of(*nodes))).collect();
+            lines.push(Line { name: format!("{kind} {system} {what}, {updates} %"), points });
+        };
+        if updates < 100 {
+            add("queries", |one| one.queries_per_s);
+        }
+        add("updates", |one| one.updates_per_s);
+    }
+    lines
 }

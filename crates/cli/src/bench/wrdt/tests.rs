@@ -6,7 +6,7 @@ use farfield::{Barrier, Node};
 
 use super::death::Death;
 use super::load::{Draws, Load, MethodOf, Type, WithType};
-use super::measure::{Done, Slices, share};
+use super::measure::{Done, Slices, Times, share};
 use super::message::{BATCH, Messages};
 use super::ratios::Sample;
 use super::system::{Client, Kind};
@@ -141,13 +141,30 @@ fn missed_goals_are_reported() {
 }
 
 #[test]
+fn updates_and_queries_are_drawn_apart_over_the_nodes() {
+    let sample = |nodes: u16, calls_per_s: f64| {
+        let one = Plan { nodes, ..plan(Kind::Smr, None) };
+        let of = |share: f64| {
+            let throughput_ops_per_s = share * calls_per_s;
+            Measurement { throughput_ops_per_s, ..Measurement::new("wrdt", "a case", Setup::default()) }
+        };
+        Sample::of(&one, calls_per_s, &[1.0, 0.25, 0.75].map(of))
+    };
+    let lines = ratios::lines(&[sample(3, 400.0), sample(2, 100.0), sample(2, 300.0)]);
+    let drawn: Vec<_> = lines.iter().map(|line| (line.name.as_str(), line.points.as_slice())).collect();
+    let queries = ("counter smr queries, 25 %", &[(2.0, 150.0), (3.0, 300.0)][..]);
+    assert_eq!(drawn, [queries, ("counter smr updates, 25 %", &[(2.0, 50.0), (3.0, 100.0)][..])]);
+}
+
+#[test]
 fn a_death_is_reported_with_the_rates_before_and_after() {
     let mut slices = Slices { start_ns: 5_000_000_000, ..Slices::default() };
-    for counts in [&mut slices.queries, &mut slices.updates, &mut slices.ordered, &mut slices.slowest_ns] {
+    for counts in [&mut slices.queries, &mut slices.updates, &mut slices.ordered] {
         *counts = vec![100; 201];
     }
     slices.ordered[100..104].fill(0);
-    slices.slowest_ns[104] = 40_000_000;
+    slices.methods = vec![vec![Times { calls: 100, sum_ns: 10_000, slowest_ns: 100 }; 201]];
+    slices.methods[0][104] = Times { calls: 1, sum_ns: 40_000_000, slowest_ns: 40_000_000 };
     let done = Done {
         rank: 1,
         methods: Vec::new(),
@@ -161,11 +178,14 @@ fn a_death_is_reported_with_the_rates_before_and_after() {
         keeps_invariant: true,
         slices,
     };
-    let ran = Ran { done: vec![done], killed_ns: Some(6_000_000_000) };
-    let death = Death::of(&plan(Kind::Hamband, Some(Victim::Leader)), Victim::Leader, ran);
-    let mut out = Vec::new();
-    death.write(&mut out).expect("a vector takes it");
-    let text = String::from_utf8(out).expect("text");
+    let written = |victim: Victim| {
+        let ran = Ran { done: vec![done.clone()], killed_ns: (victim != Victim::None).then_some(6_000_000_000) };
+        let death = Death::of(&plan(Kind::Hamband, Some(victim)), victim, ran);
+        let mut out = Vec::new();
+        death.write(&mut out).expect("a vector takes it");
+        (death, String::from_utf8(out).expect("text"))
+    };
+    let (death, text) = written(Victim::Leader);
     assert!(text.starts_with("counter hamband: a leader was killed after 1.00 s."), "{text}");
     assert!(text.contains("updates: 10,000 before, 10,000 in the 1.00 s after (100 %)"), "{text}");
     assert!(
@@ -173,5 +193,11 @@ fn a_death_is_reported_with_the_rates_before_and_after() {
         "{text}"
     );
     assert!(text.contains("took 100 ns before, 40.0 ms after"), "{text}");
-    assert_eq!(death.lines()[1].points.len(), 200);
+    // 40 ms, and 100 ns of each of the 9,900 others.
+    assert!(text.contains("  Add, reducible: 100 ns before, 4.1 us after, on the average\n"), "{text}");
+    let updates = &death.lines()[1];
+    assert_eq!((updates.points.len(), updates.name.as_str()), (200, "counter hamband updates, leader killed"));
+    let (_, text) = written(Victim::None);
+    assert!(text.starts_with("counter hamband: no node was killed; the middle is after 1.00 s."), "{text}");
+    assert!(text.contains("per second of all nodes:"), "{text}");
 }
