@@ -59,8 +59,8 @@ farfield_core::mutants! {
     ///
     /// *Scenario:* `swarm/reuse`.
     SWARM_REUSED_AT_ONCE = "swarm-reused-at-once" in "SwarmArray": "A buffer is used again without asking the readers.";
-    /// *Missing:* the eviction of a node that does not answer (its lease), before buffers that its reads may use are used
-    /// again. Needs no reordering.
+    /// *Missing:* the eviction of a node that does not answer (its lease), before buffers that its reads may use are
+    /// used again. Needs no reordering.
     ///
     /// *Scenario:* `swarm/reuse-silent`.
     SWARM_LEASE_IGNORED = "swarm-lease-ignored" in "SwarmArray":
