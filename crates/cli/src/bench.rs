@@ -16,6 +16,7 @@ mod peer;
 mod plot;
 mod queue;
 mod rome;
+mod slices;
 mod swarm;
 mod threads;
 mod transfers;

@@ -22,7 +22,7 @@ use farfield_check::cli::exit::usage;
 use serde::{Deserialize, Serialize};
 
 use self::death::{Death, Effect};
-use self::measure::{Call, Calls, Done, Draws, Measurer, SLICE, load, warm};
+use self::measure::{Call, Calls, Done, Draws, Measurer, load, warm};
 use self::system::{Body, Client, Kind, Scale, System};
 use self::trips::{Histograms, TRIPS_MAX, Trips};
 use super::journal::{self, Journal};
@@ -31,6 +31,7 @@ use super::measurement::{Measurement, Setup};
 use super::memory::{self, Need};
 use super::options::{Common, Cores, once_each};
 use super::plot::{self, Line, Steps};
+use super::slices;
 use super::worker::{self, Workers, say};
 use super::workload::{Distribution, KeyChooser, Latest, Operations, Workload};
 use crate::output;
@@ -409,7 +410,7 @@ fn lend(node: &Node, clients: &[NodeId]) -> Result<()> {
     let lent: u64 = node.metrics().objects.iter().map(|object| object.memory_bytes).sum();
     say("lent", &lent)?;
     while clients.iter().any(|client| node.status_of(*client) == Some(MemberStatus::Member)) {
-        std::thread::sleep(SLICE);
+        std::thread::sleep(slices::SLICE);
     }
     Ok(())
 }
@@ -469,7 +470,7 @@ fn over_time(done: &[Done]) -> Vec<(f64, f64)> {
     let slices = done.iter().map(|done| done.slices.len()).min().unwrap_or(0).saturating_sub(1);
     let at = |slice: usize| {
         let calls: u64 = done.iter().map(|done| done.slices[slice]).sum();
-        (slice as f64 * SLICE.as_secs_f64(), calls as f64 / SLICE.as_secs_f64())
+        (slices::seconds(slice), calls as f64 / slices::seconds(1))
     };
     (0..slices).map(at).collect()
 }

@@ -331,9 +331,8 @@ impl Endpoint {
         output
     }
 
-    /// Compiled once for each type of output: futures are many.
     #[inline(never)]
-    fn block_on_slow<T>(&self, mut future: Pin<&mut dyn Future<Output = T>>) -> T {
+    fn block_on_slow<F: Future>(&self, mut future: Pin<&mut F>) -> F::Output {
         let mut context = Context::from_waker(&elsewhere::OWN);
         // It may be nested in another wait, which continues as if this had not been, or looks once too often.
         let outer = if self.elsewhere.is_blocking() {

@@ -294,7 +294,7 @@ fn twice() -> Scenario {
     })
 }
 
-/// A client has found a key, which moves then. An update comes too late for the move, and its buffer has the value of
+/// A client has found a key, which moves then. An update comes too late for the move, and its buffer has a value of
 /// another key by the time that the first client goes on.
 fn late_look() -> Scenario {
     let about = "a conditional update tests values of its key only";
@@ -322,8 +322,10 @@ fn late_look() -> Scenario {
             client.insert(1, 10)?;
             client.pass_turn(&turn, [1, 3])?;
             client.update(0, 3)?;
+            // The buffer of that update is used again, whichever is taken next.
+            client.update(0, 5)?;
             client.wait_for_used()?;
-            client.update(1, 11)?;
+            (11..=14).try_for_each(|value| client.update(1, value))?;
             turn.store(4);
             client.get(0)
         });

@@ -1,9 +1,11 @@
 //! What the clients see of the deaths of memory nodes, over time.
 
 use std::io::{self, Write};
+use std::ops::Range;
 
-use super::measure::{Done, SLICE};
+use super::measure::Done;
 use crate::bench::measurement::time;
+use crate::bench::slices::{self, seconds};
 use crate::output;
 
 /// A run in which memory nodes were killed.
@@ -28,12 +30,7 @@ pub(super) struct Effect {
 
 /// The slice of the clients' runs in which it happened. They have begun at about the same time.
 fn slice(done: &[Done], killed_ns: &[u64]) -> Option<usize> {
-    let start_ns = done.first()?.start_ns;
-    Some((killed_ns.first()?.saturating_sub(start_ns) / SLICE.as_nanos() as u64) as usize)
-}
-
-fn seconds(slices: usize) -> f64 {
-    slices as f64 * SLICE.as_secs_f64()
+    Some(slices::at(done.first()?.start_ns, *killed_ns.first()?))
 }
 
 impl Effect {
@@ -41,21 +38,17 @@ impl Effect {
     pub(super) fn of(done: &[Done], killed_ns: &[u64]) -> Option<Effect> {
         let at = slice(done, killed_ns)?;
         let slices = done.iter().map(|done| done.slices.len()).min().unwrap_or(0).saturating_sub(1);
-        let second = (1.0 / seconds(1)) as usize;
-        let (from, to) = (at.saturating_sub(second), slices.min(at + second));
-        if from >= at || at >= to {
-            return None;
-        }
-        let rate = |from: usize, to: usize| {
-            let calls = done.iter().flat_map(|done| done.slices.get(from..to).unwrap_or_default());
-            calls.sum::<u64>() as f64 / seconds(to - from)
+        let around = slices::around(at, slices)?;
+        let rate = |part: &Range<usize>| {
+            let calls = done.iter().flat_map(|done| done.slices.get(part.clone()).unwrap_or_default());
+            calls.sum::<u64>() as f64 / seconds(part.len())
         };
-        let slowest = |from: usize, to: usize| {
-            let all = done.iter().flat_map(|done| done.slowest.get(from..to).unwrap_or_default());
+        let slowest = |part: Range<usize>| {
+            let all = done.iter().flat_map(|done| done.slowest.get(part.clone()).unwrap_or_default());
             all.copied().max().unwrap_or(0)
         };
-        let (rates, slowest_ns) = ([rate(from, at), rate(at, to)], [slowest(0, at), slowest(at, slices)]);
-        Some(Effect { at, after: to - at, rates, slowest_ns })
+        let (rates, slowest_ns) = (around.each_ref().map(rate), [0..at, at..slices].map(slowest));
+        Some(Effect { at, after: around[1].len(), rates, slowest_ns })
     }
 
     /// As figures of a measurement.

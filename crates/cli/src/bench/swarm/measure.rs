@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use super::system::Client;
 use super::trips::{TRIPS_MAX, Trips};
+use crate::bench::slices;
 use crate::bench::threads::ThreadResult;
 use crate::bench::workload::{Latest, LatestStep, Operation, Operations};
 
@@ -73,7 +74,7 @@ pub(super) struct Done {
     pub(super) not_there: u64,
     /// The memory of this process that is its own, for its handle and what that remembers.
     pub(super) memory_bytes: u64,
-    /// Calls that have ended in each [`SLICE`] of the run.
+    /// Calls that have ended in each [`slices::SLICE`] of the run.
     pub(super) slices: Vec<u64>,
     /// The slowest call of each slice, in nanoseconds.
     pub(super) slowest: Vec<u64>,
@@ -81,13 +82,10 @@ pub(super) struct Done {
     pub(super) start_ns: u64,
 }
 
-/// The parts of a run in which a death is looked at.
-pub(super) const SLICE: Duration = Duration::from_millis(10);
-
 impl Done {
     /// Nothing yet.
     pub(super) fn new(duration: Duration) -> Done {
-        let slices = duration.as_nanos().div_ceil(SLICE.as_nanos()) as usize + 1;
+        let slices = slices::count(duration);
         let calls = Call::ALL.map(|_| Calls::new());
         let (slowest, slices) = (vec![0; slices], vec![0; slices]);
         Done { calls, not_there: 0, memory_bytes: 0, slices, slowest, start_ns: 0 }
@@ -142,7 +140,7 @@ impl Measurer<'_> {
                 let now = endpoint.now();
                 let took_ns = (now - issued).as_nanos() as u64;
                 let done = &mut *done.borrow_mut();
-                let slice = ((now - start).as_nanos() / SLICE.as_nanos()) as usize;
+                let slice = slices::of(now - start);
                 if let (Some(calls), Some(slowest)) = (done.slices.get_mut(slice), done.slowest.get_mut(slice)) {
                     *calls += 1;
                     *slowest = took_ns.max(*slowest);

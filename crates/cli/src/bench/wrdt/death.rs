@@ -3,10 +3,11 @@
 use std::io::{self, Write};
 use std::ops::Range;
 
-use super::measure::{Done, SLICE, Slices, Times};
+use super::measure::{Done, Slices, Times};
 use super::{Names, Plan, Ran, Victim};
 use crate::bench::measurement::time;
 use crate::bench::plot::Line;
+use crate::bench::slices::{self, seconds};
 use crate::output::grouped;
 
 /// A run in which a node was killed, or a run like it without a death.
@@ -39,7 +40,7 @@ impl Death {
         if self.victim == Victim::None {
             return Some(self.slices() / 2);
         }
-        Some((self.killed_ns?.saturating_sub(start_ns) / SLICE.as_nanos() as u64) as usize)
+        Some(slices::at(start_ns, self.killed_ns?))
     }
 
     fn sum(&self, field: Field, slice: usize) -> u64 {
@@ -47,9 +48,9 @@ impl Death {
     }
 
     /// Per second, of the nodes that live on.
-    fn rate(&self, field: Field, from: usize, to: usize) -> f64 {
-        let calls: u64 = (from..to).map(|slice| self.sum(field, slice)).sum();
-        calls as f64 / ((to - from) as f64 * SLICE.as_secs_f64())
+    fn rate(&self, field: Field, part: &Range<usize>) -> f64 {
+        let calls: u64 = part.clone().map(|slice| self.sum(field, slice)).sum();
+        calls as f64 / seconds(part.len())
     }
 
     /// The times of a method's calls on the nodes that live on.
@@ -66,9 +67,7 @@ impl Death {
     pub(super) fn lines(&self) -> [Line; 2] {
         let line = |what: &str, field: Field| Line {
             name: format!("{} {what}, {} killed", self.name, self.victim.name()),
-            points: (0..self.slices())
-                .map(|slice| (slice as f64 * SLICE.as_secs_f64(), self.rate(field, slice, slice + 1)))
-                .collect(),
+            points: (0..self.slices()).map(|slice| (seconds(slice), self.rate(field, &(slice..slice + 1)))).collect(),
         };
         [line("queries", |slices| &slices.queries), line("updates", |slices| &slices.updates)]
     }
@@ -76,39 +75,37 @@ impl Death {
     pub(super) fn write(&self, out: &mut dyn Write) -> io::Result<()> {
         let name = &self.name;
         let Some(at) = self.slice() else { return writeln!(out, "{name}: no node was killed") };
-        let (slices, second) = (self.slices(), (1.0 / SLICE.as_secs_f64()) as usize);
-        let (from, to) = (at.saturating_sub(second), slices.min(at + second));
-        if from >= at || at >= to {
+        let slices = self.slices();
+        let Some([before, after]) = slices::around(at, slices) else {
             return writeln!(out, "{name}: the run was too short to see the death");
-        }
-        let after = at as f64 * SLICE.as_secs_f64();
+        };
         let (what, of) = match self.victim {
             Victim::None => ("no node was killed; the middle is".to_owned(), "all nodes"),
             victim => (format!("a {} was killed", victim.name()), "the other nodes"),
         };
-        writeln!(out, "{name}: {what} after {after:.2} s. Calls per second of {of}:")?;
+        writeln!(out, "{name}: {what} after {:.2} s. Calls per second of {of}:", seconds(at))?;
         let fields: [(&str, Field); 3] = [
             ("queries", |slices| &slices.queries),
             ("updates", |slices| &slices.updates),
             ("conflicting ones", |slices| &slices.ordered),
         ];
         for (what, field) in fields {
-            let (before, after) = (self.rate(field, from, at), self.rate(field, at, to));
-            if before == 0.0 && after == 0.0 {
+            let rates = [&before, &after].map(|part| self.rate(field, part));
+            if rates == [0.0; 2] {
                 continue;
             }
             let stall = (at..slices).scan(0usize, |run, slice| {
                 *run = if self.sum(field, slice) == 0 { *run + 1 } else { 0 };
                 Some(*run)
             });
-            let stall = stall.max().unwrap_or(0) as f64 * SLICE.as_secs_f64() * 1e3;
+            let stall = seconds(stall.max().unwrap_or(0)) * 1e3;
             writeln!(
                 out,
                 "  {what}: {} before, {} in the {:.2} s after ({:.0} %); none ended for {stall:.0} ms at most",
-                grouped(before as u64),
-                grouped(after as u64),
-                (to - at) as f64 * SLICE.as_secs_f64(),
-                100.0 * after / before.max(1.0),
+                grouped(rates[0] as u64),
+                grouped(rates[1] as u64),
+                seconds(after.len()),
+                100.0 * rates[1] / rates[0].max(1.0),
             )?;
         }
         let mut slowest = [0; 2];

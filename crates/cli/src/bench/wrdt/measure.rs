@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 use super::Plan;
 use super::load::{Draws, Load, MethodOf};
 use super::system::Client;
+use crate::bench::slices;
 use crate::bench::threads::ThreadResult;
 use crate::bench::worker::{self, say};
 
@@ -18,8 +19,6 @@ use crate::bench::worker::{self, say};
 const TIMED: u64 = 16;
 /// The operations of so many calls of each method are counted, before the run.
 const COUNTED: u64 = 32;
-/// The parts of a run in which a death is looked at.
-pub(super) const SLICE: Duration = Duration::from_millis(10);
 /// How long nodes wait for leaders, and for what is left of a dead node.
 const PATIENCE: Duration = Duration::from_secs(30);
 
@@ -83,7 +82,7 @@ impl Times {
 
 impl Slices {
     fn new(duration: Duration, start_ns: u64, methods: usize) -> Slices {
-        let slices = duration.as_nanos().div_ceil(SLICE.as_nanos()) as usize + 1;
+        let slices = slices::count(duration);
         let none = vec![0; slices];
         let methods = vec![vec![Times::default(); slices]; methods];
         Slices { start_ns, queries: none.clone(), updates: none.clone(), ordered: none, methods }
@@ -95,7 +94,7 @@ impl Slices {
     }
 
     fn add(counts: &mut [u64], after: Duration) {
-        if let Some(count) = counts.get_mut((after.as_nanos() / SLICE.as_nanos()) as usize) {
+        if let Some(count) = counts.get_mut(slices::of(after)) {
             *count += 1;
         }
     }
@@ -322,7 +321,7 @@ impl Part<'_> {
             if leaders[at].is_some() {
                 Slices::add(&mut done.slices.ordered, now - start);
             }
-            let slice = ((now - start).as_nanos() / SLICE.as_nanos()) as usize;
+            let slice = slices::of(now - start);
             if let Some(times) = done.slices.methods[at].get_mut(slice) {
                 times.add(Times { calls: 1, sum_ns: took_ns, slowest_ns: took_ns });
             }
