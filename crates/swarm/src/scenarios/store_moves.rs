@@ -294,8 +294,8 @@ fn twice() -> Scenario {
     })
 }
 
-/// A client has found a key, which moves then. An update comes too late for the move, and its buffer has a value of
-/// another key by the time that the first client goes on.
+/// A client has found a key, which moves then. An update comes too late for the move, and its client has used its
+/// buffers again by the time that the first client goes on.
 fn late_look() -> Scenario {
     let about = "a conditional update tests values of its key only";
     Scenario::new("swarm-kv/replace-late-look", about, 3, |cluster| {
@@ -305,8 +305,8 @@ fn late_look() -> Scenario {
         client(cluster, 0, &stores, &history, move |client| {
             client.wait_for(&turns, 2)?;
             client.replace(0, [1, 2])?;
-            turns.store(3);
-            Ok(())
+            // It does not give the register back meanwhile.
+            client.pass_turn(&turns, [3, 4])
         });
         let turns = Rc::clone(&turn);
         client(cluster, 2, &stores, &history, move |client| {
