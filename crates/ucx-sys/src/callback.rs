@@ -1,4 +1,4 @@
-//! The functions that UCX calls: a message has come, an endpoint has failed.
+//! The functions that UCX calls: for a message that has come, and for an endpoint that has failed.
 
 use core::any::Any;
 use core::ffi::c_void;
@@ -22,7 +22,7 @@ pub struct Message<'a> {
     pub data: &'a [u8],
 }
 
-/// The handler of the messages with one identifier, which UCX has a pointer to.
+/// The handler of the messages with one identifier. UCX has a pointer to it.
 pub(crate) struct Handler {
     call: Box<dyn FnMut(Message<'_>) + Send>,
     /// The handler is not called any more: its worker is being dropped.
@@ -77,7 +77,7 @@ unsafe fn bytes<'a>(start: *const c_void, length: usize) -> &'a [u8] {
     unsafe { slice::from_raw_parts(start.cast(), length) }
 }
 
-/// Whether an endpoint has failed, which UCX has a pointer to.
+/// Whether an endpoint has failed. UCX has a pointer to it.
 pub(crate) struct Health {
     status: AtomicI8,
     /// Set with the status: some endpoint of the worker has failed.
@@ -95,16 +95,20 @@ impl Health {
         self.status.store(UCS_OK, Ordering::Relaxed);
     }
 
-    /// Marks the endpoint as failed. The first status stays.
-    pub(crate) fn fail(&self, status: ucs_status_t) {
+    /// Marks the endpoint as failed. The first status stays, and is returned.
+    pub(crate) fn fail(&self, status: ucs_status_t) -> ucs_status_t {
         let status = if status == UCS_OK { UCS_ERR_LAST } else { status };
         // Release: see `failure`. The status is there before the mark that makes the worker look for it.
-        let _ = self.status.compare_exchange(UCS_OK, status, Ordering::Release, Ordering::Relaxed);
+        let first = match self.status.compare_exchange(UCS_OK, status, Ordering::Release, Ordering::Relaxed) {
+            Ok(_) => status,
+            Err(first) => first,
+        };
         self.any.store(true, Ordering::Release);
+        first
     }
 
     pub(crate) fn failure(&self) -> Option<ucs_status_t> {
-        // Acquire: what UCX did before the failure is seen by this thread, too.
+        // Acquire: this thread sees all that UCX wrote before the failure.
         let status = self.status.load(Ordering::Acquire);
         (status != UCS_OK).then_some(status)
     }

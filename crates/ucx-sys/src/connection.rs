@@ -12,7 +12,7 @@ use crate::worker::{Address, Worker};
 use crate::{
     UCP_EP_CLOSE_FLAG_FORCE, UCP_EP_PARAM_FIELD_ERR_HANDLER, UCP_EP_PARAM_FIELD_ERR_HANDLING_MODE,
     UCP_EP_PARAM_FIELD_REMOTE_ADDRESS, UCP_ERR_HANDLING_MODE_PEER, UCP_OP_ATTR_FIELD_FLAGS, UCS_INPROGRESS,
-    UCS_PTR_IS_ERR, ucp_ep, ucp_ep_params_t, ucp_err_handler_t, ucp_request_param_t, ucs_status_t,
+    UCS_PTR_IS_ERR, ucp_ep, ucp_ep_params_t, ucp_err_handler_t, ucp_request_param_t,
 };
 
 /// An endpoint of a worker.
@@ -20,25 +20,17 @@ pub(crate) struct Connection {
     /// Null when it has failed: it is closed then, and UCX sees no operation on it.
     ep: *mut ucp_ep,
     health: Arc<Health>,
-    /// The status that it failed with. Its health may be another endpoint's then.
-    failure: Option<ucs_status_t>,
-}
-
-impl Connection {
-    fn failure(&self) -> Option<ucs_status_t> {
-        self.failure.or_else(|| self.health.failure())
-    }
 }
 
 /// An endpoint that UCX is closing.
 pub(crate) struct Closing {
-    /// Null if it is closed.
+    /// Null if UCX has reported it as closed.
     request: *mut c_void,
     pub(crate) health: Arc<Health>,
 }
 
 impl Closing {
-    /// Whether it is closed. Its request is freed then.
+    /// Whether UCX has reported it as closed. Its request is freed then.
     pub(crate) fn is_complete(&mut self, ucx: &Ucx) -> bool {
         if self.request.is_null() {
             return true;
@@ -63,8 +55,11 @@ impl Worker {
     /// UCX has no transport to the address, the peer's system refuses the connection at once, or UCX cannot make the
     /// endpoint.
     pub fn connect(&mut self, address: &Address) -> Result<Endpoint, UcxError> {
-        let health = match self.spare_healths.pop() {
-            Some(health) => health,
+        // Two pointers: that of `healths`, and this one. Where there are more, an operation or an endpoint that has
+        // failed may still mark it.
+        let unused = self.spare_healths.iter().position(|health| Arc::strong_count(health) == 2);
+        let health = match unused {
+            Some(index) => self.spare_healths.swap_remove(index),
             None => {
                 self.healths.push(Arc::new(Health::new(Arc::clone(&self.any_failed))));
                 Arc::clone(&self.healths[self.healths.len() - 1])
@@ -89,7 +84,7 @@ impl Worker {
             self.spare_healths.push(health);
             return Err(error);
         }
-        let index = self.connections.insert(Connection { ep, health, failure: None });
+        let index = self.connections.insert(Connection { ep, health });
         Ok(Endpoint::new(self.number, index, &self.dropped))
     }
 
@@ -98,33 +93,29 @@ impl Worker {
     /// # Errors
     /// [`UcxError::EndpointFailed`]: it has failed, and stays so.
     pub fn check(&self, endpoint: &Endpoint) -> Result<(), UcxError> {
-        self.usable(endpoint).map(|_| ())
+        self.live(endpoint).map(|_| ())
     }
 
-    /// The endpoint for an operation of UCX. One that has failed is refused: UCX may crash on it.
-    pub(crate) fn usable(&self, endpoint: &Endpoint) -> Result<*mut ucp_ep, UcxError> {
+    fn live(&self, endpoint: &Endpoint) -> Result<&Connection, UcxError> {
         let connection = self.connections.get(endpoint.index_in(self.number)?);
-        match connection.failure() {
+        match connection.health.failure() {
             Some(status) => Err(UcxError::EndpointFailed { status: Status(status) }),
-            None => Ok(connection.ep),
+            None => Ok(connection),
         }
     }
 
-    /// Marks an endpoint as failed, by a status that UCX has not reported to its handler.
-    pub(crate) fn fail(&self, endpoint: &Endpoint, status: ucs_status_t) -> Result<(), UcxError> {
-        let connection = self.connections.get(endpoint.index_in(self.number)?);
-        connection.health.fail(status);
-        self.check(endpoint)
+    /// The endpoint for an operation of UCX, and its health, which an error of the operation marks. One that has failed
+    /// is refused: UCX may crash on it.
+    pub(crate) fn usable(&self, endpoint: &Endpoint) -> Result<(*mut ucp_ep, Arc<Health>), UcxError> {
+        self.live(endpoint).map(|connection| (connection.ep, Arc::clone(&connection.health)))
     }
 
-    /// Closes the endpoints that have failed.
-    pub(crate) fn close_failed(&mut self) {
-        let ucx = self.ucx;
-        let closing = self.connections.iter_mut().filter_map(|connection| {
-            connection.failure = Some(connection.failure()?);
-            close(ucx, connection)
-        });
-        self.closing.extend(closing);
+    /// Closes the endpoints that have failed. Whether there was any.
+    pub(crate) fn close_failed(&mut self) -> bool {
+        let (ucx, before) = (self.ucx, self.closing.len());
+        let failed = self.connections.iter_mut().filter(|connection| connection.health.failure().is_some());
+        self.closing.extend(failed.filter_map(|connection| close(ucx, connection)));
+        self.closing.len() > before
     }
 
     /// Closes all endpoints.
@@ -133,15 +124,17 @@ impl Worker {
         self.closing.extend(self.connections.iter_mut().filter_map(|connection| close(ucx, connection)));
     }
 
-    /// Closes an endpoint whose handle was dropped.
-    pub(crate) fn remove_connection(&mut self, index: usize) {
+    /// Closes an endpoint after its handle was dropped. Whether it was still open.
+    pub(crate) fn remove_connection(&mut self, index: usize) -> bool {
+        let before = self.closing.len();
         if let Some(mut connection) = self.connections.remove(index) {
             self.closing.extend(close(self.ucx, &mut connection));
         }
+        self.closing.len() > before
     }
 }
 
-/// Closes an endpoint by force, if it is not closed.
+/// Closes an endpoint by force, if it is not closed. UCX leaves some of that to progress, and reports no event for it.
 fn close(ucx: &Ucx, connection: &mut Connection) -> Option<Closing> {
     let ep = core::mem::replace(&mut connection.ep, ptr::null_mut());
     if ep.is_null() {

@@ -26,14 +26,21 @@ pub(crate) fn one_at_a_time() -> MutexGuard<'static, ()> {
 pub struct ContextOptions {
     /// The transports, as in `UCX_TLS`, which has no effect.
     pub transports: String,
-    /// The network devices, as in `UCX_NET_DEVICES`, whose value counts if there is none here. For TCP the names are
-    /// those of interfaces.
+    /// The network devices, as in `UCX_NET_DEVICES`, which counts if there is none here. For TCP the names are those of
+    /// interfaces.
     pub devices: Option<String>,
     /// How often UCX looks whether the peers of endpoints without traffic are there, as `UCX_KEEPALIVE_INTERVAL`, which
-    /// has no effect. A process that dies is found at once, by its sockets; an endpoint that a living process has
-    /// closed is found by this. Each worker wakes so often.
+    /// has no effect. Each worker wakes so often.
+    ///
+    /// - An endpoint that a living process has closed is found by this.
+    /// - A process that dies is found at once, since the system closes its sockets. If it has started a child that
+    ///   still runs, the child may have them, too: they stay open, and the death is not found. The parent prevents that
+    ///   by [`close_on_exec`](crate::close_on_exec).
+    /// - A host that falls silent, by loss of power or of its network, is not found by this in any useful time.
+    ///   Membership has to find it, and to drop the endpoint.
     pub keepalive: Duration,
-    /// Other options, by their names without `UCX_`. UCX ignores names that it does not know.
+    /// Other options, by their names without `UCX_`. UCX ignores names that it does not know. Those of the fields above
+    /// and `MAX_EAGER_RAILS` have no effect.
     pub others: Vec<(String, String)>,
 }
 
@@ -65,12 +72,19 @@ unsafe impl Sync for Shared {}
 impl Context {
     /// Makes a context. It waits while another thread makes or frees a context or a worker.
     ///
+    /// No thread may change the environment meanwhile, not even by [`std::env::set_var`]: UCX reads it by the C
+    /// library, and std's lock does not keep readers in C away.
+    ///
     /// # Errors
-    /// There is no UCX, no device of these transports, or UCX takes an option not.
+    /// There is no UCX, no device of these transports, or UCX refuses an option.
     pub fn new(options: &ContextOptions) -> Result<Context, UcxError> {
         let ucx = Ucx::get()?;
         let _one = one_at_a_time();
         let config = Config::read(ucx)?;
+        // First, so that none of them takes the place of one below.
+        for (name, value) in &options.others {
+            config.set(name, value)?;
+        }
         config.set("TLS", &options.transports)?;
         if let Some(devices) = &options.devices {
             config.set("NET_DEVICES", devices)?;
@@ -78,9 +92,6 @@ impl Context {
         // Parts of a long message go by one connection. That is the default, and order depends on it.
         config.set("MAX_EAGER_RAILS", "1")?;
         config.set("KEEPALIVE_INTERVAL", &format!("{}ms", options.keepalive.as_millis().max(1)))?;
-        for (name, value) in &options.others {
-            config.set(name, value)?;
-        }
         let params = ucp_params_t {
             field_mask: UCP_PARAM_FIELD_FEATURES | UCP_PARAM_FIELD_MT_WORKERS_SHARED,
             features: UCP_FEATURE_AM | UCP_FEATURE_WAKEUP,
@@ -123,7 +134,7 @@ impl Context {
         resources.filter_map(|line| Some(line.split_whitespace().next_back()?.to_owned())).collect()
     }
 
-    /// What UCX prints about the context.
+    /// The text that UCX prints about the context.
     fn printed(&self) -> Option<String> {
         let (mut text, mut bytes): (*mut c_char, usize) = (core::ptr::null_mut(), 0);
         // SAFETY: the stream is open until it is closed, and writes text and length, which live longer. Closing it
@@ -202,7 +213,7 @@ impl Config {
 
 impl Drop for Config {
     fn drop(&mut self) {
-        // SAFETY: it is freed once; a context keeps what it needs of it.
+        // SAFETY: it is freed once; a context has its own copy of the options.
         unsafe { (self.ucx.ucp.ucp_config_release)(self.handle) };
     }
 }

@@ -11,12 +11,12 @@
 /// }
 /// ```
 ///
-/// `as` stands only where C spells it otherwise: nested types that have no name there, members of nested unions. Before
-/// `struct` or `union` stands what newer versions may do to the type:
+/// `as` stands only where C spells it otherwise: nested types that have no name there, members of nested unions. The
+/// word before `struct` or `union` says how newer versions may change the type:
 ///
-/// - `fixed`: nothing. Other types contain it, or the library fills it in without a mask.
-/// - `growing`: add fields behind the last. A mask in the structure says which fields there are, so that a declaration
-///   of the first fields is right for all versions.
+/// - `fixed`: not at all. Other types contain it, or the library fills it in without a mask.
+/// - `growing`: they may add fields behind the last. A mask in the structure says which fields there are, so that a
+///   declaration of the first fields is right for all versions.
 macro_rules! c_types {
     ($(
         $(#[$attribute:meta])*

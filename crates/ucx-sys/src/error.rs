@@ -38,8 +38,8 @@ pub enum UcxError {
     Load(#[from] LoadError),
     /// The transports have no device.
     #[error(
-        "UCX has no device for the transports {transports} on {devices}; `ucx_info -d` (package ucx-utils) lists what \
-         there is"
+        "UCX has no device for the transports {transports} on {devices}; `ucx_info -d` (package ucx-utils) lists the \
+         devices that there are"
     )]
     NoDevice {
         /// The transports of the options.

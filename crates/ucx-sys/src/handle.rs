@@ -1,10 +1,11 @@
-//! Endpoints and requests: owned places in the tables of a worker. A dropped one tells its worker, which is another
-//! thread's perhaps, and the worker closes it when it makes progress next.
+//! Endpoints and requests: owned places in the tables of a worker. A dropped one tells its worker, perhaps in another
+//! thread, and the worker closes it when it makes progress next.
 
 use std::fmt;
 use std::sync::mpsc::Sender;
 
 use crate::UcxError;
+use crate::sleep::Waker;
 
 /// A handle that was dropped.
 #[derive(Clone, Copy)]
@@ -13,11 +14,18 @@ pub(crate) enum Dropped {
     Request(usize),
 }
 
+/// Tells a worker of dropped handles.
+#[derive(Clone)]
+pub(crate) struct Drops {
+    pub(crate) sender: Sender<Dropped>,
+    pub(crate) waker: Waker,
+}
+
 /// A place in a table of a worker.
 struct Place {
     worker: u64,
     index: usize,
-    dropped: Sender<Dropped>,
+    drops: Drops,
 }
 
 impl Place {
@@ -25,14 +33,17 @@ impl Place {
         if self.worker == worker { Ok(self.index) } else { Err(UcxError::OtherWorker) }
     }
 
-    /// Tells the worker. One that is gone has closed everything.
-    fn drop_as(&self, what: impl FnOnce(usize) -> Dropped) {
-        let _ = self.dropped.send(what(self.index));
+    /// Tells the worker, and wakes its thread if that sleeps. A worker that is gone has closed everything.
+    fn drop_as(&self, kind: impl FnOnce(usize) -> Dropped) {
+        if self.drops.sender.send(kind(self.index)).is_ok() {
+            self.drops.waker.wake_if_asleep();
+        }
     }
 }
 
-/// A connection from a worker to another one. Dropping it closes the connection by force: what is in flight may be
-/// lost, and the other side sees a failure.
+/// A connection from a worker to another one. Dropping it closes the connection by force: messages in flight may be
+/// lost, and the other side sees a failure. UCX keeps the socket as long as the other side uses it for its own
+/// endpoint.
 ///
 /// Operations on it are methods of its [`Worker`](crate::Worker).
 pub struct Endpoint(Place);
@@ -43,8 +54,8 @@ pub struct Request(Place);
 macro_rules! handle {
     ($handle:ident) => {
         impl $handle {
-            pub(crate) fn new(worker: u64, index: usize, dropped: &Sender<Dropped>) -> $handle {
-                $handle(Place { worker, index, dropped: dropped.clone() })
+            pub(crate) fn new(worker: u64, index: usize, drops: &Drops) -> $handle {
+                $handle(Place { worker, index, drops: drops.clone() })
             }
 
             /// The place of it in the table of that worker, which is not given to another before this one is dropped.
@@ -70,7 +81,7 @@ macro_rules! handle {
 handle!(Endpoint);
 handle!(Request);
 
-/// A table whose free places are used again.
+/// A table that uses its free places again.
 pub(crate) struct Table<T> {
     places: Vec<Option<T>>,
     free: Vec<usize>,
@@ -136,13 +147,14 @@ mod tests {
     #[test]
     fn a_handle_is_of_one_worker_and_tells_it_when_it_is_dropped() {
         let (sender, receiver) = mpsc::channel();
-        let endpoint = Endpoint::new(7, 3, &sender);
+        let drops = Drops { sender, waker: Waker::new().unwrap() };
+        let endpoint = Endpoint::new(7, 3, &drops);
         assert_eq!(endpoint.index_in(7), Ok(3));
         assert_eq!(endpoint.index_in(8), Err(UcxError::OtherWorker));
         assert!(receiver.try_recv().is_err());
         drop(endpoint);
         assert!(matches!(receiver.try_recv(), Ok(Dropped::Endpoint(3))));
         drop(receiver);
-        drop(Request::new(7, 4, &sender));
+        drop(Request::new(7, 4, &drops));
     }
 }

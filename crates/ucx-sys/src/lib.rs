@@ -1,7 +1,7 @@
 //! The part of UCX that Farfield uses, which is loaded at run time: declarations of UCP (libucp), and owned handles.
 //!
-//! That part is what active messages need: contexts, workers and their events, endpoints that report the failure of
-//! their peer, sending and handling of messages, flushes. Left out are tags, streams, memory registration, puts, gets
+//! It is the part for active messages: contexts, workers and their events, endpoints that report the failure of their
+//! peer, sending and handling of messages, flushes. Left out are tags, streams, memory registration, puts, gets
 //! and atomics of UCX, listeners, and rendezvous but for its declarations. Fields of these are there, since C has them
 //! in between, as [`Skipped`].
 //!
@@ -23,13 +23,14 @@
 //! # Ok::<(), farfield_ucx_sys::UcxError>(())
 //! ```
 //!
-//! [`Context`] and [`Worker`] own what UCX has made. [`Endpoint`] and [`Request`] are places in their worker. Handles
-//! may be dropped in any order: a worker keeps its context, closes its endpoints, and frees what UCX has pointers to
-//! after UCX has freed the rest. No call waits for a peer, and dropping takes a second at most, unless UCX itself
-//! hangs.
+//! [`Context`] and [`Worker`] own objects of UCX. [`Endpoint`] and [`Request`] are places in their worker. Handles may
+//! be dropped in any order: a worker keeps its context, closes its endpoints, and frees the memory that UCX points to
+//! after UCX has freed its own. No call waits for a peer. Dropping a worker waits a second at most for its endpoints to
+//! close. Dropping a worker or the last clone of a context also waits while another thread makes or frees a context or
+//! a worker.
 //!
-//! The functions of the libraries are fields of [`Ucp`] and [`Ucs`], under their C names. The comments in `ucp.h` say
-//! what a function does and demands. They are its safety contract; the comments here only add to them.
+//! The functions of the libraries are fields of [`Ucp`] and [`Ucs`], under their C names. The comments in `ucp.h`
+//! describe each function and its conditions. They are its safety contract; the comments here only add to them.
 //!
 //! # Faults of UCX that this crate goes around
 //!
@@ -39,6 +40,14 @@
 //! - Loading it changes the process: handlers of signals, code of the C library. It is loaded with options that prevent
 //!   it, unless the environment sets them: `UCX_HANDLE_ERRORS`, `UCX_DEBUG_SIGNO`, `UCX_MEM_EVENTS`, `UCX_VFS_ENABLE`.
 //!   Its log is silent, and goes to standard error: `UCX_LOG_LEVEL`, `UCX_LOG_FILE`.
+//! - Closing an endpoint leaves work to progress without an event: progress says that there is more.
+//!
+//! Others remain:
+//!
+//! - UCX opens its sockets so that children have them, too. A program that starts others calls [`close_on_exec`] in
+//!   each child before `exec`, or its peers do not see its death.
+//! - While a peer has accepted a connection and not answered yet, UCX 1.13 reports events all the time: a worker that
+//!   waits keeps its core busy.
 //!
 //! UCX has no defence against bytes that strangers send: neither in addresses (see [`Address::from_bytes`]) nor on its
 //! TCP ports.
@@ -61,6 +70,7 @@ mod error;
 mod handle;
 mod load;
 mod send;
+mod sleep;
 mod ucp;
 mod ucs;
 mod worker;
@@ -74,6 +84,7 @@ pub use error::{Status, UcxError};
 pub use handle::{Endpoint, Request};
 pub use load::{LoadError, OLDEST, Ucp, UcpVersion, Ucs, Ucx, Version};
 pub use send::{HEADER_BYTES_MAX, MESSAGE_BYTES_MAX};
+pub use sleep::{Sleeper, Slept, Waker, close_on_exec};
 pub use ucp::*;
 pub use ucs::*;
 pub use worker::{Address, Worker};

@@ -2,11 +2,12 @@
 
 use core::ffi::{c_char, c_int, c_uint, c_void};
 use core::fmt;
+use core::mem::ManuallyDrop;
 use std::error::Error as _;
 use std::ffi::{CStr, OsStr};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
-use std::sync::OnceLock;
+use std::sync::{Mutex, OnceLock, PoisonError};
 
 use libloading::Library;
 
@@ -43,8 +44,8 @@ impl fmt::Display for Version {
 pub enum LoadError {
     /// A library cannot be loaded.
     #[error(
-        "UCX needs {library}, which could not be loaded ({reason}); install it: on Debian and Ubuntu `apt-get install \
-         libucx0`, on Fedora `dnf install ucx`"
+        "UCX needs {library}, which could not be loaded ({reason}); install it: on Debian 12, Ubuntu 24.04 and later \
+         ones `apt-get install libucx0`, on Fedora `dnf install ucx`"
     )]
     Library {
         /// The library's name.
@@ -53,7 +54,10 @@ pub enum LoadError {
         reason: String,
     },
     /// A library lacks a function.
-    #[error("{library} has no function {symbol} ({reason}): it is not UCX {OLDEST} or later; install a newer one")]
+    #[error(
+        "{library} has no function {symbol} ({reason}): it is not UCX {OLDEST} or later; install a newer one, as in \
+         Debian 12 and Ubuntu 24.04"
+    )]
     Symbol {
         /// The library's name.
         library: &'static str,
@@ -63,7 +67,10 @@ pub enum LoadError {
         reason: String,
     },
     /// A version that cannot work.
-    #[error("UCX {found} ({path}) cannot be used: UCX {OLDEST} or a later version of UCX 1 is needed")]
+    #[error(
+        "UCX {found} ({path}) cannot be used: UCX {OLDEST} or a later version of UCX 1 is needed, as in Debian 12 and \
+         Ubuntu 24.04"
+    )]
     Version {
         /// The version of the library.
         found: Version,
@@ -72,10 +79,14 @@ pub enum LoadError {
     },
 }
 
-fn open(library: &'static str) -> Result<Library, LoadError> {
+/// Opens a library, which is never closed: its initialisers may have left pointers to it in the process.
+fn open(library: &'static str) -> Result<ManuallyDrop<Library>, LoadError> {
     // SAFETY: loading runs the library's initialisers. Those of UCX read the environment, which has the variables that
     // keep them from changing the process, and demand nothing of the program.
-    unsafe { Library::new(library) }.map_err(|error| LoadError::Library { library, reason: reason(&error) })
+    match unsafe { Library::new(library) } {
+        Ok(handle) => Ok(ManuallyDrop::new(handle)),
+        Err(error) => Err(LoadError::Library { library, reason: reason(&error) }),
+    }
 }
 
 /// The dynamic linker's own words, which are the error's source.
@@ -110,8 +121,6 @@ c_functions! {
 c_functions! {
     /// The functions of libucp, under their C names.
     struct Ucp from "libucp.so.0";
-    /// A text that lives for ever.
-    fn ucp_get_version_string() -> *const c_char;
     /// Reads the configuration from the environment and a file. The prefix, besides `UCX_`, and the file may be null.
     fn ucp_config_read(
         env_prefix: *const c_char,
@@ -154,14 +163,12 @@ c_functions! {
     ) -> ucs_status_t;
     /// Frees an address.
     fn ucp_worker_release_address(worker: *mut ucp_worker, address: *mut ucp_address);
-    /// Sends and receives what can be, and calls the handlers; 0 if there was nothing to do.
+    /// Sends and receives as far as possible now, and calls the handlers; 0 if there was nothing to do.
     fn ucp_worker_progress(worker: *mut ucp_worker) -> c_uint;
     /// The descriptor that is readable when there are events; it belongs to the worker.
     fn ucp_worker_get_efd(worker: *mut ucp_worker, fd: *mut c_int) -> ucs_status_t;
     /// Makes the next event be reported. `UCS_ERR_BUSY`: there are events already.
     fn ucp_worker_arm(worker: *mut ucp_worker) -> ucs_status_t;
-    /// Makes the event descriptor readable.
-    fn ucp_worker_signal(worker: *mut ucp_worker) -> ucs_status_t;
     /// Makes an endpoint. The connection is made later, by progress on both sides.
     fn ucp_ep_create(worker: *mut ucp_worker, params: *const ucp_ep_params_t, ep_p: *mut *mut ucp_ep) -> ucs_status_t;
     /// Begins to close an endpoint, which is not used afterwards.
@@ -178,26 +185,14 @@ c_functions! {
         count: usize,
         param: *const ucp_request_param_t,
     ) -> ucs_status_ptr_t;
-    /// Receives the data of a message by rendezvous, or of one that was kept.
-    fn ucp_am_recv_data_nbx(
-        worker: *mut ucp_worker,
-        data_desc: *mut c_void,
-        buffer: *mut c_void,
-        count: usize,
-        param: *const ucp_request_param_t,
-    ) -> ucs_status_ptr_t;
-    /// Frees data that a handler kept.
-    fn ucp_am_data_release(worker: *mut ucp_worker, data: *mut c_void);
-    /// Is complete when what was sent before by this worker is.
+    /// Is complete when all earlier operations of this worker are.
     fn ucp_worker_flush_nbx(worker: *mut ucp_worker, param: *const ucp_request_param_t) -> ucs_status_ptr_t;
-    /// Is complete when what was sent before by this endpoint is.
+    /// Is complete when all earlier operations of this endpoint are.
     fn ucp_ep_flush_nbx(ep: *mut ucp_ep, param: *const ucp_request_param_t) -> ucs_status_ptr_t;
     /// The status of an operation; `UCS_INPROGRESS` if it is in flight.
     fn ucp_request_check_status(request: *mut c_void) -> ucs_status_t;
     /// Frees a request; the operation, if it is in flight, continues.
     fn ucp_request_free(request: *mut c_void);
-    /// Tries to end an operation.
-    fn ucp_request_cancel(worker: *mut ucp_worker, request: *mut c_void);
 }
 
 /// UCX, as it is on this machine.
@@ -216,8 +211,9 @@ static LOADED: OnceLock<Result<Ucx, LoadError>> = OnceLock::new();
 impl Ucx {
     /// UCX of this process: the libraries are loaded by the first call, and stay.
     ///
-    /// The first call replaces the list of environment variables for the time of loading: as `getenv`, it must not run
-    /// while another thread changes the environment, which [`std::env::set_var`] forbids.
+    /// The first call replaces the list of environment variables for the time of loading, and the initialisers read it.
+    /// No thread may change the environment meanwhile, not even by [`std::env::set_var`]: std keeps only its own
+    /// readers away then, and these are others.
     ///
     /// # Errors
     /// A library is not there, or of a version that cannot work. Later calls return the same.
@@ -239,10 +235,7 @@ impl Ucx {
         let version = Version { major, minor, release };
         let path = file_of(version_of.ucp_get_version as *const c_void).unwrap_or_else(|| ucp_library.into());
         usable(version, &path)?;
-        let ucx =
-            Ucx { ucp: Ucp::find(&ucp_handle, ucp_library)?, ucs: Ucs::find(&ucs_handle, ucs_library)?, version, path };
-        core::mem::forget((ucp_handle, ucs_handle));
-        Ok(ucx)
+        Ok(Ucx { ucp: Ucp::find(&ucp_handle, ucp_library)?, ucs: Ucs::find(&ucs_handle, ucs_library)?, version, path })
     }
 
     /// The version of the library.
@@ -259,7 +252,10 @@ impl Ucx {
 
     /// The library's text for a status.
     pub(crate) fn status_text(&self, status: ucs_status_t) -> String {
-        // SAFETY: the function takes any number and returns a text that ends in a zero, which is copied at once.
+        static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+        let _one = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
+        // SAFETY: the function takes any number and returns a text that ends in a zero. That of an unknown status stays
+        // until the next call: it is copied before another thread may call.
         let text = unsafe { CStr::from_ptr((self.ucs.ucs_status_string)(status)) };
         text.to_string_lossy().into_owned()
     }

@@ -148,7 +148,7 @@ c_constants! {
 c_opaque! {
     /// A context: the transports and devices in use.
     ucp_context,
-    /// What a context is configured by.
+    /// The configuration of a context.
     ucp_config,
     /// A worker: connections, and the progress of their operations.
     ucp_worker,
@@ -163,7 +163,7 @@ c_opaque! {
 }
 
 c_types! {
-    /// What a context is to be.
+    /// The parameters of a new context.
     #[derive(Clone, Copy, Debug, Default)]
     growing struct ucp_params_t {
         field_mask: u64,
@@ -179,7 +179,7 @@ c_types! {
         name: *const c_char,
     }
 
-    /// What a context is.
+    /// The attributes of a context.
     #[derive(Clone, Copy, Debug, Default)]
     growing struct ucp_context_attr_t {
         field_mask: u64,
@@ -189,7 +189,7 @@ c_types! {
         name: [c_char; 32],
     }
 
-    /// What a worker is to be.
+    /// The parameters of a new worker.
     #[derive(Clone, Copy, Debug, Default)]
     growing struct ucp_worker_params_t {
         field_mask: u64,
@@ -204,7 +204,7 @@ c_types! {
         client_id: u64,
     }
 
-    /// What a worker is.
+    /// The attributes of a worker.
     #[derive(Clone, Copy, Debug, Default)]
     growing struct ucp_worker_attr_t {
         field_mask: u64,
@@ -225,7 +225,7 @@ c_types! {
         arg: *mut c_void,
     }
 
-    /// What an endpoint is to be.
+    /// The parameters of a new endpoint.
     #[derive(Clone, Copy, Debug, Default)]
     growing struct ucp_ep_params_t {
         field_mask: u64,
@@ -260,7 +260,7 @@ c_types! {
         arg: *mut c_void,
     }
 
-    /// What a handler is told of a message besides its bytes.
+    /// The attributes of a message, for its handler.
     #[derive(Clone, Copy, Debug, Default)]
     growing struct ucp_am_recv_param_t {
         recv_attr: u64,

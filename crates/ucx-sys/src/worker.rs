@@ -1,14 +1,14 @@
 //! Workers: making, progress, sleeping until there are events, and freeing in the right order.
 
+use core::any::Any;
 use core::ffi::c_void;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::collections::BTreeMap;
 use std::fmt;
-use std::io;
-use std::os::fd::{AsFd, BorrowedFd, RawFd};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::panic::resume_unwind;
 use std::sync::Arc;
-use std::sync::mpsc::{self, Receiver, Sender};
+use std::sync::mpsc::{self, Receiver};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -16,9 +16,10 @@ use crate::callback::{Handler, Health, Message, deliver};
 use crate::connection::{Closing, Connection};
 use crate::context::{Context, one_at_a_time};
 use crate::error::{Status, UcxError};
-use crate::handle::{Dropped, Table};
+use crate::handle::{Dropped, Drops, Table};
 use crate::load::Ucx;
 use crate::send::{HEADER_BYTES_MAX, Operation};
+use crate::sleep::{Sleeper, Slept, Waker};
 use crate::{
     UCP_AM_FLAG_WHOLE_MSG, UCP_AM_HANDLER_PARAM_FIELD_ARG, UCP_AM_HANDLER_PARAM_FIELD_CB,
     UCP_AM_HANDLER_PARAM_FIELD_FLAGS, UCP_AM_HANDLER_PARAM_FIELD_ID, UCP_WORKER_ATTR_FIELD_MAX_AM_HEADER,
@@ -35,25 +36,26 @@ const PATIENCE: Duration = Duration::from_secs(1);
 ///
 /// One thread at a time uses it, and it may move between threads: it is made for `UCS_THREAD_MODE_SERIALIZED`.
 ///
-/// Nothing is sent, received or closed but by [`progress`](Worker::progress) and [`wait`](Worker::wait): a worker whose
-/// thread does other things delays its peers, not only itself. No call waits for a peer.
+/// Only [`progress`](Worker::progress) and [`wait`](Worker::wait) send, receive and close: a thread that does other
+/// things delays the peers of its worker, too. No call waits for a peer.
 ///
 /// Messages of one endpoint come in the order in which they were sent, whatever their lengths: all are eager and, with
 /// the transport `tcp`, use one connection. UCX does that; it does not promise it.
 ///
-/// Dropping it closes all endpoints by force, waits for that a second at most, and frees worker and buffers. What was
-/// not handed to the system yet is lost; [`flush`](Worker::flush) before says when it was.
+/// Dropping it closes all endpoints by force, waits for that a second at most, and frees worker and buffers. It also
+/// waits while another thread makes or frees a context or a worker. Messages that were not handed to the system yet are
+/// lost; a [`flush`](Worker::flush) before says when they were.
 pub struct Worker {
     pub(crate) ucx: &'static Ucx,
     pub(crate) handle: *mut ucp_worker,
     /// Tells the handles of this worker from those of others.
     pub(crate) number: u64,
-    event_fd: RawFd,
+    sleeper: Sleeper,
     pub(crate) connections: Table<Connection>,
     pub(crate) closing: Vec<Closing>,
-    /// What UCX has pointers to. Its last call for an endpoint is not documented, so they stay as long as the worker.
+    /// UCX has pointers to them. Its last call for an endpoint is not documented, so they stay as long as the worker.
     pub(crate) healths: Vec<Arc<Health>>,
-    /// Those of endpoints that are closed, for new ones.
+    /// Those of endpoints that are closed, for new ones when nothing else has them any more.
     pub(crate) spare_healths: Vec<Arc<Health>>,
     /// Some endpoint has failed, and is not yet closed.
     pub(crate) any_failed: Arc<AtomicBool>,
@@ -62,10 +64,13 @@ pub struct Worker {
     pub(crate) detached: Vec<usize>,
     /// Buffers of operations that are complete.
     pub(crate) spare: Vec<Operation>,
-    pub(crate) dropped: Sender<Dropped>,
+    /// For the handles.
+    pub(crate) dropped: Drops,
     drops: Receiver<Dropped>,
     /// By identifiers of messages. From `Box::into_raw`: UCX has the pointers, too.
     handlers: BTreeMap<u16, *mut Handler>,
+    /// Panics of handlers that others have replaced.
+    panics: Vec<Box<dyn Any + Send>>,
     /// The last field: it is freed last.
     _context: Context,
 }
@@ -82,6 +87,7 @@ impl Worker {
     pub fn new(context: &Context) -> Result<Worker, UcxError> {
         static NEXT: AtomicU64 = AtomicU64::new(0);
         let ucx = context.ucx();
+        let waker = Waker::new()?;
         let params = ucp_worker_params_t {
             field_mask: UCP_WORKER_PARAM_FIELD_THREAD_MODE | UCP_WORKER_PARAM_FIELD_FLAGS,
             thread_mode: UCS_THREAD_MODE_SERIALIZED,
@@ -95,14 +101,23 @@ impl Worker {
             let status = unsafe { (ucx.ucp.ucp_worker_create)(context.handle(), &params, &mut handle) };
             Status(status).of("ucp_worker_create")?;
         }
-        let (dropped, drops) = mpsc::channel();
+        let sleeper = match sleeper(ucx, handle, waker.clone()) {
+            Ok(sleeper) => sleeper,
+            Err(error) => {
+                let _one = one_at_a_time();
+                // SAFETY: the worker was made above, and nothing else has it.
+                unsafe { (ucx.ucp.ucp_worker_destroy)(handle) };
+                return Err(error);
+            }
+        };
+        let (sender, drops) = mpsc::channel();
         // From here on the worker is freed when it is dropped.
-        let mut worker = Worker {
+        let worker = Worker {
             ucx,
             handle,
             // Relaxed: any order of the numbers will do.
             number: NEXT.fetch_add(1, Ordering::Relaxed),
-            event_fd: -1,
+            sleeper,
             connections: Table::new(),
             closing: Vec::new(),
             healths: Vec::new(),
@@ -111,9 +126,10 @@ impl Worker {
             operations: Table::new(),
             detached: Vec::new(),
             spare: Vec::new(),
-            dropped,
+            dropped: Drops { sender, waker },
             drops,
             handlers: BTreeMap::new(),
+            panics: Vec::new(),
             _context: context.clone(),
         };
         let mut attr = ucp_worker_attr_t {
@@ -128,9 +144,6 @@ impl Worker {
         if attr.max_am_header < HEADER_BYTES_MAX {
             return Err(UcxError::TooLong { part: "header", bytes: HEADER_BYTES_MAX, limit: attr.max_am_header });
         }
-        // SAFETY: the worker is alive, and there is room for the descriptor.
-        let status = unsafe { (ucx.ucp.ucp_worker_get_efd)(handle, &mut worker.event_fd) };
-        Status(status).of("ucp_worker_get_efd")?;
         Ok(worker)
     }
 
@@ -138,7 +151,8 @@ impl Worker {
     /// a handler are lost.
     ///
     /// Handlers run within progress, so they are to be short, and can use no worker: an answer is sent after progress.
-    /// A panic of a handler continues from progress; messages for it that come before are lost.
+    /// A panic of a handler continues from progress, also if another handler has taken its place. Messages for a
+    /// handler that has panicked are lost until then.
     ///
     /// # Errors
     /// UCX cannot set it.
@@ -164,53 +178,68 @@ impl Worker {
                 return Err(error);
             }
         };
-        unused.into_iter().for_each(free_handler);
+        if let Some(unused) = unused {
+            // SAFETY: the handler is alive until it is freed below, and not called now.
+            self.panics.extend(unsafe { (*unused).panic.take() });
+            free_handler(unused);
+        }
         Ok(())
     }
 
-    /// Sends, receives, calls handlers and closes what was dropped, as far as that is possible now. Whether there was
-    /// anything to do.
+    /// Sends, receives, calls handlers and closes endpoints that were dropped or have failed, as far as that is
+    /// possible now. Whether there was anything to do; then there may be more.
     pub fn progress(&mut self) -> bool {
         // SAFETY: the worker is alive. Handlers and healths, which UCX has pointers to, live as long as it does, and
         // this thread uses no handler during the call.
         let did = unsafe { (self.ucx.ucp.ucp_worker_progress)(self.handle) };
-        self.tidy();
+        let closed = self.tidy();
+        if let Some(panic) = self.panics.pop() {
+            resume_unwind(panic);
+        }
         for &handler in self.handlers.values() {
             // SAFETY: the handler is alive, and UCX calls it within progress only.
             if let Some(panic) = unsafe { (*handler).panic.take() } {
                 resume_unwind(panic);
             }
         }
-        did != 0
+        did != 0 || closed
     }
 
-    /// Takes the consequences of what happened: closes endpoints that have failed or were dropped, and frees what is
-    /// complete.
-    fn tidy(&mut self) {
+    /// Closes endpoints that have failed or were dropped, and frees operations that are complete. Whether it has closed
+    /// an endpoint: UCX then has something for progress that makes no event.
+    fn tidy(&mut self) -> bool {
+        let mut closed = false;
         while let Ok(dropped) = self.drops.try_recv() {
             match dropped {
-                Dropped::Endpoint(index) => self.remove_connection(index),
+                Dropped::Endpoint(index) => closed |= self.remove_connection(index),
                 Dropped::Request(index) => self.detached.push(index),
             }
         }
-        // Acquire: the status of the endpoint was stored before. Marks are few, so each load is of an unchanged line.
-        if self.any_failed.load(Ordering::Acquire) {
-            // Before they are looked for, so that a failure from now on sets it again.
-            self.any_failed.store(false, Ordering::Relaxed);
-            self.close_failed();
-        }
         self.free_complete();
+        // Relaxed: a mark that is not seen yet is seen by a later call. Marks are few, so each load is of an unchanged
+        // line. AcqRel: the statuses of the marks that are taken away here are seen below, and a later failure sets the
+        // mark again.
+        if self.any_failed.load(Ordering::Relaxed) && self.any_failed.swap(false, Ordering::AcqRel) {
+            closed |= self.close_failed();
+        }
         let (ucx, spare) = (self.ucx, &mut self.spare_healths);
         for closed in self.closing.extract_if(.., |closing| closing.is_complete(ucx)) {
             spare.push(closed.health);
         }
+        closed
     }
 
-    /// Makes the next event be reported by the event descriptor. `false`: there are events already, for progress.
+    /// Makes the next event end a [sleep](Sleeper::sleep), and be reported by the event descriptor. `false`: there is
+    /// something for progress already.
     ///
     /// # Errors
     /// UCX cannot do it.
     pub fn arm(&mut self) -> Result<bool, UcxError> {
+        // From here on a dropped handle wakes. One that was dropped before is found by `tidy`.
+        self.dropped.waker.lie_down();
+        if self.tidy() {
+            return Ok(false);
+        }
         // SAFETY: the worker is alive.
         match unsafe { (self.ucx.ucp.ucp_worker_arm)(self.handle) } {
             UCS_ERR_BUSY => Ok(false),
@@ -219,7 +248,10 @@ impl Worker {
     }
 
     /// Makes progress; if there is nothing to do, sleeps until there is, or for the time given, and makes progress
-    /// again. Whether there was anything to do. It sleeps for an hour at most.
+    /// again. Whether there was anything to do, or a [`Waker`] or a dropped handle has woken it. It sleeps for an hour
+    /// at most.
+    ///
+    /// A lock around the worker is held for all that time. To sleep without it: [`sleeper`](Worker::sleeper).
     ///
     /// # Errors
     /// UCX or the system cannot wait.
@@ -233,10 +265,30 @@ impl Worker {
             if left.is_zero() {
                 return Ok(false);
             }
-            if self.arm()? && !readable(self.event_fd, left)? {
-                return Ok(self.progress());
+            if !self.arm()? {
+                continue;
+            }
+            match self.sleeper.sleep(left)? {
+                Slept::Event => {}
+                Slept::Woken => {
+                    self.progress();
+                    return Ok(true);
+                }
+                Slept::TimedOut => return Ok(self.progress()),
             }
         }
+    }
+
+    /// Sleeps for this worker without borrowing it.
+    #[must_use]
+    pub fn sleeper(&self) -> Sleeper {
+        self.sleeper.clone()
+    }
+
+    /// Wakes the thread that sleeps for this worker.
+    #[must_use]
+    pub fn waker(&self) -> Waker {
+        self.dropped.waker.clone()
     }
 
     /// The address for [`connect`](Worker::connect) of other workers.
@@ -262,19 +314,19 @@ impl Worker {
         self.operations.len()
     }
 
-    /// How many endpoints there are, and how many of these are not closed yet after they have failed or were dropped.
+    /// How many endpoints there are, and how many of these UCX is closing after they have failed or were dropped. UCX
+    /// often reports one as closed before it has closed the connection.
     #[must_use]
     pub fn endpoints(&self) -> (usize, usize) {
         (self.connections.len() + self.closing.len(), self.closing.len())
     }
 }
 
-/// The event descriptor: readable when an armed worker has events. It belongs to the worker, and is only to be waited
-/// for.
+/// The event descriptor: readable when an armed worker has events. It is only to be waited for. A [`Waker`] and dropped
+/// handles do not make it readable: they end a [sleep](Sleeper::sleep).
 impl AsFd for Worker {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        // SAFETY: the descriptor is open as long as the worker is alive.
-        unsafe { BorrowedFd::borrow_raw(self.event_fd) }
+        self.sleeper.events()
     }
 }
 
@@ -290,6 +342,8 @@ impl Drop for Worker {
             // SAFETY: the handler is alive, and not called now.
             unsafe { (*handler).is_closed = true };
         }
+        // A thread that sleeps for this worker would get no event any more.
+        self.dropped.waker.wake();
         self.close_all();
         let end = Instant::now() + PATIENCE;
         loop {
@@ -313,6 +367,16 @@ impl Drop for Worker {
     }
 }
 
+/// Sleeps for a worker of UCX.
+fn sleeper(ucx: &Ucx, handle: *mut ucp_worker, waker: Waker) -> Result<Sleeper, UcxError> {
+    let mut events = -1;
+    // SAFETY: the worker is alive, and there is room for the descriptor.
+    let status = unsafe { (ucx.ucp.ucp_worker_get_efd)(handle, &mut events) };
+    Status(status).of("ucp_worker_get_efd")?;
+    // SAFETY: the descriptor is open as long as the worker is alive, and duplicated here.
+    Sleeper::new(unsafe { BorrowedFd::borrow_raw(events) }, waker)
+}
+
 /// Frees a handler that UCX has no pointer to.
 fn free_handler(handler: *mut Handler) {
     // SAFETY: it is from `Box::into_raw`, in `handle`, and each caller forgets it.
@@ -334,8 +398,8 @@ impl Address {
     ///
     /// # Safety
     /// The bytes are all those of [`as_bytes`](Address::as_bytes) of an address of a worker: UCX reads an address
-    /// without knowing its length, and believes it. So they come from a peer that is authenticated, and runs UCX of a
-    /// version whose addresses this one reads.
+    /// without knowing its length, and believes it. So they come from a peer that is authenticated, and this version of
+    /// UCX reads the addresses of the peer's version.
     #[must_use]
     pub unsafe fn from_bytes(bytes: &[u8]) -> Address {
         Address(bytes.into())
@@ -345,28 +409,5 @@ impl Address {
 impl fmt::Debug for Address {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Address({} bytes)", self.0.len())
-    }
-}
-
-/// Whether a descriptor is readable within a time. A signal does not end the wait.
-fn readable(fd: RawFd, timeout: Duration) -> Result<bool, UcxError> {
-    let end = Instant::now() + timeout;
-    loop {
-        let left = end.saturating_duration_since(Instant::now());
-        let time = libc::timespec {
-            tv_sec: left.as_secs().try_into().unwrap_or(libc::time_t::MAX),
-            tv_nsec: left.subsec_nanos().into(),
-        };
-        let mut poll = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
-        // SAFETY: one structure and a time, valid for the call; without a mask of signals.
-        match unsafe { libc::ppoll(&mut poll, 1, &time, core::ptr::null()) } {
-            -1 => {
-                let error = io::Error::last_os_error();
-                if error.kind() != io::ErrorKind::Interrupted {
-                    return Err(UcxError::Wait(error.to_string()));
-                }
-            }
-            ready => return Ok(ready > 0),
-        }
     }
 }

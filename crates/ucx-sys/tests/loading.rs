@@ -1,4 +1,4 @@
-//! What loading UCX does to the process: alone in its program, so that nothing else has loaded it.
+//! The effects of loading UCX on the process: alone in its program, so that nothing else has loaded it.
 //!
 //! A machine without UCX passes and says so, unless `FARFIELD_NEED_UCX=1`.
 

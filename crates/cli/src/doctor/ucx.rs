@@ -10,9 +10,11 @@ pub(super) fn checks() -> Vec<Check> {
         Ok(ucx) => ucx,
         Err(error) => {
             let advice = match error {
-                LoadError::Library { .. } => "nothing needs it yet; to have it: apt-get install libucx0",
+                LoadError::Library { .. } => {
+                    "nothing needs it yet; to have it: apt-get install libucx0 (Debian 12, Ubuntu 24.04 and later ones)"
+                }
                 LoadError::Symbol { .. } | LoadError::Version { .. } => {
-                    "nothing needs it yet; install UCX 1.13 or later"
+                    "nothing needs it yet; install UCX 1.13 or later, as in Debian 12 and Ubuntu 24.04"
                 }
             };
             let found = match &error {
@@ -31,15 +33,14 @@ pub(super) fn checks() -> Vec<Check> {
 }
 
 fn devices(context: Result<Context, UcxError>) -> Check {
-    match context {
-        Ok(context) => {
-            let devices = context.devices();
-            Check::ok("transports", devices.join(", ")).data(json!(devices))
+    let advice = "see UCX_NET_DEVICES and other variables UCX_… in the environment";
+    match context.map(|context| context.devices()) {
+        Ok(devices) if devices.is_empty() => {
+            let text = "UCX makes a context, but no device is found in the text that it prints";
+            Check::note("transports", text, "`ucx_info -d` (package ucx-utils) lists the devices").data(json!([]))
         }
-        Err(error) => {
-            let advice = "see UCX_NET_DEVICES and other variables UCX_… in the environment";
-            Check::note("transports", one_line(&error.to_string()), advice).data(json!([]))
-        }
+        Ok(devices) => Check::ok("transports", devices.join(", ")).data(json!(devices)),
+        Err(error) => Check::note("transports", one_line(&error.to_string()), advice).data(json!([])),
     }
 }
 
