@@ -61,6 +61,22 @@ fn receiving(context: &Context) -> (Worker, Receiver<Received>) {
     (worker, receiver)
 }
 
+/// A worker with an endpoint to another one, and the messages that this one has handled.
+fn pair(context: &Context) -> (Worker, Endpoint, Worker, Receiver<Received>) {
+    let mut from = Worker::new(context).unwrap();
+    let (to, received) = receiving(context);
+    let endpoint = from.connect(&to.address().unwrap()).unwrap();
+    (from, endpoint, to, received)
+}
+
+/// The same, and a message has come.
+fn connected(context: &Context) -> (Worker, Endpoint, Worker, Receiver<Received>) {
+    let (mut from, endpoint, mut to, received) = pair(context);
+    from.send(&endpoint, ID, b"", b"").unwrap();
+    next([&mut from, &mut to], &received);
+    (from, endpoint, to, received)
+}
+
 /// Makes progress on all workers until a condition holds.
 #[track_caller]
 fn until<const N: usize>(workers: [&mut Worker; N], mut condition: impl FnMut([&mut Worker; N]) -> bool) {
@@ -72,6 +88,17 @@ fn until<const N: usize>(workers: [&mut Worker; N], mut condition: impl FnMut([&
             thread::sleep(Duration::from_micros(50));
         }
     }
+}
+
+/// Makes progress on workers until a message has come.
+#[track_caller]
+fn next<const N: usize>(workers: [&mut Worker; N], received: &Receiver<Received>) -> Received {
+    let mut message = None;
+    until(workers, |_| {
+        message = received.try_recv().ok();
+        message.is_some()
+    });
+    message.expect("it has come")
 }
 
 /// Makes progress on workers until an operation of one of them is complete.
@@ -101,9 +128,7 @@ fn messages_of_any_length_come_whole_and_in_order() {
 }
 
 fn whole_and_in_order(context: &Context) {
-    let mut from = Worker::new(context).unwrap();
-    let (mut to, received) = receiving(context);
-    let endpoint = from.connect(&to.address().unwrap()).unwrap();
+    let (mut from, endpoint, mut to, received) = pair(context);
     // Short ones right behind long ones, of many parts.
     let lengths = [0, 1, 8, 64, 1 << 20, 0, 8, 4000, 8192, 8193, 100_000, 3, 300_000, 7];
     let rounds = 20;
@@ -116,12 +141,7 @@ fn whole_and_in_order(context: &Context) {
     eprintln!("{} of {} messages are in flight", requests.len(), rounds * lengths.len());
     assert!(!requests.is_empty(), "no connection is made yet");
     for message in 0..rounds * lengths.len() {
-        let mut next = None;
-        until([&mut from, &mut to], |_| {
-            next = received.try_recv().ok();
-            next.is_some()
-        });
-        let (header, bytes) = next.unwrap();
+        let (header, bytes) = next([&mut from, &mut to], &received);
         assert_eq!(header, message.to_le_bytes(), "the messages are out of order");
         assert!(bytes == data(message, lengths[message % lengths.len()]), "message {message} has other bytes");
     }
@@ -136,9 +156,7 @@ fn whole_and_in_order(context: &Context) {
 #[test]
 fn messages_without_requests_and_from_borrowed_memory_come_after_a_flush() {
     let Some(context) = loopback() else { return };
-    let mut from = Worker::new(&context).unwrap();
-    let (mut to, received) = receiving(&context);
-    let endpoint = from.connect(&to.address().unwrap()).unwrap();
+    let (mut from, endpoint, mut to, received) = pair(&context);
     let long = data(1, 1 << 20);
     for message in 0..8_u8 {
         // SAFETY: the bytes live longer than the worker's flush, after which all is complete, and are not written.
@@ -149,12 +167,10 @@ fn messages_without_requests_and_from_borrowed_memory_come_after_a_flush() {
     until_complete([&mut from, &mut to], 0, flush);
     until([&mut from, &mut to], |[from, _]| from.operations() == 0);
     for message in 0..8_u8 {
-        let mut next = None;
-        until([&mut from, &mut to], |_| {
-            next = received.try_recv().ok();
-            next.is_some()
-        });
-        assert!(next.unwrap() == (vec![message], long.clone()), "message {message} has other bytes");
+        assert!(
+            next([&mut from, &mut to], &received) == (vec![message], long.clone()),
+            "message {message} has other bytes"
+        );
     }
 }
 
@@ -254,9 +270,7 @@ fn contexts_and_workers_may_be_made_at_the_same_time_and_dropped_in_any_order() 
         .map(|thread| {
             thread::spawn(move || {
                 let context = loopback().unwrap();
-                let mut from = Worker::new(&context).unwrap();
-                let (to, received) = receiving(&context);
-                let endpoint = from.connect(&to.address().unwrap()).unwrap();
+                let (mut from, endpoint, to, received) = pair(&context);
                 let request = from.send(&endpoint, ID, b"", &data(0, 1 << 20)).unwrap();
                 // To another thread, with all that it has.
                 let end = thread::spawn(move || {
@@ -319,18 +333,14 @@ fn an_endpoint_to_a_worker_that_has_gone_fails() {
     let (mut to, received) = receiving(&context);
     let endpoint = worker.connect(&to.address().unwrap()).unwrap();
     worker.send(&endpoint, ID, b"", b"").unwrap();
-    until([&mut worker, &mut to], |_| received.try_recv().is_ok());
+    next([&mut worker, &mut to], &received);
     worker.check(&endpoint).unwrap();
 }
 
 #[test]
 fn an_event_wakes_a_sleeping_worker() {
     let Some(context) = quiet() else { return };
-    let mut from = Worker::new(&context).unwrap();
-    let (mut to, received) = receiving(&context);
-    let endpoint = from.connect(&to.address().unwrap()).unwrap();
-    from.send(&endpoint, ID, b"", b"first").unwrap();
-    until([&mut from, &mut to], |_| received.try_recv().is_ok());
+    let (mut from, endpoint, mut to, received) = connected(&context);
     settle(&mut to);
     // Nothing comes: it sleeps for the whole time, however often UCX has events of its own.
     let (start, end) = (Instant::now(), Instant::now() + Duration::from_millis(300));
@@ -384,11 +394,7 @@ fn a_waker_ends_a_sleep() {
 #[test]
 fn a_thread_sleeps_without_the_lock_of_the_worker() {
     let Some(context) = quiet() else { return };
-    let mut from = Worker::new(&context).unwrap();
-    let (mut to, received) = receiving(&context);
-    let endpoint = from.connect(&to.address().unwrap()).unwrap();
-    from.send(&endpoint, ID, b"", b"first").unwrap();
-    until([&mut from, &mut to], |_| received.try_recv().is_ok());
+    let (mut from, endpoint, mut to, received) = connected(&context);
     settle(&mut to);
     let sleeper = to.sleeper();
     let shared = Arc::new(Mutex::new(to));
@@ -436,11 +442,7 @@ fn dropping_a_worker_ends_the_sleep_for_it() {
 fn a_sleeping_worker_closes_a_dropped_endpoint_and_its_peer_gets_an_event() {
     let Some(context) = quiet() else { return };
     for in_another_thread in [false, true] {
-        let mut from = Worker::new(&context).unwrap();
-        let (mut to, received) = receiving(&context);
-        let endpoint = from.connect(&to.address().unwrap()).unwrap();
-        from.send(&endpoint, ID, b"", b"").unwrap();
-        until([&mut from, &mut to], |_| received.try_recv().is_ok());
+        let (mut from, endpoint, mut to, _received) = connected(&context);
         for _ in 0..3 {
             settle(&mut from);
             settle(&mut to);

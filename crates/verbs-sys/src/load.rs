@@ -4,6 +4,7 @@
 //! headers declare. Looking a symbol up without a version gives the default one, which is the latter; a test checks it.
 
 use core::ffi::{c_char, c_int, c_void};
+use std::error::Error as _;
 use std::sync::OnceLock;
 
 use libc::ssize_t;
@@ -122,7 +123,12 @@ macro_rules! c_functions {
 
 fn open(library: &'static str) -> Result<Library, LoadError> {
     // SAFETY: loading runs the library's initialisers. Those of rdma-core demand nothing of the program.
-    unsafe { Library::new(library) }.map_err(|error| LoadError::Library { library, reason: error.to_string() })
+    unsafe { Library::new(library) }.map_err(|error| LoadError::Library { library, reason: reason(&error) })
+}
+
+/// The dynamic linker's own words, which are the error's source.
+fn reason(error: &libloading::Error) -> String {
+    error.source().map_or_else(|| error.to_string(), ToString::to_string)
 }
 
 /// # Safety
@@ -131,7 +137,7 @@ unsafe fn symbol<F: Copy>(handle: &Library, library: &'static str, symbol: &'sta
     // SAFETY: by the contract of this function.
     match unsafe { handle.get::<F>(symbol) } {
         Ok(function) => Ok(*function),
-        Err(error) => Err(LoadError::Symbol { library, symbol, reason: error.to_string() }),
+        Err(error) => Err(LoadError::Symbol { library, symbol, reason: reason(&error) }),
     }
 }
 
@@ -234,7 +240,12 @@ mod tests {
         let error = Verbs::load("libfarfield-is-not-there.so.1").unwrap_err();
         assert!(matches!(error, LoadError::Library { library: "libfarfield-is-not-there.so.1", .. }), "{error:?}");
         let text = error.to_string();
-        for word in ["libfarfield-is-not-there.so.1", "libibverbs1 ibverbs-providers", "dnf install libibverbs"] {
+        for word in [
+            "libfarfield-is-not-there.so.1",
+            "cannot open shared object file",
+            "libibverbs1 ibverbs-providers",
+            "dnf install libibverbs",
+        ] {
             assert!(text.contains(word), "{text}");
         }
     }

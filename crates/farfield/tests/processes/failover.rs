@@ -1,6 +1,6 @@
 //! `kill -9` of a leader under load, in sessions of real processes: nothing that was acknowledged is lost, the
 //! survivors agree, and go on. Each test prints how long the next leader took from the moment at which its node knew of
-//! the death, and for how long its threads waited for a core meanwhile.
+//! the death.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -146,26 +146,23 @@ fn is_dead(node: &Node, other: NodeId) -> bool {
 /// Runs `body` beside a thread that notes when this node knows of a death: then `body` can say how long it has taken
 /// since.
 fn watching<T>(node: &Node, victim: NodeId, body: impl FnOnce(&Known) -> T) -> T {
-    let known = Known { at_ns: AtomicU64::new(0), waited_ns: AtomicU64::new(0) };
+    let known = Known { at_ns: AtomicU64::new(0) };
     std::thread::scope(|scope| {
         scope.spawn(|| {
             let endpoint = node.endpoint().expect("an endpoint");
             let dies = || is_dead(node, victim).then_some(());
             let deadline = endpoint.now() + STEP_MAX;
             if endpoint.block_on(endpoint.wait_until(deadline, dies)).is_ok() {
-                let now = endpoint.now();
-                known.waited_ns.store(waited_ns(), Ordering::Relaxed);
-                known.at_ns.store(now.ns, Ordering::Release);
+                known.at_ns.store(endpoint.now().ns, Ordering::Release);
             }
         });
         body(&known)
     })
 }
 
-/// When this node has known of a death: 0 before it does. And for how long its threads had waited until then.
+/// When this node has known of a death: 0 before it does.
 struct Known {
     at_ns: AtomicU64,
-    waited_ns: AtomicU64,
 }
 
 impl Known {
@@ -174,19 +171,10 @@ impl Known {
     }
 }
 
-/// For how long the threads of this process, all together, have been ready to run and had no core; 0 if the kernel does
-/// not say.
-fn waited_ns() -> u64 {
-    let threads = std::fs::read_dir("/proc/self/task").into_iter().flatten().flatten();
-    let of = |line: String| line.split(' ').nth(1)?.parse::<u64>().ok();
-    threads.filter_map(|thread| of(std::fs::read_to_string(thread.path().join("schedstat")).ok()?)).sum()
-}
-
 /// How long it is since the death was known, which is not long. Prints it.
 fn took(what: &str, known: &Known, endpoint: &Endpoint) -> Duration {
     let since = Duration::from_nanos(endpoint.now().ns.saturating_sub(known.at_ns.load(Ordering::Acquire)));
-    let waited = Duration::from_nanos(waited_ns().saturating_sub(known.waited_ns.load(Ordering::Relaxed)));
-    println!("{MEASURED}{what} {since:.1?} after the death was known; its threads waited {waited:.1?} for a core");
+    println!("{MEASURED}{what} {since:.1?} after the death was known");
     assert!(since < SOON, "{what}: {since:?}");
     since
 }
