@@ -110,8 +110,12 @@ pub(crate) fn again(root: &Path, mut sites: BTreeMap<u32, Site>, which: &Which) 
         let outcome = kill(&tree.worker(), id, AGAIN_EXECUTIONS, AGAIN_SECONDS, &[&scenario])?;
         let is_found = !matches!(&outcome, Ended::Whole(outcome) if outcome.killed_by.is_none());
         let executions = if let Ended::Whole(outcome) = &outcome { outcome.executions } else { 1 };
-        let end = if is_found { "found" } else { "NOT FOUND" };
-        println!("{end:9} {} => {scenario}, {executions}", site.name);
+        let end = match (is_found, executions) {
+            (true, _) => "found",
+            (false, 0) => "NO SCENARIO", // it has another name by now, or has gone
+            (false, _) => "NOT FOUND",
+        };
+        println!("{end:11} {} => {scenario}, {executions}", site.name);
         missed.extend((!is_found).then_some(site.name));
     }
     ensure!(missed.is_empty(), "{} of {count} mistakes are not found any more", missed.len());
