@@ -185,6 +185,8 @@ fn a_sorted_map_keeps_its_memory() {
     let nodes = local_session(3).expect("a session");
     let mut options = RomeKvOptions::new([1 << PARTITION_SHIFT, 2 << PARTITION_SHIFT]);
     (options.tree.pairs, options.tree.records, options.tree.blocks) = (16, 6, 500);
+    // A busy machine may not run a thread for seconds, and a scan would expire.
+    options.tree.lease = Duration::from_secs(60);
     let open = |node: &Node| RomeKv::<u64, Row>::open(node, "store", options.clone());
     let (nodes, stores) = (&nodes[..], on_each(&nodes, open).expect("it opens"));
     let (start, all, mut in_use_at) = (Instant::now(), &Barrier::new(nodes.len() + 1), [0; 2]);
