@@ -14,7 +14,7 @@ farfield_core::mutants! {
         "A leader that has let another one write goes on with its own log.";
     /// *Missing:* the get behind the put (`NRW → NRR`): a complete put is counted, and then dropped by the revocation.
     ///
-    /// *Scenario:* `mu/suspected`.
+    /// *Scenario:* `mu/counted`.
     MU_NO_FLUSH = "mu-no-flush" in "Mu":
         "A follower counts when the put to it is complete, landed or not.";
     /// *Missing:* the adoption of entries that others have accepted.
@@ -71,7 +71,7 @@ farfield_core::mutants! {
         "A leader uses slots again that a replica which has come back has not read.";
     /// *Missing:* that another node has taken a seat since its word was got. Needs no reordering.
     ///
-    /// *Scenario:* `mu/returns-busy`.
+    /// *Scenario:* `mu/returns-heard`.
     MU_OLD_HEARD = "mu-old-heard" in "Mu":
         "A leader takes what a node has read for what the one has read that has come back in its place.";
     /// *Missing:* the wait for the leader that brings a replica its entries: with it another majority decides without

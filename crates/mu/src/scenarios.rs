@@ -42,6 +42,7 @@ pub fn all() -> Vec<Scenario> {
         hand_over(),
         contested(),
         lags(),
+        counted(),
         ping_pong(),
         suspected(),
         candidates(),
@@ -130,13 +131,18 @@ fn read(me: usize, member: &Member, history: &History) -> Result<u64> {
 
 /// Proposes an entry; whether it was decided.
 fn propose(me: usize, member: &Member, history: &History, ep: &Endpoint, may_fail: bool) -> Result<bool> {
+    propose_by(me, history, may_fail, |entry| ep.block_on(member.proposer.borrow_mut().propose(ep, entry)))
+}
+
+/// Proposes an entry by this call; whether it was decided.
+fn propose_by(me: usize, history: &History, may_fail: bool, run: impl FnOnce(&[u8]) -> Result<u64>) -> Result<bool> {
     // Another node may have taken the last one.
     let Some(left) = history.left.get().checked_sub(1) else { return Ok(false) };
     let value = 100 * (1 + me as u64) + left;
     history.left.set(left);
     let (call, excuse) = (history.calls.begin(me, LogCall::Append(value, None)), Excuse::now());
     let entry = value.to_le_bytes().repeat(WORDS);
-    match ep.block_on(member.proposer.borrow_mut().propose(ep, &entry)) {
+    match run(&entry) {
         Ok(index) => {
             history.calls.end(call, LogAnswer::Appended(index));
             history.decided.set(history.decided.get().max(index + 1));
@@ -307,10 +313,9 @@ fn contested() -> Scenario {
     asking("mu/contested", "of two candidates one leads at a time, and what was decided stays", &[1, 2], 2)
 }
 
-/// Node 2 lacks an entry that nodes 0 and 1 have decided, and asks to lead.
-fn lags() -> Scenario {
-    let about = "a candidate that lacks a decided entry finds it at a majority, and does not lead without one";
-    Scenario::new("mu/lags", about, 3, move |cluster| {
+/// Node 0 decides an entry with one of the others. When it has ended that call, node 2 asks to lead.
+fn asks_behind(name: &str, about: &str, decide: fn(&Member, &History, &Endpoint) -> Result<()>) -> Scenario {
+    Scenario::new(name, about, 3, move |cluster| {
         let (members, history) = open(cluster, 4, 4)?;
         history.is_contested.set(true);
         let is_decided = Rc::new(Word::new(0));
@@ -318,7 +323,7 @@ fn lags() -> Scenario {
             let (history, is_decided) = (Rc::clone(&history), Rc::clone(&is_decided));
             cluster.thread(me, "part", move |ep| {
                 if me == 0 {
-                    returns::decide_with_one(&member, &history, ep)?;
+                    decide(&member, &history, ep)?;
                     is_decided.store(1);
                     let is_replaced = || (!member.log.is_leader()).then_some(());
                     let _ = ep.block_on(ep.wait_until(ep.now() + Duration::from_millis(20), is_replaced));
@@ -336,7 +341,30 @@ fn lags() -> Scenario {
         }
         Ok(())
     })
-    .kills(&["mu-leads-early"])
+}
+
+/// Node 2 lacks an entry that nodes 0 and 1 have decided, and asks to lead.
+fn lags() -> Scenario {
+    let about = "a candidate that lacks a decided entry finds it at a majority, and does not lead without one";
+    asks_behind("mu/lags", about, returns::decide_with_one).kills(&["mu-leads-early"])
+}
+
+/// Nodes 0 and 2 have decided an entry, and node 2 asks to lead.
+fn counted() -> Scenario {
+    let about = "an entry that a follower has helped to decide is there when that one revokes the leader's right";
+    asks_behind("mu/counted", about, decide_with_last).kills(&["mu-no-flush"])
+}
+
+/// A proposal of node 0 of which nothing is put to node 1: it is decided with node 2.
+fn decide_with_last(member: &Member, history: &History, ep: &Endpoint) -> Result<()> {
+    let core = &member.log.0.core;
+    let follow = || (core.confirmed.load() == 0b110).then_some(());
+    if ep.block_on(ep.wait_until(ep.deadline(), follow)).is_ok() {
+        // The service thread asks it again, after a pause.
+        core.drop_follower(core.leading.load(), 1);
+        propose(0, member, history, ep, true)?;
+    }
+    Ok(())
 }
 
 /// The leader is slow, is replaced, and does not know it.
@@ -345,7 +373,6 @@ fn suspected() -> Scenario {
     all_take_part("mu/suspected", about, 3, 4, 5)
         .rule(DeathRule::Majority)
         .faults(Faults::new().false_suspicions(1).of([0]))
-        .kills(&["mu-no-flush"])
 }
 
 /// Several suspicions: nodes ask at the same time.

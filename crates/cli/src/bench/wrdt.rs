@@ -54,8 +54,8 @@ all threads of all nodes.
 
 With --kill a node is killed in the middle of the run: the leader of the first synchronisation group (node 0), or a follower (the last node).
 Each node then makes its own calls, and conflicting ones are forwarded to the leader. It prints what the others see, in slices of
-10 ms, with the mean time of each method before and after the death, and with --svg draws it. `--kill none` is the same run without a
-death, to compare with: its parts are those before and after its middle.
+10 ms, with the mean time of each method before and after the death (it is in the method's row, too), and with --svg draws it.
+`--kill none` is the same run without a death, to compare with: its parts are those before and after its middle.
 
 Without --kill, and with several --nodes, --svg draws the throughput over the number of nodes, updates and queries apart.
 
@@ -163,9 +163,11 @@ pub(crate) fn main(args: &WrdtArgs) -> Result<()> {
     let (mut all, mut deaths) = (Vec::new(), Vec::new());
     journal.turns(&plans, |plan| {
         let ran = run(plan, &args.common)?;
-        let measurements = plan.measurements(&ran, &args.common)?;
+        let mut measurements = plan.measurements(&ran, &args.common)?;
         if let Some(victim) = plan.kill {
-            deaths.push(Death::of(plan, victim, ran));
+            let death = Death::of(plan, victim, ran);
+            death.add_means(&mut measurements);
+            deaths.push(death);
         } else if let Some(first) = measurements.first() {
             all.push(ratios::Sample::of(plan, first.throughput_ops_per_s, &measurements));
         }

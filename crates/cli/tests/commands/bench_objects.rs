@@ -251,6 +251,11 @@ fn a_leader_is_killed_and_another_one_goes_on() {
     // Each of four methods, without a death and with one.
     let times = table.lines().filter(|line| line.contains(" before, ") && line.ends_with(" after, on the average"));
     assert_eq!(times.count(), 2 * 4, "{table}");
+    for line in lines[3..7].iter().chain(&lines[10..]) {
+        for figure in ["mean_before_ns", "mean_after_ns"] {
+            assert!(number(&line["figures"][figure]) > 0.0, "{figure}: {line}");
+        }
+    }
     let picture = std::fs::read_to_string(file).expect("the picture");
     for line in ["courseware hamband updates, none killed", "courseware hamband updates, leader killed", "seconds"] {
         assert!(picture.contains(line), "{line}: {picture}");

@@ -1,7 +1,11 @@
 //! Replicas that go, and come back as other nodes at the same rank, while the log goes on.
 
+use core::future::{Future, poll_fn};
+use core::pin::pin;
+use core::task::Poll;
 use std::cell::RefCell;
 use std::rc::Rc;
+use std::time::Duration;
 
 use farfield_check::parts::{Excuse, goes_on};
 use farfield_check::{Faults, Scenario, Starter, crashed};
@@ -10,8 +14,8 @@ use farfield_fabric::{NodeId, Word};
 
 use super::histories::{LogAnswer, LogCall, LogModel};
 use super::relay::{image, value_of};
-use super::{History, Member, WORDS, propose};
-use crate::layout::{COMMIT, Image};
+use super::{History, Member, WORDS, propose, propose_by};
+use crate::layout::{COMMIT, Image, applied_at};
 use crate::{EntriesMissing, LogOptions, ReplicatedLog};
 
 pub(super) fn scenarios() -> Vec<Scenario> {
@@ -35,6 +39,8 @@ pub(super) fn scenarios() -> Vec<Scenario> {
             .faults(Faults::new().crashes(1).of([0]))
             .kills(&["mu-votes-empty"]),
         busy("mu/returns-busy", "a node that comes back has read nothing of what the one before it has")
+            .steps_max(1_000_000),
+        asked("mu/returns-heard", "an answer of a node does not count for the one that has come back in its place")
             .steps_max(1_000_000)
             .kills(&["mu-old-heard"]),
         unseen(
@@ -69,6 +75,8 @@ struct Course {
     /// Node 2 takes the lead as soon as the replica that comes back has its entries.
     takes_lead: bool,
     brought: Word,
+    /// Node 2 leaves after the leader has asked it how far it has read: whether it has.
+    has_asked: Option<Word>,
     /// Two threads of the node that comes back open the log.
     two_open: bool,
     /// So many more entries are decided while a node is away.
@@ -107,6 +115,15 @@ impl Course {
     /// So many entries are decided before the next one goes.
     fn due(&self, goes: usize) -> u64 {
         EACH * (1 + goes as u64)
+    }
+
+    /// Whether the next one may go.
+    fn may_go(&self, goes: usize) -> bool {
+        self.decided() >= self.due(goes) && !self.has_to_ask()
+    }
+
+    fn has_to_ask(&self) -> bool {
+        self.has_asked.as_ref().is_some_and(|has_asked| has_asked.load() == 0)
     }
 
     /// So many are decided at most before the next one comes.
@@ -171,8 +188,12 @@ fn take_part(me: usize, node: &Node, member: &Member, course: &Course, ep: &Endp
             return Ok(());
         }
         let came = course.came();
-        if course.is_over() || turn.is_some_and(|turn| came == turn && course.decided() >= course.due(turn)) {
+        if course.is_over() || turn.is_some_and(|turn| came == turn && course.may_go(turn)) {
             return Ok(());
+        }
+        if me == 0 && course.has_to_ask() && member.log.is_leader() && course.decided() >= course.due(0) {
+            propose_late(member, course, ep)?;
+            continue;
         }
         // Entries until the next one goes, and some without it.
         let limit = course.limit(came);
@@ -186,7 +207,7 @@ fn take_part(me: usize, node: &Node, member: &Member, course: &Course, ep: &Endp
         if is_done() {
             return Ok(());
         }
-        let goes = || turn.is_some_and(|turn| course.came() == turn && course.decided() >= course.due(turn));
+        let goes = || turn.is_some_and(|turn| course.came() == turn && course.may_go(turn));
         let has_changed = || {
             let news = member.reader.borrow().has_next() || course.came() != came || course.is_over();
             (news || leads() || goes() || is_done()).then_some(())
@@ -269,6 +290,52 @@ pub(super) fn decide_with_one(member: &Member, history: &History, ep: &Endpoint)
     history.calls.end(call, LogAnswer::Appended(0));
     history.decided.set(1);
     Ok(())
+}
+
+/// A proposal of node 0 that needs a free slot. It asks the others how far they have read, and looks at their answers
+/// when another node follows it in the place of node 2.
+fn propose_late(member: &Member, course: &Course, ep: &Endpoint) -> Result<()> {
+    let core = &member.log.0.core;
+    let peers = core.state.lock().peers.clone();
+    let read_by = |rank: usize| ep.get(peers[rank].control.byte_add(applied_at(core.ranks()) as u64));
+    // Their answers would do: all have read all entries.
+    for rank in [1, 2] {
+        while ep.block_on(read_by(rank))? < course.due(0) {
+            ep.block_on(ep.wait_for_change(ep.now() + Duration::from_millis(1)));
+        }
+    }
+    if let Some(leading) = &mut core.state.lock().leading {
+        // Earlier answers are forgotten: it has to ask, and the node that returns gets entries that it has to read.
+        leading.room = leading.tail;
+    }
+    let is_back = || {
+        let follows = core.confirmed.load() & core.returned.load() & 0b100 != 0;
+        (follows || course.is_over() || course.history.has_given_up.get()).then_some(())
+    };
+    let timeout = ep.timeout();
+    // A node leaves and another one returns within the call.
+    ep.set_timeout(10 * timeout);
+    let proposed = propose_by(0, &course.history, true, |entry| {
+        let mut proposer = member.proposer.borrow_mut();
+        let mut call = pin!(proposer.propose(ep, entry));
+        ep.block_on(async {
+            let begun = poll_fn(|cx| Poll::Ready(call.as_mut().poll(cx))).await;
+            // Behind the call's own get (`NLW → NLW`): that one has its answer, too, and node 2 may leave.
+            read_by(2).await?;
+            if let Some(has_asked) = &course.has_asked {
+                has_asked.store(1);
+            }
+            match begun {
+                Poll::Ready(decided) => decided,
+                Poll::Pending => {
+                    let _ = ep.wait_until(ep.deadline(), is_back).await;
+                    call.await
+                }
+            }
+        })
+    });
+    ep.set_timeout(timeout);
+    proposed.map(drop)
 }
 
 type Kept = Rc<RefCell<Vec<(Node, Rc<Member>)>>>;
@@ -361,6 +428,11 @@ fn busy(name: &str, about: &str) -> Scenario {
     returns_if(name, about, 3, 2, &[2], Beside::GoesOn)
 }
 
+/// A follower answers how far it has read, and leaves. The leader looks at the answer when another node has its seat.
+fn asked(name: &str, about: &str) -> Scenario {
+    returns_if(name, about, 3, 2, &[2], Beside::Asked)
+}
+
 /// Node 0 goes and comes back as node 3, which node 1 brings its entries. Then node 2 leads, and uses all slots again.
 fn unseen(name: &str, about: &str) -> Scenario {
     returns_if(name, about, 3, 4, &[0], Beside::TakesLead)
@@ -378,6 +450,7 @@ enum Beside {
     Lacks,
     TakesLead,
     GoesOn,
+    Asked,
     TwoOpen,
 }
 
@@ -419,9 +492,10 @@ fn returns_if(
             lacks: Word::new(u64::from(beside == Beside::Lacks)),
             takes_lead: beside == Beside::TakesLead,
             brought: Word::new(0),
+            has_asked: (beside == Beside::Asked).then(|| Word::new(0)),
             two_open: beside == Beside::TwoOpen,
             more: match beside {
-                Beside::Nothing | Beside::Lacks | Beside::TwoOpen => 0,
+                Beside::Nothing | Beside::Lacks | Beside::Asked | Beside::TwoOpen => 0,
                 // Slots are used again.
                 Beside::TakesLead => 1 + entries as u64,
                 Beside::GoesOn => 4 * entries as u64,

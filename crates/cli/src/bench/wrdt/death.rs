@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use super::measure::{Done, Slices, Times};
 use super::{Names, Plan, Ran, Victim};
-use crate::bench::measurement::time;
+use crate::bench::measurement::{Measurement, time};
 use crate::bench::plot::Line;
 use crate::bench::slices::{self, seconds};
 use crate::output::grouped;
@@ -63,6 +63,22 @@ impl Death {
         all
     }
 
+    /// The times of a method's calls before this slice, and from it on.
+    fn parts(&self, method: usize, at: usize) -> [Times; 2] {
+        [0..at, at..self.slices()].map(|part| self.times(method, part))
+    }
+
+    /// Adds the mean times before and after to the measurements of the methods, which are the last ones of the run.
+    pub(super) fn add_means(&self, all: &mut [Measurement]) {
+        let Some(at) = self.slice() else { return };
+        let first = all.len().saturating_sub(self.methods.len());
+        for (number, one) in all[first..].iter_mut().enumerate() {
+            for (name, part) in ["mean_before_ns", "mean_after_ns"].into_iter().zip(self.parts(number, at)) {
+                one.figures.extend(part.mean_ns().map(|mean_ns| (name.to_owned(), mean_ns)));
+            }
+        }
+    }
+
     /// Updates and queries over time.
     pub(super) fn lines(&self) -> [Line; 2] {
         let line = |what: &str, field: Field| Line {
@@ -110,9 +126,9 @@ impl Death {
         }
         let mut slowest = [0; 2];
         for (number, (method, category)) in self.methods.iter().enumerate() {
-            let parts = [0..at, at..slices].map(|part| self.times(number, part));
+            let parts = self.parts(number, at);
             slowest = [0, 1].map(|part| parts[part].slowest_ns.max(slowest[part]));
-            let [before, after] = parts.map(|of| time(of.sum_ns / of.calls.max(1)));
+            let [before, after] = parts.map(|of| time(of.mean_ns().unwrap_or(0.0) as u64));
             writeln!(out, "  {method}, {category}: {before} before, {after} after, on the average")?;
         }
         let [before, after] = slowest.map(time);

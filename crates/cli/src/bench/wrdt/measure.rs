@@ -73,6 +73,11 @@ pub(super) struct Times {
 }
 
 impl Times {
+    /// None, if there are none.
+    pub(super) fn mean_ns(&self) -> Option<f64> {
+        (self.calls > 0).then(|| self.sum_ns as f64 / self.calls as f64)
+    }
+
     pub(super) fn add(&mut self, other: Times) {
         self.calls += other.calls;
         self.sum_ns += other.sum_ns;

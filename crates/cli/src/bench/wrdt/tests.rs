@@ -195,6 +195,12 @@ fn a_death_is_reported_with_the_rates_before_and_after() {
     assert!(text.contains("took 100 ns before, 40.0 ms after"), "{text}");
     // 40 ms, and 100 ns of each of the 9,900 others.
     assert!(text.contains("  Add, reducible: 100 ns before, 4.1 us after, on the average\n"), "{text}");
+    // Calls, updates, queries, and the one method.
+    let mut rows = [(); 4].map(|()| Measurement::new("wrdt", "a case", Setup::default()));
+    death.add_means(&mut rows);
+    let means = |row: &Measurement| row.figures.iter().map(|(name, ns)| (name.clone(), *ns as u64)).collect::<Vec<_>>();
+    assert_eq!(means(&rows[3]), [("mean_after_ns".to_owned(), 4_139), ("mean_before_ns".to_owned(), 100)]);
+    assert!(rows[..3].iter().all(|row| row.figures.is_empty()), "they are of methods");
     let updates = &death.lines()[1];
     assert_eq!((updates.points.len(), updates.name.as_str()), (200, "counter hamband updates, leader killed"));
     let (_, text) = written(Victim::None);
