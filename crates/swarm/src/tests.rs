@@ -2,7 +2,11 @@
 
 use std::time::Duration;
 
+use farfield_core::history::kv::{KvHistory, KvInput, KvOutput};
+use farfield_core::history::{Budget, Event};
 use farfield_core::{ErrorKind, local_session, on_each};
+use farfield_fabric::EndpointOptions;
+use farfield_fabric::fault::{Faults, inject};
 
 use super::*;
 
@@ -284,6 +288,73 @@ fn a_majority_that_is_gone_is_named_in_time() -> Result<()> {
         assert!(error.is_unreachable(), "{error}");
     }
     assert!(ep.now() - start < Duration::from_secs(5));
+    Ok(())
+}
+
+/// An endpoint of a node. Its operations to nodes that are cut off fail.
+fn faulty(node: &Node, faults: &Faults) -> Result<Endpoint> {
+    Ok(Endpoint::open(inject(node.transport().clone(), faults.clone()), EndpointOptions::default())?)
+}
+
+/// Cuts two of three memory nodes off, or brings them back.
+fn cut_most(faults: &Faults, is_cut: bool) {
+    [1, 2].into_iter().for_each(|node| faults.cut(NodeId(node), is_cut));
+}
+
+/// Asserts that a call has missed two of three memory nodes.
+fn missed_most<T>(ended: Result<T>) {
+    let Err(error) = ended else { panic!("it needs two of three memory nodes, and one was there") };
+    let missing = error.custom_ref::<NoMajority>().unwrap_or_else(|| panic!("{error}"));
+    assert_eq!((missing.of, missing.needed, missing.failed.len()), (3, 2, 2), "{error}");
+}
+
+/// Two of three memory nodes are cut off for a while, and come back. What was written is there. A write that has failed
+/// has happened, or will before its writer's next one, or has not.
+#[test]
+fn calls_work_again_when_a_majority_is_back() -> Result<()> {
+    let nodes = local_session(3)?;
+    let arrays = open(&nodes, &SwarmOptions::default())?;
+    let faults = Faults::default();
+    let (ep, far) = (faulty(&nodes[0], &faults)?, faulty(&nodes[1], &faults)?);
+    let clients = [arrays[0].client(&ep)?, arrays[1].client(&far)?];
+    // A register is like the key of a store.
+    let (mut history, mut clock) = (KvHistory::new(), 0);
+    let mut call = |client: usize, register: usize, input: KvInput| {
+        clock += 2;
+        let ended = match input {
+            KvInput::Upsert(value) => clients[client].write_blocking(register, [value; 2]).map(|()| KvOutput::Stored),
+            _ => clients[client].read_blocking(register).map(|[found, _]| KvOutput::Found(Some(found))),
+        };
+        let event = match &ended {
+            Ok(output) => Event::returned(client as u32, clock, clock + 1, input, *output),
+            Err(_) => Event::pending(client as u32, clock, input),
+        };
+        history.record(register as u64, event);
+        ended
+    };
+    for round in 1..=8u64 {
+        let (acknowledged, failed) = (10 * round, 10 * round + 1);
+        for register in 0..4 {
+            call((register + round as usize) % 2, register, KvInput::Upsert(acknowledged))?;
+        }
+        cut_most(&faults, true);
+        let start = ep.now();
+        let mut ended = Vec::new();
+        for register in 0..4 {
+            ended.push(call(register % 2, register, KvInput::Get));
+            ended.push(call(register / 2, register, KvInput::Upsert(failed)));
+        }
+        let took = ep.now() - start;
+        // Before any assertion: a client that is dropped waits for the memory nodes.
+        cut_most(&faults, false);
+        ended.into_iter().for_each(missed_most);
+        assert!(took < Duration::from_secs(5), "{took:?}");
+        for (client, register) in (0..4).flat_map(|register| [(0, register), (1, register)]) {
+            let found = call(client, register, KvInput::Get)?;
+            assert!([acknowledged, failed].map(|value| KvOutput::Found(Some(value))).contains(&found), "{found:?}");
+        }
+    }
+    history.check_each_key(Budget::default()).unwrap_or_else(|failure| panic!("{failure}"));
     Ok(())
 }
 

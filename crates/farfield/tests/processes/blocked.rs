@@ -1,16 +1,17 @@
 //! Each wait for a stopped process ends in a timeout that names it, never early and not much late. Nothing is lost by
 //! it, once the process continues.
 
-use std::process::Command;
 use std::time::{Duration, Instant};
 
 use farfield::fabric::NodeId;
+use farfield::swarm::SwarmStoreClient;
 use farfield::{
     AtomicVar, Barrier, BarrierThread, Endpoint, ErrorKind, KvOptions, KvStore, LockArray, LockGuard, LockKind,
     LockOptions, LockTable, MemberStatus, Mutex, Node, OwnedVar, Queue, QueueOptions, Result, RingBuffer, RingOptions,
+    SwarmStore, SwarmStoreOptions,
 };
 
-use crate::session::{STEP_MAX, Session, alone};
+use crate::session::{STEP_MAX, Session, alone, is_stopped, signal};
 
 /// What calls wait for, and what opening an object does.
 const TIMEOUT: Duration = Duration::from_millis(200);
@@ -22,6 +23,13 @@ const STOPPED: NodeId = NodeId(1);
 fn a_call_that_waits_for_a_stopped_process_fails_in_time() {
     let _cores = alone();
     Session::start_alone(module_path!(), "stopped", 3).end(0..3);
+}
+
+/// Two of three memory nodes are stopped, and both have clients. Only a change that needs their answers waits.
+#[test]
+fn replicated_memory_waits_for_stopped_clients_only() {
+    let _cores = alone();
+    Session::start_alone(module_path!(), "memory", 3).end(0..3);
 }
 
 /// Only one of two reopens: its error names the other, and its open object stays as it was.
@@ -76,7 +84,11 @@ fn reopened_locks_of_every_kind_are_marked() -> Result<()> {
 /// Not a test: the work of a child process.
 #[test]
 fn node_process() {
-    crate::session::play(OPENING, |_, node, endpoint| stopped(node, endpoint));
+    crate::session::play(OPENING, |role, node, endpoint| match role {
+        "stopped" => stopped(node, endpoint),
+        "memory" => memory(node, endpoint),
+        role => panic!("no role {role}"),
+    });
 }
 
 /// Makes a call that cannot be done while the other is stopped.
@@ -91,15 +103,6 @@ fn times_out<T>(timeout: Duration, missing: &[NodeId], call: impl FnOnce() -> Re
     assert!((timeout..timeout * 10).contains(&elapsed), "{error}: after {elapsed:?}");
     // The reported time is counted from the first look.
     assert!((timeout.mul_f64(0.9)..=elapsed).contains(waited), "{error}: after {elapsed:?}");
-}
-
-fn signal(pid: u64, signal: &str) {
-    assert!(Command::new("kill").args([signal, &pid.to_string()]).status().expect("kill").success());
-}
-
-fn is_stopped(pid: u64) -> bool {
-    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).expect("it lives");
-    stat.rsplit(')').next().is_some_and(|rest| rest.trim_start().starts_with('T'))
 }
 
 const MESSAGES: u64 = 50;
@@ -240,4 +243,91 @@ fn waits(node: &Node, endpoint: &Endpoint, objects: &Objects, part: &mut Barrier
     // The insert that was cut short is undone by the service thread; then it can be done.
     assert!(endpoint.block_on(store.insert(endpoint, &8, &4))?);
     endpoint.block_on(part.retry_wait(endpoint, endpoint.deadline()))
+}
+
+/// Spare buffers of a client of replicated memory.
+const SPARE: u64 = 8;
+/// The updates when the stopped processes continue. They use all buffers several times.
+const UPDATES: u64 = 100;
+
+fn memory(node: &Node, endpoint: &Endpoint) -> Result<()> {
+    let open = |path: &str, clients: Vec<NodeId>| {
+        let mut options = SwarmStoreOptions::default();
+        options.keys = 8;
+        (options.replicas.spare_buffers, options.replicas.clients) = (SPARE as usize, clients);
+        SwarmStore::<u64, u64>::open(node, path, options)
+    };
+    // Of the second one, the other nodes only lend the memory.
+    let (store, lent) = (open("store", Vec::new())?, open("lent", vec![NodeId(0)])?);
+    let pid = |other: u16| AtomicVar::open(node, &format!("pid/{other}"), NodeId(0));
+    let pids = [pid(1)?, pid(2)?];
+    let mut part = Barrier::open(node, "barrier", 1)?.thread()?;
+    let (client, me) = (store.client(endpoint)?, u64::from(node.id().0));
+    assert!(client.insert_blocking(&me, &me)?);
+    endpoint.block_on(part.wait(endpoint))?;
+    endpoint.set_timeout(GOING_ON);
+    match node.id() {
+        NodeId(0) => {
+            let lender = lent.client(endpoint)?;
+            most_are_stopped(endpoint, &client, &lender, &pids)?;
+        }
+        // It is stopped from here on.
+        NodeId(other) => {
+            let pid = u64::from(std::process::id());
+            endpoint.block_on(pids[usize::from(other) - 1].store(endpoint, pid))?;
+        }
+    }
+    endpoint.block_on(part.wait(endpoint))?;
+    for (key, value) in [(0, UPDATES), (1, 1), (2, 2)] {
+        assert_eq!(client.get_blocking(&key)?, Some(value), "key {key}");
+    }
+    endpoint.block_on(part.wait(endpoint))
+}
+
+/// The calls of node 0: on a store with clients on all nodes, and on one with memory there and no clients.
+fn most_are_stopped(
+    endpoint: &Endpoint,
+    client: &SwarmStoreClient<'_, u64, u64>,
+    lender: &SwarmStoreClient<'_, u64, u64>,
+    pids: &[AtomicVar; 2],
+) -> Result<()> {
+    let mut stopped = Vec::new();
+    for pid in pids {
+        stopped.push(endpoint.block_on(pid.wait_change(endpoint, 0, endpoint.now() + STEP_MAX))?);
+    }
+    for pid in &stopped {
+        signal(*pid, "-STOP");
+        while !is_stopped(*pid) {
+            std::thread::yield_now();
+        }
+    }
+    endpoint.set_timeout(TIMEOUT);
+    // Their memory is there, and they are asked for nothing.
+    for value in 0..10 * SPARE {
+        lender.upsert_blocking(&7, &value)?;
+        assert_eq!(lender.get_blocking(&7)?, Some(value));
+    }
+    // A change needs a buffer. Those that were replaced come back when all nodes with clients have answered.
+    let mut last = 0;
+    let error = loop {
+        match client.update_blocking(&0, &(last + 1)) {
+            Ok(is_there) => assert!(is_there),
+            Err(error) => break error,
+        }
+        last += 1;
+    };
+    assert!(error.is_timeout() && last >= SPARE, "after {last} updates: {error}");
+    times_out(TIMEOUT, &[NodeId(1), NodeId(2)], || client.update_blocking(&0, &(last + 1)));
+    // A get needs none.
+    for (key, value) in [(0, last), (1, 1), (2, 2)] {
+        assert_eq!(client.get_blocking(&key)?, Some(value), "key {key}");
+    }
+    for pid in stopped {
+        signal(pid, "-CONT");
+    }
+    endpoint.set_timeout(GOING_ON);
+    for value in 1..=UPDATES {
+        assert!(client.update_blocking(&0, &value)?);
+    }
+    Ok(())
 }

@@ -8,14 +8,14 @@ use std::time::{Duration, Instant};
 use farfield::fabric::{ErrorKind as FabricError, GroupKey, NodeId};
 use farfield::history::kv::{KvHistory, KvInput, KvOutput, KvRecord};
 use farfield::history::{Budget, Event};
-use farfield::swarm::SwarmStoreClient;
+use farfield::swarm::{NoMajority, SwarmClient, SwarmStoreClient};
 use farfield::{
     Barrier, Endpoint, Error, ErrorKind, KvOptions, KvStore, LockArray, LockGuard, LockKind, LockOptions, LockTable,
     MemberStatus, Mutex, Node, OwnedVar, Placement, Queue, QueueOptions, Result, RingBuffer, RingOptions, SharedVar,
     SwarmArray, SwarmOptions, SwarmStore, SwarmStoreOptions, TransactionOptions, Transactions,
 };
 
-use crate::session::{STEP_MAX, Session, begun, own_file};
+use crate::session::{STEP_MAX, Session, begun, is_stopped, own_file, signal};
 
 /// The node that dies.
 const VICTIM: NodeId = NodeId(2);
@@ -170,27 +170,60 @@ fn reopening_does_not_wait_for_a_node_that_leaves() {
 /// A node with a copy of every register dies: no call fails, and no value is lost.
 #[test]
 fn replicated_registers_go_on_without_a_memory_node() {
-    killed("swarm");
+    killed_at_work("swarm", 1000);
 }
 
-/// The same for a store. The calls of all three processes, those of the dead one too, are linearizable.
+/// The same for a store.
 #[test]
 fn a_replicated_store_goes_on_without_a_memory_node() {
-    let mut session = Session::start(module_path!(), "swarm-store", 3);
-    let files = [0, 1, 2].map(|node| session.file(NodeId(node)));
+    killed_at_work("swarm-store", 200);
+}
+
+/// Kills the victim while all three processes make calls. Those of all, of the dead one too, are linearizable, and more
+/// than so many.
+fn killed_at_work(role: &str, operations: u64) {
+    let mut session = Session::start(module_path!(), role, 3);
     session.all_begun();
     session.hear(VICTIM, "ready");
     session.kill(VICTIM);
     [0, 1].into_iter().for_each(|node| session.ends(NodeId(node)));
+    are_linearizable(&session, operations);
+}
+
+/// The calls that three processes have recorded are linearizable, and more than so many.
+fn are_linearizable(session: &Session, operations: u64) {
     let mut history = KvHistory::new();
-    for file in files {
-        let calls = std::fs::read(file).expect("the calls of a process");
-        // The last record of the dead one may not be whole.
+    for node in 0..3 {
+        let calls = std::fs::read(session.file(NodeId(node))).expect("the calls of a process");
+        // The last record of a dead one may not be whole.
         let whole = calls.len() - calls.len() % KvRecord::LEN;
         history.merge(KvHistory::from_bytes(&calls[..whole]).expect("records"));
     }
     let report = history.check_each_key(Budget::default()).unwrap_or_else(|failure| panic!("{failure}"));
-    assert!(report.operations > 200, "{report}");
+    assert!(report.operations > operations, "{report}");
+}
+
+/// Two of three memory nodes die. Calls end in time, with an error that names both. On other memory nodes a store works
+/// as before.
+#[test]
+fn a_replicated_store_without_a_majority_names_the_dead() {
+    let mut session = Session::start(module_path!(), "swarm-majority", 5);
+    session.all_begun();
+    GONE.iter().for_each(|node| session.kill(*node));
+    session.end([0, 1, 2]);
+}
+
+/// A client is stopped in the middle of its updates, again and again. No call of the others waits for it, and its own
+/// end well when it continues.
+#[test]
+fn a_stopped_client_of_a_replicated_store_delays_no_other() {
+    if crate::session::is_on_verbs() {
+        return; // a node that is stopped for so long may be declared dead there
+    }
+    let mut session = Session::start(module_path!(), "swarm-stopped", 3);
+    session.all_begun();
+    (0..3).for_each(|node| session.ends(NodeId(node)));
+    are_linearizable(&session, 4 * STOPS * UPDATES);
 }
 
 // ---- the children ---------------------------------------------------------------------------------------------------
@@ -221,6 +254,8 @@ fn node_process() {
         "reopens" => reopens(node, endpoint),
         "swarm" => swarm(node, endpoint),
         "swarm-store" => swarm_store(node, endpoint),
+        "swarm-majority" => swarm_majority(node, endpoint),
+        "swarm-stopped" => swarm_stopped(node, endpoint),
         "reopens-alone" => reopens_alone(node, endpoint),
         role => panic!("no role {role}"),
     });
@@ -280,57 +315,21 @@ fn barrier(node: &Node, endpoint: &Endpoint) -> Result<()> {
     meet_survivors(node, endpoint, "end")
 }
 
-/// The survivors write and read under the death, and for long enough after it that buffers are used again.
-fn swarm(node: &Node, endpoint: &Endpoint) -> Result<()> {
-    let mut options = SwarmOptions::default();
-    options.spare_buffers = 8;
-    let array = SwarmArray::<[u64; 8]>::open(node, "array", 16, options)?;
-    let client = array.client(endpoint)?;
-    begun();
-    if node.id() == VICTIM {
-        client.write_blocking(15, [7; 8])?;
-        wait_to_be_killed();
-    }
-    let (me, mut last, mut after) = (node.id().index(), 0, 0);
-    for round in 1u64.. {
-        let register = 2 * (round as usize % 7) + me;
-        client.write_blocking(register, [round; 8])?;
-        assert_eq!(client.read_blocking(register)?, [round; 8]);
-        let theirs = client.read_blocking(1 - me)?;
-        assert!(theirs == [theirs[0]; 8] && theirs[0] >= last, "{theirs:?} after {last}");
-        last = theirs[0];
-        after += u64::from(node.status_of(VICTIM) == Some(MemberStatus::Evicted));
-        if after == 300 {
-            break;
-        }
-    }
-    assert_eq!(client.read_blocking(15)?, [7; 8], "what the dead has written");
-    drop(client);
-    meet_survivors(node, endpoint, "end")
-}
-
-/// A client of a store. It writes each call to a file, before it begins and again when it has ended.
-struct Recorded<'e> {
-    client: SwarmStoreClient<'e, u64, [u64; 8]>,
+/// The calls of a process on keys or registers, in a file: each before it begins, and again when it has ended.
+struct Calls<'e> {
     endpoint: &'e Endpoint,
     file: File,
 }
 
-impl Recorded<'_> {
-    fn call(&mut self, key: u64, input: KvInput) -> Result<KvOutput> {
+impl<'e> Calls<'e> {
+    fn new(endpoint: &'e Endpoint) -> Calls<'e> {
+        Calls { endpoint, file: File::create(own_file(endpoint.me())).expect("a file") }
+    }
+
+    fn make(&mut self, key: u64, input: KvInput, call: impl FnOnce() -> Result<KvOutput>) -> Result<KvOutput> {
         let (client, called) = (u32::from(self.endpoint.me().0), self.endpoint.now().ns);
         self.write(key, Event::pending(client, called, input));
-        let output = match input {
-            KvInput::Get => {
-                let found = self.client.get_blocking(&key)?;
-                assert!(found.is_none_or(|found| found == [found[0]; 8]), "a torn value: {found:?}");
-                KvOutput::Found(found.map(|found| found[0]))
-            }
-            KvInput::Insert(value) => KvOutput::Succeeded(self.client.insert_blocking(&key, &[value; 8])?),
-            KvInput::Update(value) => KvOutput::Succeeded(self.client.update_blocking(&key, &[value; 8])?),
-            KvInput::Upsert(value) => self.client.upsert_blocking(&key, &[value; 8]).map(|()| KvOutput::Stored)?,
-            KvInput::Delete => self.client.delete_blocking(&key).map(|()| KvOutput::Stored)?,
-        };
+        let output = call()?;
         self.write(key, Event::returned(client, called, self.endpoint.now().ns, input, output));
         Ok(output)
     }
@@ -339,6 +338,101 @@ impl Recorded<'_> {
         let mut record = KvHistory::new();
         record.record(key, call);
         self.file.write_all(&record.to_bytes()).expect("it takes a record");
+    }
+}
+
+/// A value is a number, several times.
+fn number(value: [u64; 8]) -> u64 {
+    assert_eq!(value, [value[0]; 8], "a torn value");
+    value[0]
+}
+
+/// A client of registers, which are like the keys of a store: zero is no value.
+struct RecordedRegisters<'e> {
+    client: SwarmClient<'e, [u64; 8]>,
+    calls: Calls<'e>,
+}
+
+impl RecordedRegisters<'_> {
+    fn write(&mut self, register: u64, value: u64) -> Result<KvOutput> {
+        let client = &self.client;
+        self.calls.make(register, KvInput::Upsert(value), || {
+            client.write_blocking(register as usize, [value; 8]).map(|()| KvOutput::Stored)
+        })
+    }
+
+    fn read(&mut self, register: u64) -> Result<KvOutput> {
+        let client = &self.client;
+        self.calls.make(register, KvInput::Get, || {
+            let found = number(client.read_blocking(register as usize)?);
+            Ok(KvOutput::Found(Some(found).filter(|found| *found != 0)))
+        })
+    }
+}
+
+/// The register that all three write.
+const SHARED_REGISTER: u64 = 14;
+
+/// The survivors write and read under the death, and for long enough after it that buffers are used again.
+fn swarm(node: &Node, endpoint: &Endpoint) -> Result<()> {
+    let mut options = SwarmOptions::default();
+    options.spare_buffers = 8;
+    let array = SwarmArray::<[u64; 8]>::open(node, "array", 16, options)?;
+    let mut client = RecordedRegisters { client: array.client(endpoint)?, calls: Calls::new(endpoint) };
+    let me = u64::from(node.id().0);
+    begun();
+    if node.id() == VICTIM {
+        client.write(15, 7)?;
+        for round in 1u64.. {
+            // It dies in one of them.
+            client.write(SHARED_REGISTER, (me + 1) << 32 | round)?;
+            if round == 16 {
+                println!("ready");
+            }
+        }
+    }
+    let mut after = 0;
+    for round in 1u64.. {
+        let register = 2 * (round % 7) + me;
+        client.write(register, round)?;
+        assert_eq!(client.read(register)?, KvOutput::Found(Some(round)));
+        client.read(1 - me)?;
+        client.write(SHARED_REGISTER, (me + 1) << 32 | round)?;
+        client.read(SHARED_REGISTER)?;
+        after += u64::from(node.status_of(VICTIM) == Some(MemberStatus::Evicted));
+        if after == 300 {
+            break;
+        }
+        // The history has few calls for each moment, however long the eviction takes.
+        std::thread::sleep(Duration::from_micros(500));
+    }
+    assert_eq!(client.read(15)?, KvOutput::Found(Some(7)), "what the dead has written");
+    drop(client);
+    meet_survivors(node, endpoint, "end")
+}
+
+/// A client of a store.
+struct Recorded<'e> {
+    client: SwarmStoreClient<'e, u64, [u64; 8]>,
+    calls: Calls<'e>,
+}
+
+impl<'e> Recorded<'e> {
+    fn new(store: &SwarmStore<u64, [u64; 8]>, endpoint: &'e Endpoint) -> Result<Recorded<'e>> {
+        Ok(Recorded { client: store.client(endpoint)?, calls: Calls::new(endpoint) })
+    }
+
+    fn call(&mut self, key: u64, input: KvInput) -> Result<KvOutput> {
+        let client = &self.client;
+        self.calls.make(key, input, || {
+            Ok(match input {
+                KvInput::Get => KvOutput::Found(client.get_blocking(&key)?.map(number)),
+                KvInput::Insert(value) => KvOutput::Succeeded(client.insert_blocking(&key, &[value; 8])?),
+                KvInput::Update(value) => KvOutput::Succeeded(client.update_blocking(&key, &[value; 8])?),
+                KvInput::Upsert(value) => client.upsert_blocking(&key, &[value; 8]).map(|()| KvOutput::Stored)?,
+                KvInput::Delete => client.delete_blocking(&key).map(|()| KvOutput::Stored)?,
+            })
+        })
     }
 }
 
@@ -352,8 +446,7 @@ fn swarm_store(node: &Node, endpoint: &Endpoint) -> Result<()> {
     options.keys = 64;
     options.replicas.spare_buffers = 8;
     let store = SwarmStore::<u64, [u64; 8]>::open(node, "store", options)?;
-    let file = File::create(own_file(node.id())).expect("a file");
-    let mut client = Recorded { client: store.client(endpoint)?, endpoint, file };
+    let mut client = Recorded::new(&store, endpoint)?;
     let succeeded = KvOutput::Succeeded(true);
     begun();
     if node.id() == VICTIM {
@@ -392,6 +485,153 @@ fn swarm_store(node: &Node, endpoint: &Endpoint) -> Result<()> {
     assert_eq!(client.call(100, KvInput::Get)?, KvOutput::Found(Some(7)), "what the dead has inserted");
     drop(client);
     meet_survivors(node, endpoint, "end")
+}
+
+/// Memory nodes that die.
+const GONE: [NodeId; 2] = [NodeId(3), NodeId(4)];
+
+/// Asserts that a call has found that these two of three memory nodes are missing.
+fn misses_both<T>(ended: Result<T>) {
+    let Err(error) = ended else { panic!("it needs two of three memory nodes, and one lives") };
+    let missing = error.custom_ref::<NoMajority>().unwrap_or_else(|| panic!("{error}"));
+    let mut named: Vec<NodeId> = missing.failed.iter().map(|(node, _)| *node).collect();
+    named.sort_unstable();
+    assert_eq!((missing.of, missing.needed, &named[..]), (3, 2, &GONE[..]), "{error}");
+    assert!(error.is_unreachable() && error.object() == Some("store"), "{error}");
+}
+
+/// The survivors are a majority of all nodes, and one of three memory nodes.
+fn swarm_majority(node: &Node, endpoint: &Endpoint) -> Result<()> {
+    let open = |path: &str, memory: [u16; 3]| {
+        let mut options = SwarmStoreOptions::default();
+        options.keys = 32;
+        options.replicas.memory = memory.map(NodeId).to_vec();
+        SwarmStore::<u64, u64>::open(node, path, options)
+    };
+    let store = open("store", [2, 3, 4])?;
+    let (client, me) = (store.client(endpoint)?, u64::from(node.id().0));
+    assert!(client.insert_blocking(&me, &me)?);
+    endpoint.block_on(Barrier::open(node, "begin", 1)?.thread()?.wait(endpoint))?;
+    begun();
+    if GONE.contains(&node.id()) {
+        loop {
+            std::thread::park();
+        }
+    }
+    let (error, took) = loop {
+        let start = Instant::now();
+        if let Err(error) = client.update_blocking(&me, &(me + 1)) {
+            break (error, start.elapsed());
+        }
+        std::thread::sleep(Duration::from_micros(500));
+    };
+    misses_both::<()>(Err(error));
+    assert!(took < endpoint.timeout(), "{took:?}");
+    GONE.iter().for_each(|gone| wait_evicted(node, *gone));
+    let start = Instant::now();
+    misses_both(client.get_blocking(&me));
+    misses_both(client.insert_blocking(&(me + 10), &me));
+    misses_both(client.delete_blocking(&me));
+    assert!(start.elapsed() < endpoint.timeout() / 2, "{:?}", start.elapsed());
+
+    let again = open("again", [0, 1, 2])?;
+    let client = again.client(endpoint)?;
+    assert!(client.insert_blocking(&me, &me)?);
+    let mut part = Barrier::open(node, "end", 1)?.thread()?;
+    endpoint.block_on(part.wait(endpoint))?;
+    for key in 0..3 {
+        assert_eq!(client.get_blocking(&key)?, Some(key));
+    }
+    endpoint.block_on(part.wait(endpoint))
+}
+
+/// How often a client is stopped, and the updates of each other one meanwhile. There are gets between them.
+const STOPS: u64 = 12;
+const UPDATES: u64 = 30;
+/// Keys that all three update.
+const BESIDE: u64 = 8;
+/// A call looks 13 times at most: three times for each of three clients, once, and once for each memory node. A look
+/// takes three round trips.
+const TRIPS_MAX: u64 = 3 * 13;
+
+/// The victim makes updates, and node 0 stops it at any moment of them. Then both others make theirs, and it continues.
+fn swarm_stopped(node: &Node, endpoint: &Endpoint) -> Result<()> {
+    let mut options = SwarmStoreOptions::default();
+    options.keys = 2 * BESIDE as usize;
+    // More than the updates beside all stops: buffers come back only when a client that is stopped has answered.
+    options.replicas.spare_buffers = 2 * (STOPS * UPDATES) as usize;
+    let spare = options.replicas.spare_buffers as u64;
+    let store = SwarmStore::<u64, [u64; 8]>::open(node, "store", options)?;
+    let open = |path: &str| farfield::AtomicVar::open(node, path, NodeId(0));
+    // The turn is odd while the victim is stopped.
+    let (pid, turn, done) = (open("pid")?, open("turn")?, open("done")?);
+    let mut part = Barrier::open(node, "begin", 1)?.thread()?;
+    let mut client = Recorded::new(&store, endpoint)?;
+    if node.id() == NodeId(0) {
+        for key in 0..BESIDE {
+            assert_eq!(client.call(key, KvInput::Insert(1))?, KvOutput::Succeeded(true));
+        }
+    }
+    endpoint.block_on(part.wait(endpoint))?;
+    // From here on all clients know the places of the keys.
+    for key in 0..BESIDE {
+        assert_eq!(client.call(key, KvInput::Get)?, KvOutput::Found(Some(1)));
+    }
+    endpoint.block_on(part.wait(endpoint))?;
+    begun();
+    let mut values = (u64::from(node.id().0) + 1) << 32..;
+    let mut update_and_get = |client: &mut Recorded<'_>| {
+        let value = values.next().expect("there are enough");
+        let key = value % BESIDE;
+        for (input, expected) in [(KvInput::Update(value), Some(KvOutput::Succeeded(true))), (KvInput::Get, None)] {
+            let before = endpoint.counts().round_trips;
+            let output = client.call(key, input)?;
+            let trips = endpoint.counts().round_trips - before;
+            assert!(trips <= TRIPS_MAX, "{input:?} has taken {trips} round trips");
+            assert!(expected.is_none_or(|expected| output == expected), "{input:?} of key {key}: {output:?}");
+        }
+        Ok::<(), Error>(())
+    };
+    let soon = || endpoint.now() + STEP_MAX;
+    match node.id() {
+        NodeId(0) => {
+            let victim = endpoint.block_on(pid.wait_change(endpoint, 0, soon()))?;
+            for stop in 0..STOPS {
+                signal(victim, "-STOP");
+                while !is_stopped(victim) {
+                    std::thread::yield_now();
+                }
+                endpoint.block_on(turn.store(endpoint, 2 * stop + 1))?;
+                let start = Instant::now();
+                (0..UPDATES).try_for_each(|_| update_and_get(&mut client))?;
+                endpoint.block_on(done.wait_change(endpoint, stop, soon()))?;
+                assert!(start.elapsed() < endpoint.timeout() / 2, "{:?}", start.elapsed());
+                signal(victim, "-CONT");
+                endpoint.block_on(turn.store(endpoint, 2 * stop + 2))?;
+            }
+        }
+        VICTIM => {
+            endpoint.block_on(pid.store(endpoint, std::process::id().into()))?;
+            for stop in 0..STOPS {
+                while endpoint.block_on(turn.load(endpoint))? == 2 * stop {
+                    update_and_get(&mut client)?;
+                }
+                endpoint.block_on(turn.wait_change(endpoint, 2 * stop + 1, soon()))?;
+            }
+        }
+        _ => {
+            for stop in 0..STOPS {
+                endpoint.block_on(turn.wait_change(endpoint, 2 * stop, soon()))?;
+                (0..UPDATES).try_for_each(|_| update_and_get(&mut client))?;
+                endpoint.block_on(done.fetch_add(endpoint, 1))?;
+                endpoint.block_on(turn.wait_change(endpoint, 2 * stop + 1, soon()))?;
+            }
+        }
+    }
+    // Buffers are used again now.
+    (0..spare).try_for_each(|_| update_and_get(&mut client))?;
+    drop(client);
+    endpoint.block_on(part.wait(endpoint))
 }
 
 /// Two words on different nodes. Under a lock, they are equal.

@@ -121,9 +121,8 @@ impl Session {
         self.processes.keys().for_each(|place| self.hear(NodeId(*place), BEGUN));
     }
 
-    pub(crate) fn signal(&mut self, node: NodeId, signal: &str) {
-        let pid = self.child(node).id().to_string();
-        assert!(Command::new("kill").args([signal, &pid]).status().expect("kill").success());
+    pub(crate) fn signal(&mut self, node: NodeId, name: &str) {
+        signal(self.child(node).id().into(), name);
     }
 
     pub(crate) fn kill(&mut self, node: NodeId) {
@@ -153,6 +152,17 @@ impl Drop for Session {
             let _ = std::fs::remove_file(self.file(NodeId(node)));
         }
     }
+}
+
+/// Sends a process a signal.
+pub(crate) fn signal(pid: u64, name: &str) {
+    assert!(Command::new("kill").args([name, &pid.to_string()]).status().expect("kill").success());
+}
+
+/// Whether a process is stopped.
+pub(crate) fn is_stopped(pid: u64) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).expect("it lives");
+    stat.rsplit(')').next().is_some_and(|rest| rest.trim_start().starts_with('T'))
 }
 
 /// Where the process of a node keeps what it has done, for the parent.

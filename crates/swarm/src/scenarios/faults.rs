@@ -6,7 +6,7 @@ use farfield_check::{Cluster, Faults, Scenario};
 use farfield_core::Result;
 use farfield_fabric::{DeathRule, NodeId, Word};
 
-use super::parts::{Opened, Recorded, open, register, register_unfailing};
+use super::parts::{Opened, Recorded, faulty, open, register, register_unfailing, run, unless_cut};
 use crate::SwarmOptions;
 
 pub(super) fn scenarios() -> Vec<Scenario> {
@@ -16,6 +16,7 @@ pub(super) fn scenarios() -> Vec<Scenario> {
         memory_is_cut_off(),
         client_is_cut_off(),
         two_of_five(),
+        majority_back(),
         two_writers_die(),
         dies_with_lock(),
         others_stopped(),
@@ -89,6 +90,41 @@ fn two_of_five() -> Scenario {
         Ok(())
     })
     .faults(Faults::new().crashes(2).of([3, 4]))
+}
+
+/// Two of three memory nodes are out of the reach of a client from some moment of a write on, and come back. Its calls
+/// find no majority meanwhile, and all work again then. Those of another client never fail.
+fn majority_back() -> Scenario {
+    let about = "calls work again when most memory nodes are back, and no value is lost";
+    Scenario::new("swarm/majority-back", about, 3, |cluster| {
+        let Opened { clients, history } = open(cluster, 1, options())?;
+        for node in 0..2 {
+            let (array, history, stays) = (Rc::clone(&clients[node]), history.clone(), cluster.draw(3));
+            cluster.thread(node, "client", move |ep| {
+                let (ep, cut) = faulty(ep, stays)?;
+                run(&array, &ep, node, &history, &|client| {
+                    let value = 10 * node as u64;
+                    client.write(value + 1)?;
+                    let written = client.write_with_a_rest(value + 2, || {
+                        cut(true);
+                        Ok(())
+                    });
+                    unless_cut(written)?;
+                    unless_cut(client.read())?;
+                    unless_cut(client.write(value + 3))?;
+                    cut(false);
+                    client.read()?;
+                    client.write(value + 4)?;
+                    client.read()
+                })
+            });
+        }
+        register_unfailing(cluster, 2, &clients, &history, |client| {
+            client.read()?;
+            client.read()
+        });
+        Ok(())
+    })
 }
 
 /// A writer dies after its value has reached one memory node, and another one with a guess that was stale because of

@@ -12,7 +12,8 @@ use farfield_check::{Cluster, choose, was_paused};
 use farfield_core::history::kv::{KvInput, KvModel, KvOutput};
 use farfield_core::history::{Budget, Effect, Event, Model, check};
 use farfield_core::{Endpoint, Error, ErrorKind, Node, Result};
-use farfield_fabric::Word;
+use farfield_fabric::fault::{self, inject};
+use farfield_fabric::{EndpointOptions, NodeId, Word};
 
 use crate::client::Core;
 use crate::errors::NoMajority;
@@ -208,6 +209,25 @@ pub(super) fn run(
 ) -> Result<()> {
     let client = take_client(ep, || array.client(ep))?;
     body(&Recorded { client: &client, ep, node, history: history.clone() })
+}
+
+/// An endpoint like another one, and a switch: while it is on, all of three memory nodes but one are out of its reach.
+pub(super) fn faulty(ep: &Endpoint, stays: usize) -> Result<(Endpoint, impl Fn(bool) + use<>)> {
+    let faults = fault::Faults::default();
+    let faulty = Endpoint::open(inject(ep.transport().clone(), faults.clone()), EndpointOptions::default())?;
+    let cut = move |is_cut| {
+        let others = (0..3).filter(|node| *node != stays);
+        others.for_each(|node| faults.cut(NodeId(node as u16), is_cut));
+    };
+    Ok((faulty, cut))
+}
+
+/// The result of a call that may have found most memory nodes out of reach, and nothing else.
+pub(super) fn unless_cut(result: Result<()>) -> Result<()> {
+    match result {
+        Err(error) if error.custom_ref::<NoMajority>().is_some() => Ok(()),
+        result => result,
+    }
 }
 
 /// A client, when no other thread of the node has the place any more.

@@ -6,8 +6,9 @@ use farfield_check::{Cluster, Faults, Scenario};
 use farfield_core::Result;
 use farfield_fabric::{DeathRule, NodeId, Word};
 
+use super::parts::{faulty, unless_cut};
 use super::store::options;
-use super::store_parts::{Opened, Recorded, client, client_unfailing, open};
+use super::store_parts::{Opened, Recorded, client, client_unfailing, open, run};
 use crate::SwarmStoreOptions;
 
 pub(super) fn scenarios() -> Vec<Scenario> {
@@ -18,6 +19,7 @@ pub(super) fn scenarios() -> Vec<Scenario> {
         memory_apart(),
         memory_is_cut_off(),
         two_of_five(),
+        majority_back(),
         others_stopped(),
     ]
 }
@@ -97,6 +99,38 @@ fn two_of_five() -> Scenario {
         calls(cluster, options, &[0, 1], &[])
     })
     .faults(Faults::new().crashes(2).of([3, 4]))
+}
+
+/// Two of three memory nodes are out of the reach of a client from some moment of an update on, and come back. Its
+/// calls find no majority meanwhile, and all work again then. Those of another client never fail.
+fn majority_back() -> Scenario {
+    let about = "calls work again when most memory nodes are back, and no value is lost";
+    Scenario::new("swarm-kv/majority-back", about, 3, |cluster| {
+        let Opened { stores, history } = open(cluster, options())?;
+        let (store, cut_off, stays) = (Rc::clone(&stores[0]), history.clone(), cluster.draw(3));
+        cluster.thread(0, "client", move |ep| {
+            let (ep, cut) = faulty(ep, stays)?;
+            run(&store, &ep, 0, &cut_off, &|client| {
+                client.upsert(0, 1)?;
+                let updated = client.update_with_a_rest(0, 2, || {
+                    cut(true);
+                    Ok(())
+                });
+                unless_cut(updated)?;
+                unless_cut(client.get(0))?;
+                unless_cut(client.update(0, 3))?;
+                cut(false);
+                client.get(0)?;
+                client.update(0, 4)?;
+                client.get(0)
+            })
+        });
+        client_unfailing(cluster, 1, &stores, &history, |client| {
+            client.upsert(0, 11)?;
+            client.get(0)
+        });
+        Ok(())
+    })
 }
 
 /// The calls of the first nodes all end well.

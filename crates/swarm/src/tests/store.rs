@@ -4,11 +4,13 @@ use std::time::Duration;
 
 use farfield_core::{ByteString, ErrorKind, local_session, on_each};
 
+use super::{cut_most, faulty, missed_most};
 use crate::plan::Parts;
 use crate::version::TIMESTAMP_MAX;
 use crate::{StoreFull, SwarmOptions, SwarmStore, SwarmStoreClient, SwarmStoreOptions};
 use farfield_core::{Node, Result};
 use farfield_fabric::NodeId;
+use farfield_fabric::fault::Faults;
 
 type Store = SwarmStore<u64, [u64; 2]>;
 
@@ -416,6 +418,53 @@ fn clients_may_share_metadata_words() -> Result<()> {
         }
         if round % 4 == 0 {
             clients[round as usize / 4 % 3].delete_blocking(&key)?;
+        }
+    }
+    Ok(())
+}
+
+/// Two of three memory nodes are cut off for a while, and come back. What was stored is there. A call that has failed
+/// has happened, or will before its client's next one on the key, or has not.
+#[test]
+fn calls_work_again_when_a_majority_is_back() -> Result<()> {
+    let nodes = local_session(3)?;
+    let stores = open(&nodes, &options(200))?;
+    let faults = Faults::default();
+    let (ep, far) = (faulty(&nodes[0], &faults)?, faulty(&nodes[1], &faults)?);
+    let (client, other) = (stores[0].client(&ep)?, stores[1].client(&far)?);
+    for round in 0..8 {
+        let [kept, gone, new] = [0, 1, 2].map(|key| 10 * round + key);
+        for key in [kept, gone] {
+            assert!(client.insert_blocking(&key, &value(1))?);
+            assert_eq!(other.get_blocking(&key)?, Some(value(1)));
+        }
+        cut_most(&faults, true);
+        let start = ep.now();
+        let ended = [
+            client.get_blocking(&kept).map(drop),
+            other.get_blocking(&kept).map(drop),
+            other.get_blocking(&new).map(drop),
+            client.update_blocking(&kept, &value(2)).map(drop),
+            client.delete_blocking(&gone),
+            client.insert_blocking(&new, &value(3)).map(drop),
+        ];
+        let took = ep.now() - start;
+        // Before any assertion: a client that is dropped waits for the memory nodes.
+        cut_most(&faults, false);
+        ended.into_iter().for_each(missed_most);
+        assert!(took < Duration::from_secs(5), "{took:?}");
+        let may_be = [(kept, [Some(1), Some(2)]), (gone, [Some(1), None]), (new, [None, Some(3)])];
+        for (key, found) in may_be {
+            let there = other.get_blocking(&key)?;
+            assert!(found.map(|of| of.map(value)).contains(&there), "{key}: {there:?}");
+        }
+        assert!(client.update_blocking(&kept, &value(4))?);
+        client.delete_blocking(&gone)?;
+        assert_eq!(other.get_blocking(&gone)?, None);
+        assert!(client.insert_blocking(&gone, &value(4))?);
+        client.upsert_blocking(&new, &value(4))?;
+        for key in [kept, gone, new] {
+            assert_eq!(other.get_blocking(&key)?, Some(value(4)), "key {key}");
         }
     }
     Ok(())
