@@ -9,8 +9,8 @@
 //! RDMA), [`sim`] (a simulated session), and decorators of any fabric: [`weak`] (as late
 //! and as reordered as the model allows, for tests), [`fault`] and [`record`].
 //!
-//! This crate, `farfield-verbs-sys` which it loads RDMA's libraries by, and `farfield-ucx-sys` are the only ones of
-//! Farfield with `unsafe` code.
+//! This crate, `farfield-verbs-sys` which it loads RDMA's libraries by, `farfield-ucx-sys`, and `farfield-c-decl` which
+//! both of them use, are the only ones of Farfield with `unsafe` code.
 
 mod alarm;
 mod cell;

@@ -64,7 +64,6 @@
 mod callback;
 mod connection;
 mod context;
-mod declare;
 mod environment;
 mod error;
 mod handle;
@@ -81,6 +80,7 @@ mod layout;
 pub use callback::Message;
 pub use context::{Context, ContextOptions};
 pub use error::{Status, UcxError};
+pub use farfield_c_decl::{MissingFunction, MissingLibrary, Skipped, SkippedFn};
 pub use handle::{Endpoint, Request};
 pub use load::{LoadError, OLDEST, Ucp, UcpVersion, Ucs, Ucx, Version};
 pub use send::{HEADER_BYTES_MAX, MESSAGE_BYTES_MAX};
@@ -88,17 +88,3 @@ pub use sleep::{Sleeper, Slept, Waker, close_on_exec};
 pub use ucp::*;
 pub use ucs::*;
 pub use worker::{Address, Worker};
-
-/// A field for something that this crate leaves out: there for its size only. Zero where a program fills it in.
-///
-/// ```
-/// # use farfield_ucx_sys::Skipped;
-/// assert_eq!(size_of::<Skipped<[u64; 16]>>(), 128);
-/// assert_eq!(Skipped::<u64>::default(), Skipped(0));
-/// ```
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[repr(transparent)]
-pub struct Skipped<T>(pub T);
-
-/// A function pointer for something that this crate leaves out.
-pub type SkippedFn = Skipped<Option<unsafe extern "C" fn()>>;

@@ -2,16 +2,13 @@
 
 use core::ffi::{c_char, c_int, c_uint, c_void};
 use core::fmt;
-use core::mem::ManuallyDrop;
-use std::error::Error as _;
 use std::ffi::{CStr, OsStr};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, OnceLock, PoisonError};
 
-use libloading::Library;
+use farfield_c_decl::{Library, MissingFunction, MissingLibrary, c_functions};
 
-use crate::declare::c_functions;
 use crate::environment::with_defaults;
 use crate::{
     ucp_address, ucp_am_handler_param_t, ucp_config, ucp_context, ucp_context_attr_t, ucp_ep, ucp_ep_params_t,
@@ -44,28 +41,15 @@ impl fmt::Display for Version {
 pub enum LoadError {
     /// A library cannot be loaded.
     #[error(
-        "UCX needs {library}, which could not be loaded ({reason}); install it: on Debian 12, Ubuntu 24.04 and later \
-         ones `apt-get install libucx0`, on Fedora `dnf install ucx`"
+        "UCX needs {}, which could not be loaded ({}); install it: on Debian 12, Ubuntu 24.04 and later ones `apt-get \
+         install libucx0`, on Fedora `dnf install ucx`",
+        .0.library,
+        .0.reason
     )]
-    Library {
-        /// The library's name.
-        library: &'static str,
-        /// The dynamic linker's error.
-        reason: String,
-    },
+    Library(MissingLibrary),
     /// A library lacks a function.
-    #[error(
-        "{library} has no function {symbol} ({reason}): it is not UCX {OLDEST} or later; install a newer one, as in \
-         Debian 12 and Ubuntu 24.04"
-    )]
-    Symbol {
-        /// The library's name.
-        library: &'static str,
-        /// The function.
-        symbol: &'static str,
-        /// The dynamic linker's error.
-        reason: String,
-    },
+    #[error("{0}: it is not UCX {OLDEST} or later; install a newer one, as in Debian 12 and Ubuntu 24.04")]
+    Symbol(MissingFunction),
     /// A version that cannot work.
     #[error(
         "UCX {found} ({path}) cannot be used: UCX {OLDEST} or a later version of UCX 1 is needed, as in Debian 12 and \
@@ -79,29 +63,11 @@ pub enum LoadError {
     },
 }
 
-/// Opens a library, which is never closed: its initialisers may have left pointers to it in the process.
-fn open(library: &'static str) -> Result<ManuallyDrop<Library>, LoadError> {
-    // SAFETY: loading runs the library's initialisers. Those of UCX read the environment, which has the variables that
-    // keep them from changing the process, and demand nothing of the program.
-    match unsafe { Library::new(library) } {
-        Ok(handle) => Ok(ManuallyDrop::new(handle)),
-        Err(error) => Err(LoadError::Library { library, reason: reason(&error) }),
-    }
-}
-
-/// The dynamic linker's own words, which are the error's source.
-fn reason(error: &libloading::Error) -> String {
-    error.source().map_or_else(|| error.to_string(), ToString::to_string)
-}
-
-/// # Safety
-/// `F` is the type of a pointer to the function, which is called only while the library is loaded.
-unsafe fn symbol<F: Copy>(handle: &Library, library: &'static str, symbol: &'static str) -> Result<F, LoadError> {
-    // SAFETY: by the contract of this function.
-    match unsafe { handle.get::<F>(symbol) } {
-        Ok(function) => Ok(*function),
-        Err(error) => Err(LoadError::Symbol { library, symbol, reason: reason(&error) }),
-    }
+/// Opens a library of UCX.
+fn open(library: &'static str) -> Result<Library, LoadError> {
+    // SAFETY: the initialisers of UCX read the environment, which has the variables that keep them from changing the
+    // process, and demand nothing of the program.
+    unsafe { Library::open(library) }.map_err(LoadError::Library)
 }
 
 c_functions! {
@@ -227,15 +193,19 @@ impl Ucx {
     }
 
     fn load(ucp_library: &'static str, ucs_library: &'static str) -> Result<Ucx, LoadError> {
-        let (ucp_handle, ucs_handle) = with_defaults(|| Ok((open(ucp_library)?, open(ucs_library)?)))?;
-        let version_of = UcpVersion::find(&ucp_handle, ucp_library)?;
+        let (libucp, libucs) = with_defaults(|| Ok((open(ucp_library)?, open(ucs_library)?)))?;
+        // SAFETY: the function has the type of UCX's header, which `layout` checks. No other library has one of this
+        // name.
+        let version_of = unsafe { UcpVersion::find(&libucp) }.map_err(LoadError::Symbol)?;
         let (mut major, mut minor, mut release) = (0, 0, 0);
         // SAFETY: the function writes three numbers, for which there is room.
         unsafe { (version_of.ucp_get_version)(&mut major, &mut minor, &mut release) };
         let version = Version { major, minor, release };
         let path = file_of(version_of.ucp_get_version as *const c_void).unwrap_or_else(|| ucp_library.into());
         usable(version, &path)?;
-        Ok(Ucx { ucp: Ucp::find(&ucp_handle, ucp_library)?, ucs: Ucs::find(&ucs_handle, ucs_library)?, version, path })
+        // SAFETY: the functions have the types of UCX's headers, which `layout` checks, and this version has that API.
+        let (ucp, ucs) = unsafe { (Ucp::find(&libucp), Ucs::find(&libucs)) };
+        Ok(Ucx { ucp: ucp.map_err(LoadError::Symbol)?, ucs: ucs.map_err(LoadError::Symbol)?, version, path })
     }
 
     /// The version of the library.
@@ -289,7 +259,7 @@ mod tests {
     #[test]
     fn a_missing_library_names_its_package() {
         let error = Ucx::load("libfarfield-is-not-there.so.0", Ucs::LIBRARY).unwrap_err();
-        assert!(matches!(error, LoadError::Library { library: "libfarfield-is-not-there.so.0", .. }), "{error:?}");
+        assert!(matches!(error, LoadError::Library(_)), "{error:?}");
         let text = error.to_string();
         for word in [
             "libfarfield-is-not-there.so.0",

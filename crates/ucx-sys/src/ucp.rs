@@ -6,7 +6,8 @@
 
 use core::ffi::{c_char, c_int, c_uint, c_void};
 
-use crate::declare::{c_constants, c_opaque, c_types};
+use farfield_c_decl::{c_constants, c_opaque, c_types};
+
 use crate::{Skipped, SkippedFn, ucs_memory_type_t, ucs_status_t, ucs_thread_mode_t};
 
 c_constants! {

@@ -4,7 +4,7 @@
 
 use core::ffi::{c_uint, c_void};
 
-use crate::declare::c_constants;
+use farfield_c_decl::c_constants;
 
 c_constants! {
     /// How a call or an operation ended.

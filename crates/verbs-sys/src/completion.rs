@@ -4,8 +4,9 @@
 
 use core::ffi::{c_int, c_uint, c_void};
 
+use farfield_c_decl::{c_constants, c_types};
+
 use crate::context::{extended_op, set_errno};
-use crate::declare::{c_constants, c_types};
 use crate::{Skipped, SkippedFn, be32, ibv_context, ibv_pd, verbs_context, verbs_get_ctx};
 
 c_constants! {

@@ -7,7 +7,8 @@
 use core::ffi::{c_int, c_uint, c_void};
 use core::mem::offset_of;
 
-use crate::declare::{c_constants, c_types};
+use farfield_c_decl::{c_constants, c_types};
+
 use crate::{
     Skipped, SkippedFn, ibv_alloc_dm_attr, ibv_cq, ibv_cq_ex, ibv_cq_init_attr_ex, ibv_device, ibv_device_attr_ex,
     ibv_dm, ibv_mr, ibv_pd, ibv_port_attr, ibv_qp, ibv_qp_init_attr_ex, ibv_query_device_ex_input, ibv_recv_wr,

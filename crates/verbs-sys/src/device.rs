@@ -4,8 +4,9 @@
 
 use core::ffi::{c_char, c_int, c_uint, c_void};
 
+use farfield_c_decl::{c_constants, c_types};
+
 use crate::context::extended_op;
-use crate::declare::{c_constants, c_types};
 use crate::{Skipped, Verbs, be64, ibv_context, verbs_context, verbs_get_ctx};
 
 c_constants! {

@@ -45,7 +45,6 @@
 
 mod completion;
 mod context;
-mod declare;
 mod device;
 mod load;
 mod memory;
@@ -57,6 +56,7 @@ mod layout;
 pub use completion::*;
 pub use context::*;
 pub use device::*;
+pub use farfield_c_decl::{MissingFunction, MissingLibrary, Skipped, SkippedFn};
 pub use load::{LoadError, Verbs};
 pub use memory::*;
 pub use queue_pair::*;
@@ -65,17 +65,3 @@ pub use queue_pair::*;
 pub type be32 = u32;
 /// A 64-bit number in network byte order.
 pub type be64 = u64;
-
-/// A field for something that this crate leaves out: there for its size only. Zero where a program fills it in.
-///
-/// ```
-/// # use farfield_verbs_sys::Skipped;
-/// assert_eq!(size_of::<Skipped<[u32; 3]>>(), 12);
-/// assert_eq!(Skipped::<u64>::default(), Skipped(0));
-/// ```
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[repr(transparent)]
-pub struct Skipped<T>(pub T);
-
-/// A function pointer for something that this crate leaves out.
-pub type SkippedFn = Skipped<Option<unsafe extern "C" fn()>>;

@@ -4,8 +4,9 @@
 
 use core::ffi::{c_int, c_uint, c_void};
 
+use farfield_c_decl::{c_constants, c_types};
+
 use crate::context::{extended_op, set_errno, verbs_get_ctx};
-use crate::declare::{c_constants, c_types};
 use crate::{ibv_context, verbs_context};
 
 c_constants! {
