@@ -42,7 +42,7 @@ pub struct Type {
     pub keyword: &'static str,
     /// The name in Rust.
     pub name: &'static str,
-    /// The type in C, if its name does not tell it.
+    /// The type in C, if it differs from the name.
     pub spelling: Option<&'static str>,
     /// How newer versions may change it.
     pub growth: Growth,
@@ -378,7 +378,7 @@ macro_rules! c_functions {
         #[derive(Clone, Copy, Debug)]
         pub struct $table {
             $($(#[$doc])* pub $name: unsafe extern "C" fn($($argument: $type),*) $(-> $result)?,)*
-            $($($(#[$doc2])* pub $name2: Option<unsafe extern "C" fn($($argument2: $type2),*) $(-> $result2)?>,)*)?
+            $($($(#[$doc2])* pub $name2: ::core::option::Option<unsafe extern "C" fn($($argument2: $type2),*) $(-> $result2)?>,)*)?
         }
 
         impl $table {
@@ -392,10 +392,10 @@ macro_rules! c_functions {
             ///
             /// # Safety
             /// The library's functions of these names have the declared types.
-            pub(crate) unsafe fn find(library: &$crate::Library) -> Result<$table, $crate::MissingFunction> {
+            pub(crate) unsafe fn find(library: &$crate::Library) -> ::core::result::Result<$table, $crate::MissingFunction> {
                 // SAFETY: by the contract of this function.
                 unsafe {
-                    Ok($table {
+                    ::core::result::Result::Ok($table {
                         $($name: library.function(stringify!($name))?,)*
                         $($($name2: library.function(stringify!($name2)).ok(),)*)?
                     })
@@ -413,7 +413,7 @@ macro_rules! c_functions {
                         }
                         missing
                     },)*
-                    $($($name2: None,)*)?
+                    $($($name2: ::core::option::Option::None,)*)?
                 }
             }
 

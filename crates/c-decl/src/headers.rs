@@ -98,7 +98,7 @@ pub enum CompareError {
         complaint: String,
     },
     /// Declarations differ from those of the headers, or are not there.
-    #[error("declarations differ from those of {headers}:\n{complaint}")]
+    #[error("declarations differ from those of {headers}; what these state here is not so there:\n{complaint}")]
     Differ {
         /// The headers.
         headers: String,
@@ -244,6 +244,9 @@ impl Declarations {
     /// The C spelling of a type as it stands in a declaration; `None` if it is [`Skipped`](crate::Skipped) there. An
     /// unknown type is a `struct` that stays opaque here.
     ///
+    /// # Panics
+    /// The text is no type that can be spelled: an argument without a name, or a function as the argument of another.
+    ///
     /// ```
     /// # use farfield_c_decl::{Declarations, Names};
     /// let declarations = Declarations::new(&["locale.h"], "libc6-dev", Names::Tags);
@@ -256,7 +259,8 @@ impl Declarations {
         // The compiler's text of a type may be broken into lines.
         let rust = rust.split_whitespace().collect::<Vec<_>>().join(" ");
         let rust = rust.as_str();
-        if rust.starts_with("Skipped") {
+        let unclear = || panic!("`{rust}` has no spelling in C");
+        if rust == "SkippedFn" || rust.starts_with("Skipped<") {
             return None;
         }
         if let Some(target) = rust.strip_prefix("*mut ") {
@@ -266,16 +270,18 @@ impl Declarations {
             return Some(format!("const __typeof__({}) *", self.spelling(target)?));
         }
         if let Some(array) = rust.strip_prefix('[') {
-            let (element, length) = array.strip_suffix(']')?.rsplit_once(';')?;
+            let array = array.strip_suffix(']').and_then(|array| array.rsplit_once(';'));
+            let (element, length) = array.unwrap_or_else(unclear);
             return Some(format!("__typeof__({}[{}])", self.spelling(element)?, length.trim()));
         }
         if rust.starts_with("Option<") {
-            let (arguments, result) = rust.split_once("fn(")?.1.rsplit_once(')')?;
+            let function = rust.split_once("fn(").and_then(|(_, function)| function.rsplit_once(')'));
+            let (arguments, result) = function.filter(|(arguments, _)| !arguments.contains('(')).unwrap_or_else(unclear);
             let result = result.trim_end_matches(['>', ',', ' ']).trim();
             let result = self.spelling(result.strip_prefix("->").unwrap_or(result))?;
             let arguments = arguments.split(',').map(str::trim).filter(|argument| !argument.is_empty());
-            let arguments: Option<Vec<_>> =
-                arguments.map(|argument| self.spelling(argument.split_once(": ")?.1)).collect();
+            let arguments = arguments.map(|argument| argument.split_once(": ").unwrap_or_else(unclear).1);
+            let arguments: Option<Vec<_>> = arguments.map(|argument| self.spelling(argument)).collect();
             return Some(function_type(&result, &arguments?));
         }
         let name = rust.strip_prefix("libc::").unwrap_or(rust);
@@ -387,7 +393,7 @@ impl Declarations {
         source.extend(self.functions().map(|function| format!("#undef {}\n", function.name)));
         source += program;
         let mut cc = Command::new("cc");
-        let cc = cc.args(["-fsyntax-only", "-w", "-x", "c", "-"]);
+        let cc = cc.env("LC_ALL", "C").args(["-fsyntax-only", "-w", "-x", "c", "-"]);
         let cc = cc.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::piped());
         let mut child = cc.spawn().map_err(|error| format!("cc: {error}"))?;
         let mut stdin = child.stdin.take().expect("standard input is a pipe");

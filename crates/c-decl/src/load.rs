@@ -81,7 +81,7 @@ impl Library {
         }
     }
 
-    /// Finds a function. Its pointer stays valid for the life of the process.
+    /// Finds a function. Its pointer stays valid while the process runs.
     ///
     /// # Errors
     /// The library has no such function.

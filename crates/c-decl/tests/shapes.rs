@@ -166,7 +166,7 @@ mod wrong {
             newer: [u8; 8],
         }
 
-        /// Smaller than the first fields.
+        /// The first fields are smaller in C.
         growing struct calls {
             newer: Option<unsafe extern "C" fn()>,
             clear: Option<unsafe extern "C" fn()>,
@@ -260,4 +260,7 @@ fn rust_types_are_spelled_in_c() {
     );
     assert_eq!(spelled("Option<unsafe extern \"C\" fn(n: usize)>"), "__typeof__(void (*)(size_t))");
     assert_eq!(right.spelling("SkippedFn"), None);
+    for unclear in ["[u8; 2", "Option<NonNull<u8>>", "Option<unsafe extern \"C\" fn(usize)>"] {
+        assert!(std::panic::catch_unwind(|| right.spelling(unclear)).is_err(), "{unclear}");
+    }
 }

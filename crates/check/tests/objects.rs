@@ -134,14 +134,16 @@ fn larger_scenarios_hold_in_many_executions() {
     });
 }
 
-/// Scenarios in which one certain node may die, and of how many schedules it dies at each step.
-const DYING: &[(&str, u64)] = &[
-    ("hamband/dies-sending", 3),
-    ("hamband/dies-adding", 3),
-    ("hamband/dies-overwriting", 1),
-    ("hamband/dies", 1),
-    ("mu/follower-dies", 1),
-    ("mu/leader-dies", 1),
+/// Scenarios in which one certain node may die, of how many schedules, and at each how manyth step of them.
+const DYING: &[(&str, u64, usize)] = &[
+    ("hamband/dies-sending", 3, 1),
+    ("hamband/dies-adding", 3, 1),
+    ("hamband/dies-overwriting", 1, 1),
+    ("hamband/dies", 1, 1),
+    ("hamband/leader-dies", 1, 16),
+    ("hamband/caller-dies", 1, 16),
+    ("mu/follower-dies", 1, 1),
+    ("mu/leader-dies", 1, 1),
 ];
 
 /// A schedule by its choices, in which no node dies.
@@ -183,13 +185,13 @@ impl Schedule {
     }
 }
 
-/// Runs a scenario with a death at each step of some schedules.
-fn die_at_each_step(name: &'static str, schedules: u64) -> Vec<Outcome> {
+/// Runs a scenario with a death at each step of some schedules, or at each so manyth.
+fn die_at_each_step(name: &'static str, schedules: u64, apart: usize) -> Vec<Outcome> {
     let scenario = all().into_iter().find(|scenario| scenario.name() == name).expect("it is one of them");
     let mut outcomes = Vec::new();
     for seed in 0..schedules {
         let (schedule, undisturbed) = Schedule::draw(&scenario, name, seed);
-        for (decision, choice) in undisturbed.choices.iter().enumerate() {
+        for (decision, choice) in undisturbed.choices.iter().enumerate().step_by(apart) {
             let before = schedule.choices.iter().copied().filter(|(other, _)| *other < decision);
             let choices = before.chain([(decision, choice.of - 1)]).collect();
             let outcome = Schedule { choices, ..schedule }.run(&scenario);
@@ -203,15 +205,15 @@ fn die_at_each_step(name: &'static str, schedules: u64) -> Vec<Outcome> {
 /// The searches draw the moment of a death.
 #[test]
 fn a_node_may_die_at_each_step() {
-    on_all_cores(DYING, |(name, schedules)| {
-        let outcomes = die_at_each_step(name, *schedules);
+    on_all_cores(DYING, |(name, schedules, apart)| {
+        let outcomes = die_at_each_step(name, *schedules, *apart);
         assert!(outcomes.len() > 500, "{name}: {} deaths", outcomes.len());
         outcomes.iter().for_each(|outcome| assert_eq!(outcome.failure, None, "{name}: {:?}", outcome.faults));
     });
     for name in ["hamband-uncopied", "hamband-summary-uncopied"] {
         mutants::enable(mutants::all().find(|mutant| mutant.name() == name)).unwrap();
         let scenario = if name == "hamband-uncopied" { "hamband/dies-sending" } else { "hamband/dies-adding" };
-        let outcomes = die_at_each_step(scenario, 3);
+        let outcomes = die_at_each_step(scenario, 3, 1);
         mutants::enable(None).unwrap();
         assert!(outcomes.iter().any(|outcome| outcome.failure.is_some()), "{name} is not found");
     }

@@ -191,7 +191,8 @@ fn take_part(me: usize, node: &Node, member: &Member, course: &Course, ep: &Endp
         if course.is_over() || turn.is_some_and(|turn| came == turn && course.may_go(turn)) {
             return Ok(());
         }
-        if me == 0 && course.has_to_ask() && member.log.is_leader() && course.decided() >= course.due(0) {
+        let may_ask = me == 0 && course.has_to_ask() && course.history.left.get() > 0;
+        if may_ask && member.log.is_leader() && course.decided() >= course.due(0) {
             propose_late(member, course, ep)?;
             continue;
         }
@@ -293,7 +294,7 @@ pub(super) fn decide_with_one(member: &Member, history: &History, ep: &Endpoint)
 }
 
 /// A proposal of node 0 that needs a free slot. It asks the others how far they have read, and looks at their answers
-/// when another node follows it in the place of node 2.
+/// when another node follows it at the rank of node 2.
 fn propose_late(member: &Member, course: &Course, ep: &Endpoint) -> Result<()> {
     let core = &member.log.0.core;
     let peers = core.state.lock().peers.clone();
@@ -428,7 +429,7 @@ fn busy(name: &str, about: &str) -> Scenario {
     returns_if(name, about, 3, 2, &[2], Beside::GoesOn)
 }
 
-/// A follower answers how far it has read, and leaves. The leader looks at the answer when another node has its seat.
+/// A follower answers how far it has read, and leaves. The leader reads the answer when another node has its rank.
 fn asked(name: &str, about: &str) -> Scenario {
     returns_if(name, about, 3, 2, &[2], Beside::Asked)
 }

@@ -6,7 +6,7 @@ use farfield_check::{Cluster, Faults, Scenario};
 use farfield_core::Result;
 use farfield_fabric::{DeathRule, NodeId, Word};
 
-use super::parts::{Opened, Recorded, faulty, open, register, register_unfailing, run, unless_cut};
+use super::parts::{Opened, Recorded, faulty, must_miss, open, register, register_unfailing, run, unless_cut};
 use crate::SwarmOptions;
 
 pub(super) fn scenarios() -> Vec<Scenario> {
@@ -110,8 +110,8 @@ fn majority_back() -> Scenario {
                         Ok(())
                     });
                     unless_cut(written)?;
-                    unless_cut(client.read())?;
-                    unless_cut(client.write(value + 3))?;
+                    must_miss(client.read());
+                    must_miss(client.write(value + 3));
                     cut(false);
                     client.read()?;
                     client.write(value + 4)?;

@@ -230,6 +230,12 @@ pub(super) fn unless_cut(result: Result<()>) -> Result<()> {
     }
 }
 
+/// Of a call that begins and ends while most memory nodes are out of reach.
+pub(super) fn must_miss(result: Result<()>) {
+    let Err(error) = result else { panic!("it has found a majority") };
+    assert!(error.custom_ref::<NoMajority>().is_some(), "{error}");
+}
+
 /// A client, when no other thread of the node has the place any more.
 pub(super) fn take_client<C>(ep: &Endpoint, take: impl Fn() -> Result<C>) -> Result<C> {
     loop {

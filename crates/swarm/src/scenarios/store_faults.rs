@@ -6,7 +6,7 @@ use farfield_check::{Cluster, Faults, Scenario};
 use farfield_core::Result;
 use farfield_fabric::{DeathRule, NodeId, Word};
 
-use super::parts::{faulty, unless_cut};
+use super::parts::{faulty, must_miss, unless_cut};
 use super::store::options;
 use super::store_parts::{Opened, Recorded, client, client_unfailing, open, run};
 use crate::SwarmStoreOptions;
@@ -117,8 +117,8 @@ fn majority_back() -> Scenario {
                     Ok(())
                 });
                 unless_cut(updated)?;
-                unless_cut(client.get(0))?;
-                unless_cut(client.update(0, 3))?;
+                must_miss(client.get(0));
+                must_miss(client.update(0, 3));
                 cut(false);
                 client.get(0)?;
                 client.update(0, 4)?;
