@@ -170,7 +170,7 @@ impl<'e> Core<'e> {
         let Some(mut ended) = self.next_todo(|store| store.ended.pop()) else { return Ok(()) };
         let mut doing = Doing::new(self, Todo::Clear(ended));
         if !ended.are_words_clear {
-            if !self.clear_words(ended.next.expect("all memory nodes have it")).await? {
+            if !self.clear_words(ended.next.expect("all memory nodes have it"), ended.is_kept).await? {
                 return Ok(());
             }
             ended.are_words_clear = true;

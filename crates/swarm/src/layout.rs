@@ -10,9 +10,9 @@
 //!               │ hash   │ value, out of place │
 //!               └────────┴─────────────────────┘
 //! region `locks`: for each register
-//!   +0          ┌────────────────┬─────┬────────────────┬───────┐
-//!               │ timestamp lock │  …  │ timestamp lock │ limit │   one lock for each client; only a store has limits (`moving`)
-//!               └────────────────┴─────┴────────────────┴───────┘
+//!   +0          ┌────────────────┬─────┬────────────────┬───────┬───────┐
+//!               │ timestamp lock │  …  │ timestamp lock │ limit │ owner │   one lock for each client; the others
+//!               └────────────────┴─────┴────────────────┴───────┴───────┘   are in a store (`moving`, `owners`)
 //! ```
 //!
 //! An object of several shards (`shards`) has these of each of them, one behind the other.
@@ -123,8 +123,8 @@ impl Layout {
         buffers: usize,
         has_limits: bool,
     ) -> Result<Layout> {
-        let lock_words = writers + usize::from(has_limits);
-        // Only a store has limits.
+        // Only a store has limits and owners.
+        let lock_words = if has_limits { writers + 2 } else { writers };
         let format = if has_limits { Format::STORE } else { Format::of_array(writers, buffers) };
         let layout = Layout { registers, value_words, writers, metadata_words, buffers, lock_words, format };
         layout.registers_bytes()?;
@@ -167,6 +167,11 @@ impl Layout {
     /// The limit of a register of a store.
     pub(crate) fn limit(&self, register: usize) -> usize {
         self.lock(register, self.writers)
+    }
+
+    /// The owner of a register of a store.
+    pub(crate) fn owner(&self, register: usize) -> usize {
+        self.limit(register) + 1
     }
 
     pub(crate) fn registers_bytes(&self) -> Result<usize> {

@@ -118,6 +118,8 @@ mod moving;
 pub mod mutants;
 mod open;
 mod options;
+#[cfg(any(not(seeded), clippy, doc, rust_analyzer))]
+mod owners;
 mod patience;
 mod plan;
 #[cfg(any(not(seeded), clippy, doc, rust_analyzer))]

@@ -37,7 +37,8 @@
 //!
 //! *The limit is kept.* A client that builds on a record with a limit first puts that beside the register's locks, on a
 //! majority, unless the register was used again since. The client that makes the register free does the same before.
-//! There the limit stays until the register loses its key once more, with the last bits of the instance:
+//! If the key has moved, the register's next owner is put beside it (`owners`). There the limit stays until the
+//! register loses its key once more, with the last bits of the instance:
 //!
 //! ```text
 //! 63            48 47  46                  0
@@ -54,6 +55,7 @@ use crate::cell::{Change, Entries, Entry, Record};
 use crate::chores::Chore;
 use crate::client::Core;
 use crate::max_register::Look;
+use crate::owners::Owner;
 use crate::registers::Ended;
 use crate::safe_guess::Again;
 use crate::sections::Section;
@@ -197,15 +199,16 @@ impl<'e> Core<'e> {
     /// After a mapping of this client that has replaced another one: the register of that is used again.
     pub(crate) async fn leave_replaced(&self, from: Location, limit: Version, is_kept: bool) -> Result<()> {
         if !is_kept {
-            self.keep_limit_in_section(from, limit).await?;
+            self.keep_limit_in_section(from, limit, Some(Owner::after(from, self.writer))).await?;
         }
         self.retire([Used::Register(Ended::new(from, None, true))]);
         Ok(())
     }
 
-    pub(crate) async fn keep_limit_in_section(&self, at: Location, limit: Version) -> Result<()> {
+    /// Keeps a limit, and the owner from then on if a key has moved.
+    pub(crate) async fn keep_limit_in_section(&self, at: Location, limit: Version, owner: Option<Owner>) -> Result<()> {
         let section = self.enter()?;
-        let kept = self.keep_limit(&section, at, limit).await;
+        let kept = self.keep_limit(&section, at, limit, owner).await;
         section.end();
         kept
     }
@@ -214,7 +217,8 @@ impl<'e> Core<'e> {
     /// not told that it was.
     pub(crate) async fn has_kept(&self, section: &Section<'_, 'e>, record: &Record) -> bool {
         let Change { from, limit, .. } = record.change;
-        limit.is_initial() || self.keep_limit(section, from.at(), limit).await.is_ok()
+        let owner = Owner::after_move(&record.change);
+        limit.is_initial() || self.keep_limit(section, from.at(), limit, owner).await.is_ok()
     }
 
     /// Keeps the limit of a record that was chosen, before another one is built on it.
@@ -227,26 +231,28 @@ impl<'e> Core<'e> {
         let post = |replica: usize| Ok(self.endpoint.get(self.register_at(replica, at.register)));
         let answers = self.gather(self.order(at.register), self.majority(), post).await?.answers;
         // If the register was used again, its limit was kept before. If not, it is not before this section ends.
-        if answers.iter().all(|(_, word)| at.is_in(*word)) { self.keep_limit(section, at, limit).await } else { Ok(()) }
+        if answers.iter().any(|(_, word)| !at.is_in(*word)) {
+            return Ok(());
+        }
+        self.keep_limit(section, at, limit, Owner::after_move(&record.change)).await
     }
 
-    async fn keep_limit(&self, section: &Section<'_, 'e>, at: Location, limit: Version) -> Result<()> {
-        let (word, limit) = (self.shared.layout.limit(at.register), Limit::new(at, limit));
-        let post = |replica: usize| {
-            // Until it has landed, the register must not be used again.
-            let mut has_put = section.has_put.get();
-            has_put.add(replica);
-            section.has_put.set(has_put);
-            let word = self.replica(replica).locks.at(word);
-            self.endpoint.put_value(word, limit.0).detach()?;
-            // A get flushes the put before it (`NRW` before `NRR`).
-            Ok(self.endpoint.get(word))
-        };
-        let gathered = self.gather(self.order(at.register), self.majority(), post).await?;
-        let mut has_put = section.has_put.get();
-        gathered.answers.iter().for_each(|(replica, _)| has_put.remove(*replica));
-        section.has_put.set(has_put);
-        Ok(())
+    async fn keep_limit(
+        &self,
+        section: &Section<'_, 'e>,
+        at: Location,
+        limit: Version,
+        owner: Option<Owner>,
+    ) -> Result<()> {
+        let layout = &self.shared.layout;
+        let limit = (layout.limit(at.register), Limit::new(at, limit).0);
+        match owner {
+            None => self.put_beside_locks(section, at.register, &[limit]).await,
+            Some(owner) => {
+                let owner = (layout.owner(at.register), owner.0);
+                self.put_beside_locks(section, at.register, &[limit, owner]).await
+            }
+        }
     }
 
     /// Waits until a key has left a register, and takes it to another one if that takes long.

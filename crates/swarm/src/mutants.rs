@@ -99,6 +99,16 @@ farfield_core::mutants! {
     /// *Scenario:* `swarm-kv/opened-lent`.
     SWARM_SUCCESSOR_TAKES_REGISTERS = "swarm-successor-takes-registers" in "SwarmStore":
         "A client takes all registers of its groups that the index does not name, and others have some.";
+    /// *Missing:* the owner's word before the entry leaves the index. Needs no reordering.
+    ///
+    /// *Scenario:* `swarm-kv/opened-kept`.
+    SWARM_OWNER_UNNAMED = "swarm-owner-unnamed" in "SwarmStore":
+        "A client keeps a register, and none of the memory nodes names its owner.";
+    /// *Missing:* the owner's word before another record is built on that of a move. Needs no reordering.
+    ///
+    /// *Scenario:* `swarm-kv/opened-kept`.
+    SWARM_OWNER_UNKEPT = "swarm-owner-unkept" in "SwarmStore":
+        "The next client does not find the register that a key has left by a move.";
     /// *Missing:* that no two writes have one timestamp.
     ///
     /// *Scenario:* `swarm/opened-twice`.

@@ -18,6 +18,8 @@
 //!
 //! It is then free for the next key, of this client or of another one: then the entry in the index says that it is
 //! free. A memory node that does not answer holds up steps 4 and 6 until the members evict it.
+//!
+//! A register that its client keeps has no entry in the index. The memory nodes name its owner (`owners`).
 
 use core::future::Future;
 use core::pin::Pin;
@@ -41,6 +43,10 @@ use crate::version::{Location, Version};
 /// Cells of which a client looks for free registers at a time. Each needs a section, so only one of its calls looks at
 /// so many.
 const CELLS_AT_A_TIME: usize = 8;
+
+/// With more groups of registers on the way back, a client takes no new one. Otherwise those that follow each other in
+/// one place would take all in the end. (There are eight for each client beside those for all keys, see `layout`.)
+const COMING_MAX: usize = 4;
 
 /// For how long a client that has found no free register does not look again.
 const NONE_FREE_MAX: Duration = Duration::from_millis(5);
@@ -124,12 +130,14 @@ impl<'e> Core<'e> {
             // In later epochs a new group is no use before its next instances have begun, as those that are on their
             // way.
             let is_new_used_up = self.is_used_up(Location { register: 0, instance: 0 });
-            if !(is_new_used_up && self.is_one_coming()) && self.take_group().await? {
+            let are_many_coming = self.are_many_coming();
+            let waits = is_new_used_up && self.is_one_coming() || are_many_coming && self.do_all_answer();
+            if !waits && self.take_group().await? {
                 continue;
             }
             // Without a memory node that is not evicted, none returns.
             let waited = if self.do_all_answer() { self.wait_for_ended().await } else { Ok(false) };
-            if matches!(waited, Ok(true)) || self.take_free().await? {
+            if matches!(waited, Ok(true)) || are_many_coming && self.take_group().await? || self.take_free().await? {
                 continue;
             }
             // Others may have them until it has been waited for so long.
@@ -154,6 +162,12 @@ impl<'e> Core<'e> {
     /// Whether a register may be on its way to this client.
     fn is_one_coming(&self) -> bool {
         self.with_place(|place| place.registers_on_the_way().any(|kept| kept != Some(false)))
+    }
+
+    /// Whether so many registers come to this client that it waits for them, as those do that an earlier client had.
+    fn are_many_coming(&self) -> bool {
+        let coming = self.with_place(|place| place.registers_on_the_way().filter(|kept| *kept == Some(true)).count());
+        coming > COMING_MAX * self.index().group
     }
 
     /// How many registers are on their way back.
@@ -297,7 +311,7 @@ impl<'e> Core<'e> {
         let record = self.change(&mut deciding, None, &mut unmap).await?;
         let is_there = record.state().contains(&held);
         if is_there && !deciding.has_kept && record.change.to == held {
-            self.keep_limit_in_section(at, record.change.limit).await?;
+            self.keep_limit_in_section(at, record.change.limit, None).await?;
         }
         if is_there && self.comes(held) {
             // Those count that come back to it for certain: it would run out of registers if it left the others.
@@ -354,11 +368,17 @@ impl<'e> Core<'e> {
 
     async fn begin_next_in(&self, _section: &Section<'_, 'e>, ended: Ended) -> bool {
         let register = ended.at.register;
-        // It cannot be told apart from an earlier instance any more.
-        let Some(mut next) = ended.at.next(self.clock()) else { return true };
+        let Some(mut next) = ended.at.next(self.clock()) else {
+            self.has_no_instance(register);
+            return true;
+        };
         loop {
             let Some(live) = self.holders_of(register).await else { return false };
             let post = |replica: usize| {
+                if ended.is_kept {
+                    // It is there before the next instance is, and so before the entry leaves the index (`owners`).
+                    self.put_owner(replica, next)?;
+                }
                 let word = self.register_at(replica, register);
                 // A client that freezes the register, for the index of a moment ago, does so by a compare-and-swap, too
                 // (`moving`).
@@ -380,6 +400,20 @@ impl<'e> Core<'e> {
         }
     }
 
+    /// A register that has had 2³¹ instances in the six days of an epoch: one every 256 µs, each of which took an
+    /// insert, a delete and two questions to all nodes. The next one could not be told apart from an earlier one. The
+    /// next client in this place begins one in the next epoch.
+    #[cold]
+    fn has_no_instance(&self, register: usize) {
+        let object = &self.shared.object;
+        tracing::warn!(
+            node = object.node().id().0,
+            object = object.path(),
+            "register {} is not used again in these six days: it has had 2^31 keys",
+            self.shared.number_of(register)
+        );
+    }
+
     /// Ends the entry that says which client has a register. The register's words are clear.
     pub(crate) async fn leave_entry(&self, ended: Ended) -> Result<()> {
         let next = ended.next.expect("its words were cleared");
@@ -389,6 +423,10 @@ impl<'e> Core<'e> {
         };
         let held =
             if ended.is_clear { Entry::taken(ended.at, self.writer) } else { Entry::held(ended.at, self.writer) };
+        if ended.is_clear {
+            // The owner of any other one that is kept is on all memory nodes (steps 4 and 6).
+            self.name_owner(next).await?;
+        }
         let to = if ended.is_kept { Entry::NONE } else { Entry::free(next) };
         let mut leave = |entries: &_| {
             let entries: &[Entry; ENTRIES] = entries;
@@ -402,17 +440,21 @@ impl<'e> Core<'e> {
     }
 
     /// Step 6. False if a memory node does not answer.
-    pub(crate) async fn clear_words(&self, next: Location) -> Result<bool> {
+    pub(crate) async fn clear_words(&self, next: Location, is_kept: bool) -> Result<bool> {
         let section = self.enter()?;
-        let are_clear = self.clear_words_in(&section, next).await;
+        let are_clear = self.clear_words_in(&section, next, is_kept).await;
         section.end();
         Ok(are_clear)
     }
 
-    async fn clear_words_in(&self, _section: &Section<'_, 'e>, next: Location) -> bool {
+    async fn clear_words_in(&self, _section: &Section<'_, 'e>, next: Location, is_kept: bool) -> bool {
         let head = self.shared.layout.head_words();
         let Some(live) = self.holders_of(next.register).await else { return false };
         let get = |replica: usize| {
+            if is_kept {
+                // A client that has kept the owner of an earlier instance may have overwritten this one. It has ended.
+                self.put_owner(replica, next)?;
+            }
             let head = self.endpoint.buf(head)?;
             Ok(self.endpoint.get_into(self.register_at(replica, next.register), head))
         };

@@ -43,7 +43,7 @@ use crate::options::SwarmOptions;
 use crate::plan::Plan;
 use crate::raise::Raise;
 use crate::replicas::Order;
-use crate::sections::{Answers, Sections};
+use crate::sections::{Answers, Section, Sections};
 use crate::timestamp_lock::dominating;
 use crate::together::together;
 use crate::version::Location;
@@ -412,7 +412,12 @@ impl<'e> Core<'e> {
         let mut own = self.endpoint.buf(layout.lock_words)?;
         for (word, own) in own.iter_mut().enumerate() {
             let words = locks.iter().map(|(_, words)| words[word]);
-            *own = if word < layout.writers { dominating(words) } else { latest_limit(at, words) };
+            *own = match word {
+                lock if lock < layout.writers => dominating(words),
+                limit if limit == layout.writers => latest_limit(at, words),
+                // The owner: a later one is higher.
+                _ => words.max().unwrap_or(0),
+            };
         }
         self.endpoint.put(self.replica(replica).locks.at(at_locks), &own).await?;
         Ok(())
@@ -424,7 +429,7 @@ impl<'e> Core<'e> {
             // If a change of it was begun, it ends here.
             self.settled(cell).await?;
             let section = self.enter()?;
-            let is_copied = self.copy_cell_in(replica, cell).await;
+            let is_copied = self.copy_cell_in(&section, replica, cell).await;
             section.end();
             if is_copied? {
                 return Ok(());
@@ -436,7 +441,7 @@ impl<'e> Core<'e> {
     }
 
     /// False if it is changed just now.
-    async fn copy_cell_in(&self, replica: usize, cell: usize) -> Result<bool> {
+    async fn copy_cell_in(&self, section: &Section<'_, 'e>, replica: usize, cell: usize) -> Result<bool> {
         let get = |other: usize| self.get_cell(other, cell);
         let seen = self.gather(self.order(cell), self.majority(), get).await?.answers;
         let Some((record, word)) = self.chosen(&seen) else { return Ok(false) };
@@ -446,6 +451,10 @@ impl<'e> Core<'e> {
         // Proposals with a lower ballot, of which one may still be on its way, were given up.
         own[0] = word.promising(promise).0;
         if record.ballot > 0 {
+            if !word.is_decided() {
+                // With D, those that build on it do not look for its limit and its owner (`moving`).
+                self.keep_limit_of(section, &record).await?;
+            }
             let mut image = self.endpoint.buf(RECORD_WORDS)?;
             record.encode(cell, word.place(), &mut image);
             self.endpoint.put(self.record_at(replica, word), &image).await?;

@@ -13,15 +13,16 @@
 //!   the first one is at a majority, perhaps. But a memory node that is behind may point to a buffer that another
 //!   register has had since.
 //! - *Timestamps* are later than those that the earlier one has reserved.
-//! - *Registers* that are this client's by the index, because their keys were deleted, are made free again; and those
-//!   of its groups that were never used are free. (Those that the earlier one had made free and kept for itself are
-//!   lost, two groups at most, and so are one for a key that it was inserting, and those that it had moved keys from.)
+//! - *Registers* that are this client's by the index, because their keys were deleted, are made free again. So are
+//!   those that the index does not name and that the earlier one had (`owners`): it kept them for later keys, was
+//!   inserting with them, or had moved keys from them. Those to which nothing was written in their instance are free at
+//!   once.
 
 use core::future::Future;
 
 use farfield_core::Result;
 use farfield_core::toolkit::RefusedPause;
-use farfield_fabric as fabric;
+use farfield_fabric::{self as fabric, Buf};
 
 use crate::agreement::Deciding;
 use crate::buffers::{Held, Used};
@@ -29,6 +30,7 @@ use crate::cell::{CellWord, ENTRIES, Entry};
 use crate::chores::Chore;
 use crate::client::{Core, Home, Place, Unfinished};
 use crate::max_register::Found;
+use crate::owners::Owner;
 use crate::registers::Ended;
 use crate::replicas::{PerReplica, Replicas};
 use crate::version::{Location, Version};
@@ -248,7 +250,6 @@ impl Core<'_> {
             Ok(self.endpoint.get_into(self.register_at(replica, register), words))
         };
         let heads = self.ask_all(register, get).await?;
-        let is_unused = heads.iter().all(|(_, head)| head.iter().all(|word| *word == 0));
         let instance = heads.iter().map(|(_, head)| Location::instance_of(head[0])).max().unwrap_or(0);
         let at = Location { register, instance };
         let is_moving = heads.iter().any(|(_, head)| head[0] == at.moving());
@@ -283,10 +284,8 @@ impl Core<'_> {
             Some(index) => match index.homes[register].filter(|home| home.at == at) {
                 Some(home) => home,
                 None => {
-                    let is_own = index.groups.contains(&(register / self.index().group));
-                    let is_free = is_own && is_unused && !index.has_entry[register];
-                    if is_free && is_last {
-                        self.give_back_register(at);
+                    if is_last && !index.has_entry[register] {
+                        self.succeed_in_unnamed(at, &heads, index).await?;
                     }
                     return Ok(true);
                 }
@@ -334,6 +333,45 @@ impl Core<'_> {
         Ok(false)
     }
 
+    /// A register that the index did not name when all of it was read: is it one that the earlier client had?
+    ///
+    /// The owners are read after the index. If a key has left the register since the earlier client had it, the index
+    /// shows that, or did so until a later owner was at a majority, or a later instance on all memory nodes.
+    async fn succeed_in_unnamed(
+        &self,
+        at: Location,
+        heads: &PerReplica<Buf<'_, u64>>,
+        index: &Registers,
+    ) -> Result<()> {
+        let empty = Version::empty(at.instance).0;
+        let is_clear =
+            heads.iter().all(|(_, head)| head[0] == at.instance && head[1..].iter().all(|word| *word == empty));
+        let is_unused = is_clear && at.instance == 0;
+        let mut owner = index.owners[at.register];
+        if !is_unused {
+            let word = self.shared.layout.owner(at.register);
+            let get = |replica: usize| Ok(self.endpoint.get(self.replica(replica).locks.at(word)));
+            let words = self.ask_all(at.register, get).await?;
+            owner = words.iter().map(|(_, word)| Owner(*word)).fold(owner, Ord::max);
+        }
+        // At first a register is the client's that has its group.
+        let is_of_group = index.groups.contains(&(at.register / self.index().group));
+        if is_of_group {
+            owner = owner.max(Owner::new(Location { instance: 0, ..at }, self.writer));
+        }
+        // A key that has moved was in this instance: the register is with the client that has moved it.
+        let has_moved = heads.iter().any(|(_, head)| head[0] == at.moving());
+        let since = Location { instance: at.instance + u64::from(has_moved), ..at };
+        let is_free = is_clear && owner == Owner::new(at, self.writer);
+        if is_free {
+            self.give_back_register(at);
+        } else if owner.has(since, self.writer) {
+            // It may have been given a value in vain, or its next instance on some memory nodes.
+            self.retire([Used::Register(Ended::new(at, None, true))]);
+        }
+        Ok(())
+    }
+
     /// The index: records of the earlier client to which words point, registers that are this client's, and where all
     /// registers are.
     async fn succeed_in_index(&self) -> Result<Registers> {
@@ -355,14 +393,29 @@ impl Core<'_> {
         }
         self.retire(free.into_iter().filter(|record| !pointed_to.contains(record)).map(Used::Record));
         let registers = layout.registers();
-        let mut found =
-            Registers { homes: vec![None; registers], has_entry: vec![false; registers], groups: Vec::new() };
+        let mut found = Registers {
+            homes: vec![None; registers],
+            has_entry: vec![false; registers],
+            owners: vec![Owner::default(); registers],
+            groups: Vec::new(),
+        };
         for (cell, promised) in promised.into_iter().enumerate() {
             let mut record = self.settled(cell).await?;
             if record.ballot < promised {
                 // A proposal of the earlier client may be accepted somewhere, and could be chosen later.
                 let mut deciding = Deciding { proposed: promised, ..Deciding::new(cell) };
                 record = self.change(&mut deciding, None, &mut |_| None).await?;
+            }
+            if let Some(owner) = Owner::after_move(&record.change) {
+                let from = record.change.from.at();
+                found.owners[from.register] = found.owners[from.register].max(owner);
+                if owner.has(from, self.writer) {
+                    // The earlier client may not have kept the limit, before the register is used again.
+                    let section = self.enter()?;
+                    let kept = self.keep_limit_of(&section, &record).await;
+                    section.end();
+                    kept?;
+                }
             }
             let entries: [Entry; ENTRIES] = record.state();
             for entry in entries.into_iter().filter(|entry| *entry != Entry::NONE) {
@@ -381,7 +434,7 @@ impl Core<'_> {
                 let limit = record.change.limit;
                 if entry == Entry::held(at, self.writer) && record.change.to == entry && !limit.is_initial() {
                     // The earlier client may not have kept it.
-                    self.keep_limit_in_section(at, limit).await?;
+                    self.keep_limit_in_section(at, limit, None).await?;
                 }
                 let is_taken = entry == Entry::taken(at, self.writer);
                 if (is_taken || entry == Entry::held(at, self.writer)) && self.comes(entry) {
@@ -425,6 +478,8 @@ struct Registers {
     homes: Vec<Option<Home>>,
     /// Whether the index names it.
     has_entry: Vec<bool>,
+    /// The owners of those that keys have left by the last changes of cells: they may not be kept yet.
+    owners: Vec<Owner>,
     /// The groups of this client.
     groups: Vec<usize>,
 }

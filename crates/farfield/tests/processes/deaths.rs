@@ -170,30 +170,43 @@ fn reopening_does_not_wait_for_a_node_that_leaves() {
 /// A node with a copy of every register dies: no call fails, and no value is lost.
 #[test]
 fn replicated_registers_go_on_without_a_memory_node() {
-    killed_at_work("swarm", 1000);
+    killed_at_work("swarm", 3, 1000);
+}
+
+/// The same with two of five, at once.
+#[test]
+fn replicated_registers_go_on_without_two_of_five_memory_nodes() {
+    killed_at_work("swarm", 5, 1000);
 }
 
 /// The same for a store.
 #[test]
 fn a_replicated_store_goes_on_without_a_memory_node() {
-    killed_at_work("swarm-store", 200);
+    killed_at_work("swarm-store", 3, 200);
 }
 
-/// Kills the victim while all three processes make calls. Those of all, of the dead one too, are linearizable, and more
-/// than so many.
-fn killed_at_work(role: &str, operations: u64) {
-    let mut session = Session::start(module_path!(), role, 3);
+#[test]
+fn a_replicated_store_goes_on_without_two_of_five_memory_nodes() {
+    killed_at_work("swarm-store", 5, 200);
+}
+
+/// Kills a minority of the memory nodes at once, the last ones, while all processes make calls. Those of all, of the
+/// dead ones too, are linearizable, and more than so many.
+fn killed_at_work(role: &str, nodes: u16, operations: u64) {
+    let mut session = Session::start(module_path!(), role, nodes);
     session.all_begun();
-    session.hear(VICTIM, "ready");
-    session.kill(VICTIM);
-    [0, 1].into_iter().for_each(|node| session.ends(NodeId(node)));
-    are_linearizable(&session, operations);
+    let survivors = nodes / 2 + 1;
+    let victims = || (survivors..nodes).map(NodeId);
+    victims().for_each(|victim| session.hear(victim, "ready"));
+    victims().for_each(|victim| session.kill(victim));
+    (0..survivors).for_each(|node| session.ends(NodeId(node)));
+    are_linearizable(&session, nodes, operations);
 }
 
-/// The calls that three processes have recorded are linearizable, and more than so many.
-fn are_linearizable(session: &Session, operations: u64) {
+/// The calls that so many processes have recorded are linearizable, and more than so many.
+fn are_linearizable(session: &Session, nodes: u16, operations: u64) {
     let mut history = KvHistory::new();
-    for node in 0..3 {
+    for node in 0..nodes {
         let calls = std::fs::read(session.file(NodeId(node))).expect("the calls of a process");
         // The last record of a dead one may not be whole.
         let whole = calls.len() - calls.len() % KvRecord::LEN;
@@ -223,7 +236,7 @@ fn a_stopped_client_of_a_replicated_store_delays_no_other() {
     let mut session = Session::start(module_path!(), "swarm-stopped", 3);
     session.all_begun();
     (0..3).for_each(|node| session.ends(NodeId(node)));
-    are_linearizable(&session, 4 * STOPS * UPDATES);
+    are_linearizable(&session, 3, 4 * STOPS * UPDATES);
 }
 
 // ---- the children ---------------------------------------------------------------------------------------------------
@@ -370,22 +383,44 @@ impl RecordedRegisters<'_> {
     }
 }
 
-/// The register that all three write.
-const SHARED_REGISTER: u64 = 14;
+/// Of a session in which all nodes lend memory, and the last ones, a minority, die in the middle of their calls.
+struct Minority {
+    memory: Vec<NodeId>,
+    survivors: u64,
+}
 
-/// The survivors write and read under the death, and for long enough after it that buffers are used again.
+impl Minority {
+    fn of(node: &Node) -> Minority {
+        let nodes = node.nodes();
+        Minority { memory: (0..nodes as u16).map(NodeId).collect(), survivors: nodes as u64 / 2 + 1 }
+    }
+
+    fn victims(&self) -> &[NodeId] {
+        &self.memory[self.survivors as usize..]
+    }
+
+    fn are_evicted(&self, node: &Node) -> bool {
+        self.victims().iter().all(|victim| node.status_of(*victim) == Some(MemberStatus::Evicted))
+    }
+}
+
+/// The survivors write and read under the deaths, and for long enough after them that buffers are used again.
 fn swarm(node: &Node, endpoint: &Endpoint) -> Result<()> {
+    let minority = Minority::of(node);
+    let (me, survivors) = (u64::from(node.id().0), minority.survivors);
     let mut options = SwarmOptions::default();
-    options.spare_buffers = 8;
-    let array = SwarmArray::<[u64; 8]>::open(node, "array", 16, options)?;
+    (options.spare_buffers, options.memory) = (8, minority.memory.clone());
+    let array = SwarmArray::<[u64; 8]>::open(node, "array", 32, options)?;
     let mut client = RecordedRegisters { client: array.client(endpoint)?, calls: Calls::new(endpoint) };
-    let me = u64::from(node.id().0);
+    // Each survivor has seven registers. All write the next one, and each victim has one after that.
+    let shared = 7 * survivors;
+    let of_victim = |victim: u64| shared + 1 + victim - survivors;
     begun();
-    if node.id() == VICTIM {
-        client.write(15, 7)?;
+    if minority.victims().contains(&node.id()) {
+        client.write(of_victim(me), 7)?;
         for round in 1u64.. {
             // It dies in one of them.
-            client.write(SHARED_REGISTER, (me + 1) << 32 | round)?;
+            client.write(shared, (me + 1) << 32 | round)?;
             if round == 16 {
                 println!("ready");
             }
@@ -393,20 +428,23 @@ fn swarm(node: &Node, endpoint: &Endpoint) -> Result<()> {
     }
     let mut after = 0;
     for round in 1u64.. {
-        let register = 2 * (round % 7) + me;
+        let register = survivors * (round % 7) + me;
         client.write(register, round)?;
         assert_eq!(client.read(register)?, KvOutput::Found(Some(round)));
-        client.read(1 - me)?;
-        client.write(SHARED_REGISTER, (me + 1) << 32 | round)?;
-        client.read(SHARED_REGISTER)?;
-        after += u64::from(node.status_of(VICTIM) == Some(MemberStatus::Evicted));
+        client.read((me + 1) % survivors)?;
+        client.write(shared, (me + 1) << 32 | round)?;
+        client.read(shared)?;
+        after += u64::from(minority.are_evicted(node));
         if after == 300 {
             break;
         }
         // The history has few calls for each moment, however long the eviction takes.
         std::thread::sleep(Duration::from_micros(500));
     }
-    assert_eq!(client.read(15)?, KvOutput::Found(Some(7)), "what the dead has written");
+    for victim in minority.victims() {
+        let found = client.read(of_victim(u64::from(victim.0)))?;
+        assert_eq!(found, KvOutput::Found(Some(7)), "what {victim} has written");
+    }
     drop(client);
     meet_survivors(node, endpoint, "end")
 }
@@ -439,29 +477,34 @@ impl<'e> Recorded<'e> {
 /// All store it, and the survivors read it.
 const SHARED: u64 = 200;
 
-/// The survivors insert, update, read and delete under the death, and for long enough after it that registers are used
-/// again.
+/// The survivors insert, update, read and delete under the deaths, and for long enough after them that registers are
+/// used again.
 fn swarm_store(node: &Node, endpoint: &Endpoint) -> Result<()> {
+    let minority = Minority::of(node);
+    let (me, survivors) = (u64::from(node.id().0), minority.survivors);
     let mut options = SwarmStoreOptions::default();
     options.keys = 64;
-    options.replicas.spare_buffers = 8;
+    (options.replicas.spare_buffers, options.replicas.memory) = (8, minority.memory.clone());
     let store = SwarmStore::<u64, [u64; 8]>::open(node, "store", options)?;
     let mut client = Recorded::new(&store, endpoint)?;
     let succeeded = KvOutput::Succeeded(true);
+    // A victim has this key, and the three after it.
+    let of_victim = |victim: u64| 100 + 10 * (victim - survivors);
     begun();
-    if node.id() == VICTIM {
-        assert_eq!(client.call(100, KvInput::Insert(7))?, succeeded);
-        for key in 101.. {
+    if minority.victims().contains(&node.id()) {
+        let own = of_victim(me);
+        assert_eq!(client.call(own, KvInput::Insert(7))?, succeeded);
+        for round in 1u64.. {
             // It dies in one of them.
-            client.call(101 + key % 3, KvInput::Upsert(key))?;
-            client.call(SHARED, KvInput::Upsert(3 << 32 | key))?;
-            client.call(101 + key % 3, KvInput::Delete)?;
-            if key == 116 {
+            client.call(own + 1 + round % 3, KvInput::Upsert(round))?;
+            client.call(SHARED, KvInput::Upsert((me + 1) << 32 | round))?;
+            client.call(own + 1 + round % 3, KvInput::Delete)?;
+            if round == 16 {
                 println!("ready");
             }
         }
     }
-    let (me, mut after) = (node.id().index() as u64, 0);
+    let mut after = 0;
     let counter = 10 + me;
     assert_eq!(client.call(counter, KvInput::Insert(0))?, succeeded);
     for round in 1u64.. {
@@ -469,20 +512,23 @@ fn swarm_store(node: &Node, endpoint: &Endpoint) -> Result<()> {
         assert_eq!(client.call(key, KvInput::Insert(round))?, succeeded, "round {round}");
         assert_eq!(client.call(key, KvInput::Get)?, KvOutput::Found(Some(round)));
         assert_eq!(client.call(counter, KvInput::Update(round))?, succeeded);
-        client.call(11 - me, KvInput::Get)?;
+        client.call(10 + (me + 1) % survivors, KvInput::Get)?;
         client.call(SHARED, KvInput::Upsert((me + 1) << 32 | round))?;
         client.call(SHARED, KvInput::Get)?;
-        client.call(101 + round % 3, KvInput::Get)?;
+        client.call(of_victim(survivors) + 1 + round % 3, KvInput::Get)?;
         client.call(key, KvInput::Delete)?;
         assert_eq!(client.call(key, KvInput::Get)?, KvOutput::Found(None));
-        after += u64::from(node.status_of(VICTIM) == Some(MemberStatus::Evicted));
+        after += u64::from(minority.are_evicted(node));
         if after == 15 {
             break;
         }
         // The history has few calls for each moment, however long the eviction takes.
         std::thread::sleep(Duration::from_micros(500));
     }
-    assert_eq!(client.call(100, KvInput::Get)?, KvOutput::Found(Some(7)), "what the dead has inserted");
+    for victim in minority.victims() {
+        let found = client.call(of_victim(u64::from(victim.0)), KvInput::Get)?;
+        assert_eq!(found, KvOutput::Found(Some(7)), "what {victim} has inserted");
+    }
     drop(client);
     meet_survivors(node, endpoint, "end")
 }

@@ -13,7 +13,8 @@ use super::store_parts::{Opened, Recorded, Store, client, open_here, opened, run
 use crate::SwarmStoreOptions;
 
 pub(super) fn scenarios() -> Vec<Scenario> {
-    vec![late(), opened_again(), opened_lent(), opened_full(), successor(), successor_dies()]
+    let opened = [opened_again(), opened_lent(), opened_moved(), opened_full(), opened_kept()];
+    [late()].into_iter().chain(opened).chain([successor(), successor_dies()]).collect()
 }
 
 /// Opens a store on the first three nodes, which have the memory.
@@ -107,6 +108,95 @@ fn opened_lent() -> Scenario {
         Ok(())
     })
     .kills(&["swarm-successor-takes-registers"])
+}
+
+/// The key of a client is moved by another one while the first one opens the store again. Both insert another key.
+///
+/// The order that matters: the first client's group is still evidence that the register is its own, in instance 0. The
+/// record of the move is in the index until the next owner is at a majority (`NRW`, flushed before D is set or another
+/// record is built on it), and the successor reads the owners after the index.
+fn opened_moved() -> Scenario {
+    let about = "a node opens a store again, and takes no register from which another client moves the key";
+    Scenario::new("swarm-kv/opened-moved", about, 4, |cluster| {
+        let Opened { stores, history } = open_on_three(cluster, options)?;
+        let (here, seen, turn) = (cluster.node(3), history.clone(), Rc::new(Word::new(0)));
+        let now = Rc::clone(&turn);
+        cluster.thread(3, "comes twice", move |ep| {
+            run(&open_here(&here, options())?, ep, 3, &seen, &|client| client.insert(0, 1))?;
+            now.store(1);
+            run(&open_here(&here, options())?, ep, 3, &seen, &|client| {
+                client.insert(1, 2)?;
+                client.get(0)?;
+                client.get(2)
+            })
+        });
+        client(cluster, 0, &stores, &history, move |client| {
+            client.wait_for(&turn, 1)?;
+            client.replace(0, [1, 4])?;
+            client.leave_rest()?;
+            client.insert(2, 3)?;
+            client.get(0)?;
+            client.get(1)?;
+            client.get(2)
+        });
+        Ok(())
+    })
+}
+
+/// A client keeps a register, inserts with one, or moves a key from one, when the store is closed at some moment. The
+/// next one has all of them.
+///
+/// The orders that matter: the owner lands before the next instance (`NRW` before `NAR`), and that on all memory nodes
+/// before the entry leaves the index; after a move, the last record of the cell stands for the owner until that is at a
+/// majority.
+fn opened_kept() -> Scenario {
+    let about = "a node opens a store again, and finds the registers that the index does not name";
+    Scenario::new("swarm-kv/opened-kept", about, 4, |cluster| {
+        let Opened { history, .. } = open_on_three(cluster, options)?;
+        let (here, seen, what) = (cluster.node(3), history.clone(), cluster.draw(4));
+        cluster.thread(3, "comes often", move |ep| {
+            for round in 0..2 {
+                let [first, second] = [2 * round + 1, 2 * round + 2];
+                run(&open_here(&here, options())?, ep, 3, &seen, &|client| {
+                    client.has_all_registers()?;
+                    client.upsert(0, first)?;
+                    match what {
+                        0 => client.insert_or_drop(1, second),
+                        1 => client.replace_or_drop(0, [first, second]),
+                        2 => {
+                            client.delete(0)?;
+                            client.leave_second()
+                        }
+                        _ => {
+                            client.delete(0)?;
+                            client.leave_rest()
+                        }
+                    }
+                })?;
+            }
+            run(&open_here(&here, options())?, ep, 3, &seen, &|client| {
+                client.has_all_registers()?;
+                client.get(0)?;
+                client.get(1)
+            })
+        });
+        Ok(())
+    })
+    .kills(&["swarm-owner-unnamed", "swarm-owner-unkept"])
+}
+
+impl Recorded<'_, '_> {
+    /// Fails if a register is lost that clients of this place have taken: when no work is left, each is at hand, or the
+    /// index names it. (No other client has taken any.)
+    fn has_all_registers(&self) -> Result<()> {
+        self.leave_rest()?;
+        let core = self.client.cores.first();
+        let entries = self.ep.block_on(core.settled_entries(0))?;
+        let named = entries.iter().filter(|entry| entry.is_mapped() || entry.is_free()).count();
+        let (groups, at_hand) = core.with_store(|store| (store.groups.len(), store.registers.len()));
+        assert_eq!(named + at_hand, groups * core.index().group, "{named} in the index, {at_hand} at hand");
+        Ok(())
+    }
 }
 
 /// The store has few registers, and the key of one is deleted before it is closed. They come back.

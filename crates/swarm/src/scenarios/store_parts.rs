@@ -133,8 +133,8 @@ pub(super) fn run(
 
 /// A client whose calls are recorded.
 pub(super) struct Recorded<'c, 'e> {
-    client: &'c SwarmStoreClient<'e, u64, Value>,
-    ep: &'e Endpoint,
+    pub(super) client: &'c SwarmStoreClient<'e, u64, Value>,
+    pub(super) ep: &'e Endpoint,
     node: usize,
     history: History,
 }

@@ -323,6 +323,50 @@ fn a_full_store_says_so_and_has_room_again_after_a_delete() -> Result<()> {
     Ok(())
 }
 
+/// A node opens the store and closes it, more often than the store has registers. Its clients insert, delete and move
+/// keys, and keep registers. A register that got lost at each end would be missing long before the last one.
+#[test]
+fn clients_that_come_and_go_lose_no_registers() -> Result<()> {
+    const KEYS: u64 = 40;
+    // The first three lend memory.
+    let nodes = local_session(4)?;
+    let options = options(KEYS as usize);
+    let stores = open(&nodes[..3], &options)?;
+    let ep = nodes[0].endpoint()?;
+    let stays = stores[0].client(&ep)?;
+    let last = KEYS - 1;
+    for key in 0..last {
+        assert!(stays.insert_blocking(&key, &value(0))?, "key {key}");
+    }
+    let registers = stays.cores.first().index().registers() as u64;
+    for round in 1..=registers + 20 {
+        let store: Store = SwarmStore::open(&nodes[3], "store", options.clone())?;
+        let endpoint = nodes[3].endpoint()?;
+        let client = store.client(&endpoint)?;
+        let (replaced, deleted) = (round % last, (round + 7) % last);
+        // Each key has been written in another round, and in this one.
+        let before = client.get_blocking(&replaced)?;
+        assert!(before.is_some(), "key {replaced} in round {round}");
+        assert!(client.update_if_blocking(&replaced, |found| Some(*found) == before, &value(round))?, "round {round}");
+        client.delete_blocking(&deleted)?;
+        assert!(client.insert_blocking(&deleted, &value(round))?, "round {round}");
+        // The register of a deleted key, and the one of a key that has moved, are on their way back.
+        assert!(client.insert_blocking(&last, &value(round))?, "round {round}");
+        assert!(!client.insert_blocking(&last, &value(0))?, "round {round}");
+        client.delete_blocking(&last)?;
+        drop(client);
+        drop(store);
+        assert_eq!(stays.get_blocking(&replaced)?, Some(value(round)));
+        assert_eq!(stays.get_blocking(&deleted)?, Some(value(round)));
+        assert_eq!(stays.get_blocking(&last)?, None);
+    }
+    // The store has room for all of its keys, wherever their registers were.
+    assert!(stays.insert_blocking(&last, &value(1))?);
+    let all: Vec<u64> = (0..KEYS).collect();
+    assert!(stays.get_many_blocking(&all)?.iter().all(Option::is_some));
+    Ok(())
+}
+
 #[test]
 fn a_cell_without_room_says_so_and_has_room_again_after_a_delete() -> Result<()> {
     let nodes = local_session(3)?;
