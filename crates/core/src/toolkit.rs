@@ -34,6 +34,9 @@
 //! |---|---|
 //! | [`CancelGuard`] | An atomic that is undone if the caller drops its future. |
 //! | [`Attempt`](crate::fabric::Attempt), [`Endpoint::boxed`](crate::Endpoint::boxed), [`Waits`] | A call that needs no future where it does not wait. |
+//! | [`Endpoint::near`](crate::Endpoint::near), [`Posts`](crate::fabric::Posts) | Several operations in one place, which is looked up once; their steps are written once for all fabrics. |
+//! | [`Endpoint::kept`](crate::Endpoint::kept) | A long state that is handed from call to call: neither an allocation nor a move. |
+//! | [`WordWait`](crate::fabric::WordWait) | A wait for memory within a future of one's own. |
 //! | [`MutexArray::begin`](crate::MutexArray::begin), [`Guard::begin_unlock`](crate::Guard::begin_unlock) | Several locks taken, or released, without a future for each. |
 //! | [`Batch::cas`](crate::fabric::Batch::cas), [`Batch::faa`](crate::fabric::Batch::faa) | Puts, and an atomic that publishes them, behind one doorbell. |
 //! | [`Endpoint::quorum`](crate::Endpoint::quorum) | Waits for some of several operations. |

@@ -167,7 +167,9 @@ pub fn memory_fence() {
 /// If the lengths differ, as slices do.
 #[inline]
 pub fn read_words(words: &[Word], into: &mut [u64]) {
-    assert_eq!(words.len(), into.len(), "lengths of a word copy");
+    if words.len() != into.len() {
+        lengths_differ(words.len(), into.len());
+    }
     if hook::is_active() {
         in_some_order(words.len(), |at| into[at] = words[at].load());
         return;
@@ -177,6 +179,33 @@ pub fn read_words(words: &[Word], into: &mut [u64]) {
     }
     // The loads above come before later loads: a guard or a counter read next confirms them. Free on x86.
     fence(Ordering::Acquire);
+}
+
+/// Appends the bytes of `words` to `into`, word by word, in no promised order. Later reads of the thread follow.
+///
+/// ```
+/// # use farfield_fabric::{Word, append_bytes};
+/// let mut bytes = vec![7];
+/// append_bytes(&[Word::new(0x6f_77), Word::new(1)], &mut bytes);
+/// assert_eq!(bytes[..4], *b"\x07wo\0");
+/// assert_eq!(bytes.len(), 17);
+/// ```
+#[inline]
+pub fn append_bytes(words: &[Word], into: &mut Vec<u8>) {
+    if hook::is_active() {
+        words.iter().for_each(|word| into.extend_from_slice(&word.load().to_le_bytes()));
+        return;
+    }
+    into.reserve(words.len() * 8);
+    let begin = into.len();
+    let spare = into.spare_capacity_mut().as_mut_ptr().cast::<[u8; 8]>();
+    for (at, word) in words.iter().enumerate() {
+        // SAFETY: room for all the words is reserved; eight bytes need no alignment.
+        unsafe { spare.add(at).write(word.0.load(Ordering::Relaxed).to_le_bytes()) };
+    }
+    // SAFETY: the bytes up to there were written just now.
+    unsafe { into.set_len(begin + words.len() * 8) };
+    fence(Ordering::Acquire); // as in `read_words`
 }
 
 /// Copies `from` into `words`, word by word, in no promised order, after everything that the thread wrote before.
@@ -192,7 +221,9 @@ pub fn read_words(words: &[Word], into: &mut [u64]) {
 /// If the lengths differ, as slices do.
 #[inline]
 pub fn write_words(words: &[Word], from: &[u64]) {
-    assert_eq!(words.len(), from.len(), "lengths of a word copy");
+    if words.len() != from.len() {
+        lengths_differ(words.len(), from.len());
+    }
     if hook::is_active() {
         in_some_order(words.len(), |at| words[at].store(from[at]));
         return;
@@ -218,21 +249,28 @@ pub fn write_words(words: &[Word], from: &[u64]) {
 #[inline]
 pub fn write_bytes(words: &[Word], from: &[u8]) {
     let (whole, rest) = from.as_chunks::<8>();
-    let (words, last) = words.split_at(whole.len());
-    assert_eq!(last.len(), usize::from(!rest.is_empty()), "lengths of a copy of {} bytes", from.len());
+    if words.len() != whole.len() + usize::from(!rest.is_empty()) {
+        lengths_differ(8 * words.len(), from.len());
+    }
     if hook::is_active() {
-        in_some_order(words.len(), |at| words[at].store(u64::from_le_bytes(whole[at])));
+        in_some_order(whole.len(), |at| words[at].store(u64::from_le_bytes(whole[at])));
     } else {
         fence(Ordering::Release); // as in `write_words`
         for (to, from) in words.iter().zip(whole) {
             to.0.store(u64::from_le_bytes(*from), Ordering::Relaxed);
         }
     }
-    if let [last] = last {
+    if let ([.., last], [_, ..]) = (words, rest) {
         let mut bytes = [0; 8];
         bytes[..rest.len()].copy_from_slice(rest);
         last.store(u64::from_le_bytes(bytes));
     }
+}
+
+#[cold]
+#[inline(never)]
+fn lengths_differ(of_words: usize, of_copy: usize) -> ! {
+    panic!("lengths of a copy: {of_words} and {of_copy}")
 }
 
 /// Under a simulation the search chooses the order in which the words of a larger value are accessed, as far as it

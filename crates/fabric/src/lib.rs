@@ -43,10 +43,10 @@ pub mod verbs;
 pub mod weak;
 
 pub use alarm::Alarm;
-pub use cell::{Slot, Torn, Word, memory_fence, read_words, write_bytes, write_words};
+pub use cell::{Slot, Torn, Word, append_bytes, memory_fence, read_words, write_bytes, write_words};
 pub use endpoint::{
     Attempt, Batch, Begun, Boxed, Buf, BufOp, CallCounts, CallEnd, CallsReader, Counts, CountsReader, Endpoint,
-    EndpointOptions, Latencies, Op, Posted, Quorum, Together,
+    EndpointOptions, Kept, Latencies, Near, Op, Posted, Posts, Quorum, Together, WordWait,
 };
 pub use error::{Code, Error, ErrorKind, Result};
 pub use fabric::{

@@ -353,13 +353,13 @@ impl ALockArray {
             None => {
                 let (head, asked) = self.queue.asks(endpoint, record, index)?;
                 if self.queue.is_head(head, &asked) {
-                    match names_victim(endpoint, record) {
-                        Ok(Ok(look)) if look.has_won() && look.is_repaired() => {
-                            let budget = self.options.remote_budget;
-                            return Ok(Ok(self.guard(endpoint, Held::remote(head), budget, false)));
-                        }
-                        look => Taking::Remote(self.competing(endpoint, head, look)?),
+                    let look = endpoint.put_and_get_at_once(record, (VICTIM, REMOTE), TAIL_LOCAL).map(Look);
+                    if look.is_some_and(|look| look.has_won() && look.is_repaired()) {
+                        let budget = self.options.remote_budget;
+                        return Ok(Ok(self.guard(endpoint, Held::remote(head), budget, false)));
                     }
+                    let look = look.map_or_else(|| names_victim(endpoint, record), |look| Ok(Ok(look)));
+                    Taking::Remote(self.competing(endpoint, head, look)?)
                 } else {
                     Taking::Remote(Entering::Enters(self.queue.entering(endpoint, head, asked)?))
                 }
@@ -402,6 +402,7 @@ impl LockArray for ALockArray {
         self.spread.count()
     }
 
+    #[inline]
     fn home(&self, index: usize) -> NodeId {
         self.spread.record(index).node()
     }
@@ -457,6 +458,7 @@ impl Drop for Competing<'_> {
 /// What the head of the remote queue has seen of the record. The words may be read in any order: each of the first two
 /// suffices by itself. The others have not changed since the last holder changed them. Only `repaired` may be older
 /// than the value that this holder left.
+#[derive(Clone, Copy)]
 struct Look([u64; 5]);
 
 /// A look that may not have ended yet.
@@ -483,7 +485,7 @@ impl Look {
 }
 
 /// Lets the head of the local queue pass, unless it does the same, and looks whether it has.
-#[inline(always)]
+#[inline(never)]
 fn names_victim(endpoint: &Endpoint, record: RemotePtr<u64>) -> fabric::Result<Looking<'_>> {
     // Posted together with the get that follows, and lands before it (`NRW → NRR`).
     endpoint.put_value(record.at(VICTIM), REMOTE).detach()?;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use farfield_core::Result;
 use farfield_core::toolkit::{CancelGuard, ErrorContext, Poller, Progress};
-use farfield_fabric::{self as fabric, Endpoint, NodeId, Op, RemotePtr};
+use farfield_fabric::{self as fabric, Endpoint, Kept, NodeId, Op, RemotePtr};
 
 use super::descriptor::Id;
 use super::grant::{CHECK_EVERY, Grant, LOCK, Wait};
@@ -44,8 +44,8 @@ impl<'a> Moving<'a> {
 }
 
 /// Waits until an operation has left: [`Entry::leave`].
-pub(super) async fn leave(moving: Moving<'_>) -> Result<()> {
-    let (entry, asked) = moving.into_parts();
+pub(super) async fn leave(moving: Kept<'_, Moving<'_>>) -> Result<()> {
+    let (entry, asked) = moving.into_inner().into_parts();
     entry.leave(asked).await
 }
 
@@ -146,7 +146,7 @@ impl Queue {
         head: Head,
         next_grant: Grant,
         spared: Spared,
-    ) -> Result<Option<Moving<'a>>> {
+    ) -> Result<Option<Kept<'a, Moving<'a>>>> {
         if let Spared::Behind(_) | Spared::Here = spared {
             return self.hands_over(endpoint, head, next_grant, spared).map(|()| None);
         }
@@ -176,12 +176,12 @@ impl Queue {
         head: Head,
         next_grant: Grant,
         asked: Asked<'a>,
-    ) -> Moving<'a> {
+    ) -> Kept<'a, Moving<'a>> {
         let mut entry = self.at_head(endpoint, head, next_grant);
         if let Ok(found) = asked {
             entry.settle_left(found);
         }
-        Moving::new(entry, asked)
+        endpoint.kept(Moving::new(entry, asked))
     }
 
     /// The operation of a guard, which is about to leave the head.

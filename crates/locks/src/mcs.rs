@@ -27,7 +27,7 @@
 //!
 //! *When a node dies*, the rules of [`ALock`](super::alock) for its remote queue apply.
 
-use farfield_fabric::{Begun, Endpoint, GroupKey, NodeId};
+use farfield_fabric::{Begun, Endpoint, GroupKey, Kept, NodeId};
 
 use core::borrow::BorrowMut;
 use std::sync::Arc;
@@ -254,7 +254,7 @@ impl<'a> McsGuard<'a> {
 
     /// Makes the holder's puts visible, and begins to leave. Returns what [`Entry::leave`](super::entry::Entry::leave)
     /// has to do, if anything.
-    async fn fence(&mut self) -> Result<Option<Moving<'a>>> {
+    async fn fence(&mut self) -> Result<Option<Kept<'a, Moving<'a>>>> {
         let (path, node, endpoint) = (self.locks.spread.path(), self.locks.spread.node(), self.endpoint);
         let spared = self.spared();
         let lost = fence_holder(node, endpoint, |node| spared.is(node)).await.of(path)?;
@@ -282,12 +282,12 @@ impl<'a> McsGuard<'a> {
 
     #[cold]
     #[inline(never)]
-    fn begin_rest(self, leaving: Option<Moving<'a>>) -> impl Rest<()> + use<'a> {
+    fn begin_rest(self, leaving: Option<Kept<'a, Moving<'a>>>) -> impl Rest<()> + use<'a> {
         self.endpoint.boxed(self.unlock_on(leaving))
     }
 
     /// [`LockGuard::unlock`] where it has to wait: to leave the queue, if that has begun, or for the fence first.
-    async fn unlock_on(mut self, leaving: Option<Moving<'a>>) -> Result<()> {
+    async fn unlock_on(mut self, leaving: Option<Kept<'a, Moving<'a>>>) -> Result<()> {
         if let Some(moving) = leaving {
             return leave(moving).await;
         }

@@ -236,6 +236,7 @@ impl LockArray for LockTable {
         }
     }
 
+    #[inline]
     fn home(&self, index: usize) -> NodeId {
         match &self.0 {
             Kind::ALock(locks) => locks.home(index),
@@ -245,7 +246,7 @@ impl LockArray for LockTable {
         }
     }
 
-    #[inline]
+    #[inline(always)]
     fn begin<'a, L: BorrowMut<WaitLimit>>(
         &'a self,
         endpoint: &'a Endpoint,
@@ -317,7 +318,7 @@ where
 }
 
 impl LockGuard for TableGuard<'_> {
-    #[inline]
+    #[inline(always)]
     fn begin_unlock(self) -> Result<Begun<(), impl Rest<()>>> {
         Ok(match self.0 {
             Held::ALock(guard) => guard.begin_unlock()?.map_err(OfKind::ALock),

@@ -98,19 +98,20 @@ include!(concat!(env!("OUT_DIR"), "/seeded.rs"));
 
 use core::future::Future;
 
-use farfield_fabric::{Endpoint, GroupKey, Instant, NodeId, Region, RemotePtr, Word};
+use farfield_fabric::{Attempt, Begun, Endpoint, GroupKey, Instant, NodeId, Region, RemotePtr, Word};
 
 use farfield_core::toolkit::{
-    ErrorContext, Object, ObjectBuilder, Participants, Regions, Waits, at_least_one, region_bytes,
+    Either, ErrorContext, Object, ObjectBuilder, Participants, Regions, Rest, Waits, at_least_one, region_bytes,
 };
 use farfield_core::{Error, ErrorKind, Node, Result};
-use farfield_locks::{LockArray, LockTable, WaitLimit};
+use farfield_locks::{LockArray, LockTable, TableGuard, WaitLimit};
 use smallvec::SmallVec;
 
 pub use self::errors::{NoSuchCell, NotInTransaction};
 pub use self::options::TransactionOptions;
-use self::order::{in_order, is_ascending, lock_of};
+use self::order::{in_order, is_ascending, lock_of, locks_of};
 pub use self::transaction::Transaction;
+use self::transaction::{Cell, Parts};
 
 /// The most locks that a transaction may hold. This limit is Farfield's own, and LOCO has none: in LOCO's evaluation
 /// 341 is the number of locks for each thread, a budget beside Open MPI, which could not open more than 341 windows.
@@ -158,10 +159,17 @@ pub struct Transactions {
     object: Object,
     me: NodeId,
     cells: usize,
-    /// The start of each node's memory, in the order of opening.
-    bases: Vec<RemotePtr<u64>>,
+    /// The start of each node's memory, in the order of opening, and how many locks are there.
+    homes: Vec<Home>,
     own: Region,
     locks: LockTable,
+}
+
+/// A node's part of the cells.
+#[derive(Clone, Copy)]
+struct Home {
+    base: RemotePtr<u64>,
+    locks: usize,
 }
 
 impl Transactions {
@@ -219,9 +227,12 @@ impl Transactions {
             .participants(participants.iter())
             .require_regions(move |_| vec![("cells".into(), bytes as u64)])
             .open()?;
-        let bases = homes.iter().map(|home| object.remote(*home, "cells")).collect::<Result<_>>()?;
+        let home = |(rank, home): (usize, &NodeId)| -> Result<Home> {
+            Ok(Home { base: object.remote(*home, "cells")?, locks: locks_of(rank, homes.len(), locks) })
+        };
+        let parts = homes.iter().enumerate().map(home).collect::<Result<_>>()?;
         let locks = LockTable::open_among(node, &format!("{path}/locks"), &homes, locks, lock)?;
-        Ok(Transactions { object, me: node.id(), cells, bases, own, locks })
+        Ok(Transactions { object, me: node.id(), cells, homes: parts, own, locks })
     }
 
     /// The number of cells.
@@ -278,7 +289,7 @@ impl Transactions {
     /// # Errors
     /// There is no such cell.
     pub fn home(&self, cell: usize) -> Result<NodeId> {
-        self.check(cell).map(|()| self.home_of(cell))
+        self.check(cell).map(|()| self.homes[cell % self.homes.len()].base.node())
     }
 
     /// The lock that protects a cell, among [`Transactions::locks`].
@@ -294,7 +305,7 @@ impl Transactions {
     /// # Errors
     /// There is no such cell.
     pub fn lock_of(&self, cell: usize) -> Result<usize> {
-        self.check(cell).map(|()| lock_of(cell, self.bases.len(), self.locks.len()))
+        self.check(cell).map(|()| self.place_of(cell).1)
     }
 
     /// The cells of this node with their words, regardless of their locks: for setup before the first transaction, and
@@ -308,8 +319,8 @@ impl Transactions {
     /// # Ok::<(), farfield::Error>(())
     /// ```
     pub fn own_cells(&self) -> impl Iterator<Item = (usize, &Word)> {
-        let nodes = self.bases.len();
-        let first = self.bases.iter().position(|base| base.node() == self.me).unwrap_or(self.cells);
+        let nodes = self.homes.len();
+        let first = self.homes.iter().position(|home| home.base.node() == self.me).unwrap_or(self.cells);
         let words = self.own.words(0, self.cells.saturating_sub(first).div_ceil(nodes));
         words.iter().enumerate().map(move |(at, word)| (at * nodes + first, word))
     }
@@ -363,84 +374,171 @@ impl Transactions {
     }
 
     /// The first wait for a lock sets the deadline of all.
-    async fn begin_until<'a>(
+    fn begin_until<'a>(
         &'a self,
         endpoint: &'a Endpoint,
         cells: &[usize],
         mut limit: WaitLimit,
+    ) -> impl Future<Output = Result<Transaction<'a>>> {
+        Attempt::new(move || {
+            let meter = self.object.meter();
+            if meter.is_on() && meter.measures(endpoint, BEGIN) {
+                let begins = self.begin_measured(endpoint, cells, limit);
+                return Ok(Err(Either::Measured(meter.measure(endpoint, BEGIN, begins))));
+            }
+            let (mut transaction, locks) = self.name(endpoint, cells)?;
+            for (taken, lock) in locks.iter().enumerate() {
+                let begun = match self.begin_one(endpoint, *lock, limit, &mut transaction.0.guards) {
+                    Ok(None) => continue,
+                    Ok(Some(rest)) => Ok(rest),
+                    Err(error) => Err(error),
+                };
+                limit.begin(endpoint);
+                let rest = self.begin_on(transaction, locks, taken, begun, limit);
+                return Ok(Err(Either::Plain(endpoint.boxed(rest))));
+            }
+            Ok(Ok(transaction))
+        })
+    }
+
+    /// Takes a lock if it is free; or begins to wait for it. It is a call of its own, with all registers for itself.
+    #[inline(never)]
+    fn begin_one<'a>(
+        &'a self,
+        endpoint: &'a Endpoint,
+        lock: usize,
+        limit: WaitLimit,
+        guards: &mut Few<(NodeId, TableGuard<'a>)>,
+    ) -> Result<Option<impl Rest<Option<TableGuard<'a>>> + use<'a>>> {
+        Ok(match self.locks.begin(endpoint, lock, limit)? {
+            Ok(guard) => {
+                guards.push((self.locks.home(lock), guard));
+                None
+            }
+            Err(rest) => Some(rest),
+        })
+    }
+
+    async fn begin_measured<'a>(
+        &'a self,
+        endpoint: &'a Endpoint,
+        cells: &[usize],
+        limit: WaitLimit,
     ) -> Result<Transaction<'a>> {
-        let meter = self.object.meter();
-        if meter.is_on() && meter.measures(endpoint, BEGIN) {
-            return meter.again(endpoint, BEGIN, self.begin_until(endpoint, cells, limit)).await;
+        let (transaction, locks) = self.name(endpoint, cells)?;
+        self.take_from(transaction, &locks, 0, limit).await
+    }
+
+    /// The rest of a begin, when the lock behind those that are taken is not free, or an error.
+    async fn begin_on<'a, R>(
+        &'a self,
+        mut transaction: Transaction<'a>,
+        locks: Few<usize>,
+        taken: usize,
+        begun: Result<R>,
+        limit: WaitLimit,
+    ) -> Result<Transaction<'a>>
+    where
+        R: Rest<Option<TableGuard<'a>>>,
+    {
+        match got(begun.map(Err)).await {
+            Ok(guard) => transaction.0.guards.push((self.locks.home(locks[taken]), guard)),
+            Err(error) => return give_up(transaction, error).await,
         }
-        let (mut transaction, locks) = self.name(endpoint, cells)?;
-        for lock in &locks {
-            let guard = match self.locks.begin(endpoint, *lock, &mut limit) {
-                Ok(Ok(guard)) => Ok(guard),
-                Ok(Err(rest)) => Waits(rest).await,
-                Err(error) => Err(error),
-            };
-            match guard {
-                Ok(guard) => transaction.guards.push((*lock, guard)),
-                Err(error) => {
-                    // The original error is more useful than an error of the abort.
-                    let _ = endpoint.boxed(transaction.abort()).await;
-                    return Err(error);
-                }
+        self.take_from(transaction, &locks, taken + 1, limit).await
+    }
+
+    /// Takes the locks from one on.
+    async fn take_from<'a>(
+        &'a self,
+        mut transaction: Transaction<'a>,
+        locks: &[usize],
+        first: usize,
+        mut limit: WaitLimit,
+    ) -> Result<Transaction<'a>> {
+        for lock in &locks[first..] {
+            match got(self.locks.begin(transaction.0.endpoint, *lock, &mut limit)).await {
+                Ok(guard) => transaction.0.guards.push((self.locks.home(*lock), guard)),
+                Err(error) => return give_up(transaction, error).await,
             }
         }
         Ok(transaction)
     }
 
     /// A transaction over some cells, which holds no lock yet, with its locks in the order of acquisition.
-    #[inline]
+    #[inline(always)]
     fn name<'a>(&'a self, endpoint: &'a Endpoint, cells: &[usize]) -> Result<(Transaction<'a>, Few<usize>)> {
-        let (mut named, mut locks) = (Few::new(), Few::new());
+        let mut transaction =
+            Transaction(endpoint.kept(Parts { all: self, endpoint, guards: Few::new(), cells: Few::new() }));
+        let (named, mut locks) = (&mut transaction.0.cells, Few::new());
         for cell in cells {
-            locks.push(self.lock_of(*cell)?);
-            self.check_alive(endpoint, *cell)?;
-            named.push((*cell, None));
+            self.check(*cell)?;
+            let (at, lock) = self.place_of(*cell);
+            if at.node() != self.me
+                && let Err(error) = endpoint.check_alive(at.node())
+            {
+                return Err(error).of(self.object.path());
+            }
+            locks.push(lock);
+            named.push(Cell { number: *cell, at, written: None });
         }
-        if !is_ascending(&named, |(cell, _)| *cell) {
-            named.sort_unstable();
-            named.dedup();
+        if !is_ascending(named, |cell| cell.number) {
+            named.sort_unstable_by_key(|cell| cell.number);
+            named.dedup_by_key(|cell| cell.number);
         }
         let locks = in_order(locks);
         if locks.len() > LOCKS_PER_TRANSACTION_MAX {
             let (what, max) = ("locks for one transaction", LOCKS_PER_TRANSACTION_MAX);
             return Err(ErrorKind::TooMany { what, asked: locks.len(), max }).of(self.object.path());
         }
-        Ok((Transaction { all: self, endpoint, guards: Few::new(), cells: named }, locks))
+        Ok((transaction, locks))
     }
 
     #[inline]
     fn check(&self, cell: usize) -> Result<()> {
-        if cell < self.cells {
-            Ok(())
-        } else {
-            Err(Error::custom(NoSuchCell { cell, cells: self.cells })).of(self.object.path())
-        }
+        if cell < self.cells { Ok(()) } else { Err(self.is_missing(cell)) }
     }
 
-    #[inline]
-    fn check_alive(&self, endpoint: &Endpoint, cell: usize) -> Result<()> {
-        match self.home_of(cell) {
-            home if home == self.me => Ok(()),
-            home => endpoint.check_alive(home).of(self.object.path()),
-        }
+    #[cold]
+    #[inline(never)]
+    fn is_missing(&self, cell: usize) -> Error {
+        Error::custom(NoSuchCell { cell, cells: self.cells }).of(self.object.path())
     }
 
+    /// Where a cell is, and its lock.
     #[inline]
-    fn home_of(&self, cell: usize) -> NodeId {
-        self.bases[cell % self.bases.len()].node()
+    fn place_of(&self, cell: usize) -> (RemotePtr<u64>, usize) {
+        let nodes = self.homes.len();
+        let (rank, word) = (cell % nodes, cell / nodes);
+        let Home { base, locks } = self.homes[rank];
+        (base.at(word), lock_of(rank, word, nodes, locks, || self.locks.len()))
     }
 
     /// The word of a cell of this node, or a pointer to it on another.
-    #[inline]
-    fn word(&self, cell: usize) -> core::result::Result<&Word, RemotePtr<u64>> {
-        let (base, at) = (self.bases[cell % self.bases.len()], cell / self.bases.len());
-        if base.node() == self.me { Ok(self.own.word(at * 8)) } else { Err(base.at(at)) }
+    #[inline(always)]
+    fn word(&self, at: RemotePtr<u64>) -> core::result::Result<&Word, RemotePtr<u64>> {
+        if at.node() != self.me {
+            return Err(at);
+        }
+        Ok(self.own.word((at.offset() - self.own.remote::<u64>(0).offset()) as usize))
     }
+}
+
+async fn got<'a, R>(begun: Result<Begun<TableGuard<'a>, R>>) -> Result<TableGuard<'a>>
+where
+    R: Rest<Option<TableGuard<'a>>>,
+{
+    match begun? {
+        Ok(guard) => Ok(guard),
+        Err(rest) => Waits(rest).await,
+    }
+}
+
+/// The original error is more useful than an error of the abort.
+async fn give_up<'a>(transaction: Transaction<'a>, error: Error) -> Result<Transaction<'a>> {
+    let endpoint = transaction.0.endpoint;
+    let _ = endpoint.boxed(transaction.abort()).await;
+    Err(error)
 }
 
 #[cfg(test)]

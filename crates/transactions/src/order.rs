@@ -2,13 +2,18 @@
 
 use super::Few;
 
-/// The lock of a cell. It is on the cell's node, unless that node has none.
+/// How many of the locks are on the `rank`-th node.
+pub(crate) fn locks_of(rank: usize, nodes: usize, locks: usize) -> usize {
+    locks.saturating_sub(rank).div_ceil(nodes)
+}
+
+/// The lock of the `word`-th cell of the `rank`-th node, where `there` of all locks are. It is one of those, if there
+/// are any.
 #[inline]
-pub(crate) fn lock_of(cell: usize, nodes: usize, locks: usize) -> usize {
-    let (node, word) = (cell % nodes, cell / nodes);
-    match locks.saturating_sub(node).div_ceil(nodes) {
-        0 => node % locks,
-        there => node + word % there * nodes,
+pub(crate) fn lock_of(rank: usize, word: usize, nodes: usize, there: usize, locks: impl FnOnce() -> usize) -> usize {
+    match there {
+        0 => rank % locks(),
+        there => rank + word % there * nodes,
     }
 }
 

@@ -36,14 +36,18 @@ fn cells_are_opened_by_their_participants_only() {
 
 #[test]
 fn a_lock_lies_on_its_cells_node_where_that_has_any() {
+    let of = |cell: usize, nodes, locks| {
+        let (rank, word) = (cell % nodes, cell / nodes);
+        lock_of(rank, word, nodes, locks_of(rank, nodes, locks), || locks)
+    };
     for (nodes, locks) in [(1, 1), (3, 3), (3, 7), (4, 5), (2, 100)] {
         let mut used = vec![false; locks];
         for cell in 0..1000 {
-            let lock = lock_of(cell, nodes, locks);
+            let lock = of(cell, nodes, locks);
             assert_eq!(lock % nodes, cell % nodes, "cell {cell}: {nodes} nodes, {locks} locks");
             used[lock] = true;
         }
         assert!(used.into_iter().all(|used| used), "{nodes} nodes, {locks} locks");
     }
-    assert_eq!([0, 1, 2, 3, 4, 5].map(|cell| lock_of(cell, 5, 2)), [0, 1, 0, 1, 0, 0]);
+    assert_eq!([0, 1, 2, 3, 4, 5].map(|cell| of(cell, 5, 2)), [0, 1, 0, 1, 0, 0]);
 }

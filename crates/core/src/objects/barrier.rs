@@ -30,13 +30,12 @@
 //! Memory: `nodes · threads_per_node` rows of 8 bytes on every node, monotonic counters. Source: LOCO §4, Fig. 7 and
 //! 11.
 
-use core::cell::Cell;
 use core::future::Future;
 use core::pin::Pin;
 use core::task::{Context, Poll};
 use std::sync::Arc;
 
-use farfield_fabric::{self as fabric, Attempt, Endpoint, Instant, NodeId, Word};
+use farfield_fabric::{self as fabric, Attempt, Endpoint, Instant, NodeId, Word, WordWait};
 
 use crate::error::{Error, ErrorContext, ErrorKind, Missed, Result};
 use crate::node::{LongWait, Meter, Node, RefusedPause, Timing};
@@ -74,18 +73,44 @@ const WAIT: usize = 0;
 const WAIT_UNFENCED: usize = 1;
 
 /// The future of a wait: of its rest after the arrival, or of all of it.
-enum Waiting<A, W> {
-    AfterArrival(A),
+enum Waiting<'a, W> {
+    AfterArrival(AllArrived<'a>),
     Whole(W),
 }
 
-impl<T, A: Future<Output = T> + Unpin, W: Future<Output = T> + Unpin> Future for Waiting<A, W> {
-    type Output = T;
+impl<W: Future<Output = Result<()>> + Unpin> Future for Waiting<'_, W> {
+    type Output = Result<()>;
 
-    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<T> {
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<()>> {
         match self.get_mut() {
             Waiting::AfterArrival(rest) => Pin::new(rest).poll(cx),
             Waiting::Whole(rest) => Pin::new(rest).poll(cx),
+        }
+    }
+}
+
+/// The rest of a wait when all nodes have been told of the arrival: until all rows have arrived.
+struct AllArrived<'a> {
+    thread: &'a BarrierThread,
+    endpoint: &'a Endpoint,
+    /// The first row that is not known to have arrived.
+    next: usize,
+    wait: WordWait,
+    long: LongWait,
+}
+
+impl Future for AllArrived<'_> {
+    type Output = Result<()>;
+
+    #[inline]
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<()>> {
+        let AllArrived { thread, endpoint, next, wait, long } = self.get_mut();
+        let all_are_here = || thread.have_arrived(next).then_some(Ok(()));
+        match wait.poll(endpoint, cx, all_are_here, || thread.never_comes(endpoint, long).map(Err)) {
+            Poll::Pending => Poll::Pending,
+            Poll::Ready(Ok(Ok(()))) => Poll::Ready(Ok(())),
+            Poll::Ready(Ok(Err(error))) => Poll::Ready(Err(error).of(&thread.barrier.path)),
+            Poll::Ready(Err(late)) => Poll::Ready(thread.is_late(next, late).of(&thread.barrier.path)),
         }
     }
 }
@@ -288,12 +313,15 @@ impl BarrierThread {
             // Before the count is visible anywhere, every earlier put is visible everywhere: a thread that passes may
             // read any node.
             let node = &self.barrier.node;
-            if !node.is_fenced_at_once(endpoint, node.members()) {
+            if !endpoint.owes_no_fence() && !node.is_fenced_at_once(endpoint, node.members()) {
                 return Ok(Err(Waiting::Whole(endpoint.boxed(self.wait_on(endpoint, None, deadline, Timing::OFF)))));
             }
             Ok(match self.arrive(endpoint) {
                 Ok(()) => Ok(()),
-                Err(told) => Err(Waiting::AfterArrival(endpoint.boxed(self.all_arrived(endpoint, told, deadline)))),
+                Err(Ok(next)) => Err(Waiting::AfterArrival(self.rest(endpoint, next, deadline))),
+                Err(told) => {
+                    Err(Waiting::Whole(endpoint.boxed(self.wait_on(endpoint, Some(told), deadline, Timing::OFF))))
+                }
             })
         })
     }
@@ -352,7 +380,8 @@ impl BarrierThread {
             }
             Ok(match self.arrive(endpoint) {
                 Ok(()) => Ok(()),
-                Err(told) => Err(Waiting::AfterArrival(endpoint.boxed(self.all_arrived(endpoint, told, None)))),
+                Err(Ok(next)) => Err(Waiting::AfterArrival(self.rest(endpoint, next, None))),
+                Err(told) => Err(Waiting::Whole(endpoint.boxed(self.wait_on(endpoint, Some(told), None, Timing::OFF)))),
             })
         })
     }
@@ -389,18 +418,17 @@ impl BarrierThread {
     /// all nodes could be told.
     #[inline]
     fn arrive(&mut self, endpoint: &Endpoint) -> core::result::Result<(), Result<usize>> {
-        self.row.store(self.row.value() + 1);
+        self.row.store_word(self.row.value() + 1);
         self.is_coming = false;
         self.is_untold = true;
         let mut told = self.tell_untold(endpoint);
-        endpoint.wake_local(); // other threads of this node may sleep until they see it
+        if self.barrier.threads_per_node > 1 {
+            endpoint.wake_local(); // they may sleep until they see it
+        }
         if let Ok(next) = &mut told
             && *next < self.barrier.arrived.len()
         {
-            endpoint.spin_until(|| {
-                *next = self.arrived_from(*next);
-                (*next == self.barrier.arrived.len()).then_some(())
-            });
+            endpoint.spin_until(|| self.have_arrived(next).then_some(()));
         }
         if told.as_ref().is_ok_and(|next| *next == self.barrier.arrived.len()) { Ok(()) } else { Err(told) }
     }
@@ -420,21 +448,35 @@ impl BarrierThread {
     fn arrived_from(&self, next: usize) -> usize {
         let round = self.row.value();
         let Shared { arrived, .. } = &*self.barrier;
-        let is_here = |row: usize| arrived.row(row).try_load().is_some_and(|count| count >= round);
-        let mut next = next;
-        while next < arrived.len() && is_here(next) {
-            next += 1;
-        }
-        next
+        let behind = arrived.rows().skip(next).position(|row| row.word().load() < round);
+        behind.map_or(arrived.len(), |behind| next + behind)
     }
 
     /// Announces to all nodes that this thread has arrived. Repeating it does no harm.
     #[inline]
     fn tell(&mut self, endpoint: &Endpoint) -> Result<()> {
+        let round = self.row.value();
+        // No fence has to cover it: the row is read by threads that wait for it, and says nothing of later puts.
+        let tell = |(at, copy)| endpoint.notify(copy, round).err().map(|error| (at, error));
+        let refused = self.row.copies().enumerate().find_map(tell);
+        if let Some((at, error)) = refused {
+            return self.tell_others(endpoint, at, error);
+        }
+        self.is_untold = false;
+        Ok(())
+    }
+
+    /// Tells the nodes behind one that could not be told.
+    #[cold]
+    #[inline(never)]
+    fn tell_others(&mut self, endpoint: &Endpoint, at: usize, error: fabric::Error) -> Result<()> {
         let (round, mut missed) = (self.row.value(), None);
-        for copy in self.row.copies() {
-            // No fence has to cover it: the row is read by threads that wait for it, and says nothing of later puts.
-            if let Err(error) = endpoint.put_untracked(copy, round).detach() {
+        let mut copies = self.row.copies().skip(at);
+        if let Some(copy) = copies.next() {
+            note_untold(&mut missed, copy.node(), error);
+        }
+        for copy in copies {
+            if let Err(error) = endpoint.notify(copy, round) {
                 note_untold(&mut missed, copy.node(), error);
             }
         }
@@ -455,66 +497,69 @@ impl BarrierThread {
         Err(refused)
     }
 
+    /// Waits until all nodes are told, and all have arrived. The wait does not end before all nodes are told: one that
+    /// is not would wait for ever.
     async fn all_arrived(
         &mut self,
         endpoint: &Endpoint,
         told: Result<usize>,
         mut deadline: Option<Instant>,
     ) -> Result<()> {
-        // The wait does not end before all nodes are told: one that is not would wait for ever.
-        let next = Cell::new(match told {
+        let next = match told {
             Ok(next) => next,
             Err(refused) => {
                 let until = deadline.unwrap_or_else(|| endpoint.deadline());
                 deadline = Some(until);
                 endpoint.boxed(self.tell_again(endpoint, until, refused)).await?
             }
-        });
-        let round = self.row.value();
+        };
+        self.rest(endpoint, next, deadline).await
+    }
+
+    #[inline]
+    fn rest<'a>(&'a self, endpoint: &'a Endpoint, next: usize, deadline: Option<Instant>) -> AllArrived<'a> {
+        AllArrived { thread: self, endpoint, next, wait: WordWait::new(deadline), long: LongWait::default() }
+    }
+
+    /// Whether all rows have arrived, if those before `next` have.
+    #[inline]
+    fn have_arrived(&self, next: &mut usize) -> bool {
+        *next = self.arrived_from(*next);
+        *next == self.barrier.arrived.len()
+    }
+
+    /// Why one that is missing will never arrive.
+    #[cold]
+    fn never_comes(&self, endpoint: &Endpoint, long: &LongWait) -> Option<Error> {
         let Shared { path, arrived, .. } = &*self.barrier;
-        let start = endpoint.now();
-        let deadline = deadline.unwrap_or(start + endpoint.timeout());
-        let all_are_here = || {
-            while next.get() < arrived.len() {
-                if arrived.row(next.get()).try_load().is_none_or(|count| count < round) {
-                    return None;
-                }
-                next.set(next.get() + 1);
-            }
-            Some(Ok(()))
-        };
-        let long = LongWait::default();
-        let is_gone = || {
-            if let Some(waited) = long.becomes_long(endpoint, || tracing::enabled!(tracing::Level::INFO)) {
-                tracing::info!(object = path, ?waited, "still waits for all threads to arrive");
-            }
-            // Any of the remaining nodes may be dead or departed, and this one may wait for it, too. Its row is read
-            // after its state: a node that arrived and then left has arrived. So has one that arrived and then died.
-            // But the remaining nodes may know of its death since they opened the barrier, and never arrive.
-            let gone = arrived.rows().find_map(|row| {
-                let error = endpoint.check_alive(row.owner()).err()?;
-                let is_behind = row.try_load().is_none_or(|count| count < round);
-                let is_dead = matches!(error.kind(), fabric::ErrorKind::PeerDead { .. });
-                (is_behind || is_dead).then_some(Err(error.into()))
-            });
-            // The missing nodes may have continued with another generation, and never arrive at this one.
-            gone.or_else(|| arrived.check_unasked().err().map(Err))
-        };
-        match endpoint.wait_until_or(deadline, all_are_here, is_gone).await {
-            Ok(result) => result.of(path),
-            Err(_) => {
-                let behind = arrived.rows().filter(|row| row.try_load().is_none_or(|count| count < round));
-                let mut missing: Vec<NodeId> = behind.map(|row| row.owner()).collect();
-                missing.dedup();
-                // The last one has arrived since the last look.
-                if missing.is_empty()
-                    && let Some(result) = all_are_here().or_else(is_gone)
-                {
-                    return result.of(path);
-                }
-                let what = "all threads to arrive".into();
-                Err(ErrorKind::Timeout { what, waited: endpoint.now() - start, missing }).of(path)
-            }
+        if let Some(waited) = long.becomes_long(endpoint, || tracing::enabled!(tracing::Level::INFO)) {
+            tracing::info!(object = path, ?waited, "still waits for all threads to arrive");
         }
+        // Any of the remaining nodes may be dead or departed, and this one may wait for it, too. Its row is read after
+        // its state: a node that arrived and then left has arrived. So has one that arrived and then died. But the
+        // remaining nodes may know of its death since they opened the barrier, and never arrive.
+        let round = self.row.value();
+        let gone = arrived.rows().find_map(|row| {
+            let error = endpoint.check_alive(row.owner()).err()?;
+            let is_behind = row.word().load() < round;
+            let is_dead = matches!(error.kind(), fabric::ErrorKind::PeerDead { .. });
+            (is_behind || is_dead).then_some(error.into())
+        });
+        // The missing nodes may have continued with another generation, and never arrive at this one.
+        gone.or_else(|| arrived.check_unasked().err())
+    }
+
+    #[cold]
+    fn is_late(&self, next: &mut usize, late: fabric::Error) -> Result<()> {
+        let fabric::ErrorKind::Timeout { waited } = *late.kind() else { return Err(late.into()) };
+        let round = self.row.value();
+        let behind = self.barrier.arrived.rows().filter(|row| row.word().load() < round);
+        let mut missing: Vec<NodeId> = behind.map(|row| row.owner()).collect();
+        missing.dedup();
+        // The last one has arrived since the last look.
+        if missing.is_empty() && self.have_arrived(next) {
+            return Ok(());
+        }
+        Err(ErrorKind::Timeout { what: "all threads to arrive".into(), waited, missing }.into())
     }
 }

@@ -507,6 +507,14 @@ impl<T: Plain> OwnedVar<T> {
     }
 }
 
+impl OwnedVar<u64> {
+    /// The copy of this node: a word is whole without any check.
+    #[inline(always)]
+    pub(in crate::objects) fn word(&self) -> &Word {
+        self.0.copy.word(0)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -114,7 +114,7 @@ mod layout;
 mod state;
 mod steps;
 
-use farfield_fabric::{Endpoint, GroupKey, Instant, LocalMutex, NodeId, RemotePtr, Word, memory_fence};
+use farfield_fabric::{Endpoint, GroupKey, Instant, LocalMutex, NodeId, Posts, RemotePtr, Word, memory_fence};
 
 pub use self::layout::QueueOptions;
 use self::state::{BATCH_MAX, CELLS_MAX, State};
@@ -190,11 +190,11 @@ impl Hint {
     /// Records, here and on the home node, that all positions before `position` are filled (taken); `read` is the
     /// word's old value, a lower one.
     #[inline(always)]
-    fn raise(&self, endpoint: &Endpoint, read: u64, position: u64) {
+    fn raise<'e>(&self, posts: &impl Posts<'e>, read: u64, position: u64) {
         // Another thread may have stored a higher position meanwhile; a lower one is just as true.
         self.seen.store(position);
         // No call depends on it, so it is not waited for.
-        let _ = endpoint.cas(self.word, read, position).detach();
+        let _ = posts.post_cas(self.word, read, position);
     }
 }
 

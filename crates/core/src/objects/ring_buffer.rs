@@ -382,6 +382,7 @@ impl RingBuffer {
 }
 
 /// Bytes of a message in the ring.
+#[inline]
 pub(crate) fn framed_bytes(len: usize) -> usize {
     8 + len.next_multiple_of(8)
 }

@@ -154,6 +154,7 @@ impl<T: Plain> Sst<T> {
     /// assert_eq!(table.len(), node.nodes()); // one row for each node
     /// # Ok(()) }
     /// ```
+    #[inline]
     pub fn len(&self) -> usize {
         self.rows.len()
     }

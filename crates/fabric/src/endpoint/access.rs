@@ -97,6 +97,29 @@ impl Endpoint {
         }
     }
 
+    /// [`Endpoint::put_untracked`], [detached](Op::detach): a notice that nothing waits for.
+    ///
+    /// ```
+    /// # use farfield_fabric::*;
+    /// # fn f(ep: &Endpoint, bell: RemotePtr<u64>) -> Result<()> {
+    /// ep.notify(bell, 1)?;
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    /// As [`Op::detach`].
+    #[inline(always)]
+    pub fn notify(&self, dst: RemotePtr<u64>, value: u64) -> Result<()> {
+        match &self.inner {
+            Inner::Shm(lane, marks) => {
+                marks.put_untracked(dst.node());
+                self.count(Verb::Put, dst.node(), 8);
+                lane.put_value(dst, value).map_err(|code| self.explain(code, dst.cast(), 8))
+            }
+            Inner::Dyn(state) => self.put_untracked_dyn(state, dst, value).detach(),
+        }
+    }
+
     #[cold]
     #[inline(never)]
     fn put_untracked_dyn(&self, state: &DynState, dst: RemotePtr<u64>, value: u64) -> Op<'_, ()> {

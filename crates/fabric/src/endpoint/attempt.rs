@@ -29,12 +29,11 @@ pub type Begun<T, F> = Result<T, F>;
 /// }
 /// ```
 #[must_use = "futures do nothing unless they are polled"]
-pub struct Attempt<A, F>(State<A, F>);
-
-enum State<A, F> {
-    Begin(A),
-    GoesOn(F),
-    Ended,
+pub struct Attempt<A, F> {
+    /// Until it is made. Beside the rest, and not in its place: where a call ends at once, only this one exists.
+    attempt: Option<A>,
+    /// While the call goes on.
+    rest: Option<F>,
 }
 
 impl<A, F> Attempt<A, F> {
@@ -55,7 +54,7 @@ impl<A, F> Attempt<A, F> {
         A: FnOnce() -> Result<Begun<T, F>, E>,
         F: Future<Output = Result<T, E>> + Unpin,
     {
-        Attempt(State::Begin(attempt))
+        Attempt { attempt: Some(attempt), rest: None }
     }
 }
 
@@ -70,36 +69,28 @@ where
     type Output = Result<T, E>;
 
     #[inline(always)]
-    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<T, E>> {
-        if matches!(self.0, State::Begin(_)) {
-            let State::Begin(attempt) = core::mem::replace(&mut self.0, State::Ended) else {
-                unreachable!("just seen")
-            };
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<T, E>> {
+        let Attempt { attempt, rest } = self.get_mut();
+        if let Some(attempt) = attempt.take() {
             match attempt() {
                 Ok(Ok(value)) => return Poll::Ready(Ok(value)),
-                Ok(Err(rest)) => self.0 = State::GoesOn(rest),
+                Ok(Err(begun)) => *rest = Some(begun),
                 Err(error) => return Poll::Ready(Err(error)),
             }
         }
-        self.get_mut().poll_rest(cx)
+        poll_rest(rest, cx)
     }
 }
 
-impl<A, F: Future + Unpin> Attempt<A, F> {
-    #[cold]
-    #[inline(never)]
-    fn poll_rest(&mut self, cx: &mut Context<'_>) -> Poll<F::Output> {
-        match &mut self.0 {
-            State::GoesOn(rest) => {
-                let polled = Pin::new(rest).poll(cx);
-                if polled.is_ready() {
-                    self.0 = State::Ended; // the memory is free for the next one
-                }
-                polled
-            }
-            _ => panic!("a call was polled after it had ended"),
-        }
+// Out of the way of calls that end at once, which are inlined.
+#[cold]
+#[inline(never)]
+fn poll_rest<F: Future + Unpin>(rest: &mut Option<F>, cx: &mut Context<'_>) -> Poll<F::Output> {
+    let polled = Pin::new(rest.as_mut().expect("a call was polled after it had ended")).poll(cx);
+    if polled.is_ready() {
+        *rest = None; // the memory is free for the next one
     }
+    polled
 }
 
 #[cfg(test)]

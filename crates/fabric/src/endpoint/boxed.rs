@@ -1,9 +1,10 @@
-//! Memory for futures that wait, which passes from one to the next.
+//! Memory for futures that wait, and for the state of long calls, which passes from one to the next.
 
 use core::cell::RefCell;
 use core::future::Future;
 use core::marker::PhantomData;
-use core::mem::MaybeUninit;
+use core::mem::{ManuallyDrop, MaybeUninit};
+use core::ops::{Deref, DerefMut};
 use core::pin::Pin;
 use core::ptr::NonNull;
 use core::task::{Context, Poll};
@@ -38,7 +39,33 @@ pub struct Boxed<'e, F> {
     owns: PhantomData<F>,
 }
 
+/// A value in memory that its endpoint keeps, see [`Endpoint::kept`].
+///
+/// ```
+/// # use farfield_fabric::*;
+/// fn read<'e>(words: &mut Kept<'e, Vec<u64>>, ep: &'e Endpoint, word: RemotePtr<u64>) -> Result<()> {
+///     words.push(ep.get(word).wait()?);
+///     Ok(())
+/// }
+/// ```
+// Nothing polls it as a future, so it need not stay where it is.
+pub struct Kept<'e, T>(Boxed<'e, T>);
+
 impl Endpoint {
+    /// Moves a value into memory that passes from one such value to the next, as [`Endpoint::boxed`] does: as a rule
+    /// nothing is allocated. For a state that its owner hands from call to call: it stays where it is.
+    ///
+    /// ```
+    /// # use farfield_fabric::*;
+    /// # fn f(ep: &Endpoint) {
+    /// let mut seen = ep.kept([0u64; 64]); // as large as a pointer, and so cheap to hand on
+    /// seen[7] = 1;
+    /// # }
+    /// ```
+    pub fn kept<T>(&self, value: T) -> Kept<'_, T> {
+        Kept(self.blocks.boxed(value))
+    }
+
     /// Moves a future into memory of its own, which passes from one such future to the next: as a rule nothing is
     /// allocated. A future that awaits the result is small, and so is every one around it. For the part of a call that
     /// waits, behind a first look that need not.
@@ -58,6 +85,7 @@ impl Endpoint {
 }
 
 impl KeptBlocks {
+    #[inline]
     fn boxed<F>(&self, future: F) -> Boxed<'_, F> {
         let place = if Boxed::<F>::IS_KEPT {
             let block = self.0.borrow_mut().pop().unwrap_or_else(|| Box::new(KeptBlock(MaybeUninit::uninit())));
@@ -92,8 +120,19 @@ impl<F> Drop for Boxed<'_, F> {
     fn drop(&mut self) {
         // SAFETY: as in `poll`; nothing uses the future afterwards.
         unsafe { self.future.drop_in_place() };
+        // SAFETY: it was dropped just now, and this handle ends here.
+        unsafe { self.give_back() };
+    }
+}
+
+impl<F> Boxed<'_, F> {
+    /// Gives the memory back.
+    ///
+    /// # Safety
+    /// There is nothing in it any more, and nothing uses it afterwards.
+    unsafe fn give_back(&self) {
         if !Self::IS_KEPT {
-            // SAFETY: `boxed` has leaked a box of this type. The future in it is dropped.
+            // SAFETY: `boxed` has leaked a box of this type. Nothing is in it any more.
             drop(unsafe { Box::from_raw(self.future.cast::<MaybeUninit<F>>().as_ptr()) });
             return;
         }
@@ -103,6 +142,44 @@ impl<F> Drop for Boxed<'_, F> {
         if blocks.len() < KEPT_MAX {
             blocks.push(block);
         }
+    }
+}
+
+impl<T> Kept<'_, T> {
+    /// The value, out of that memory.
+    ///
+    /// ```
+    /// # use farfield_fabric::*;
+    /// # fn f(ep: &Endpoint) {
+    /// let kept = ep.kept([1, 2, 3]);
+    /// assert_eq!(kept.into_inner(), [1, 2, 3]);
+    /// # }
+    /// ```
+    pub fn into_inner(self) -> T {
+        let kept = ManuallyDrop::new(self);
+        // SAFETY: the value was written in `boxed`, and is this handle's alone, which ends here without dropping it.
+        let value = unsafe { kept.0.future.read() };
+        // SAFETY: the value was moved out just now, and the handle ends here.
+        unsafe { kept.0.give_back() };
+        value
+    }
+}
+
+impl<T> Deref for Kept<'_, T> {
+    type Target = T;
+
+    #[inline]
+    fn deref(&self) -> &T {
+        // SAFETY: the value was written in `boxed`, and is this handle's alone until it is dropped.
+        unsafe { self.0.future.as_ref() }
+    }
+}
+
+impl<T> DerefMut for Kept<'_, T> {
+    #[inline]
+    fn deref_mut(&mut self) -> &mut T {
+        // SAFETY: as above.
+        unsafe { self.0.future.as_mut() }
     }
 }
 
@@ -150,5 +227,19 @@ mod tests {
         assert!(blocks.0.borrow().is_empty());
         drop(all);
         assert_eq!(blocks.0.borrow().len(), 3);
+    }
+
+    #[test]
+    fn values_are_kept_as_futures_are() {
+        let (blocks, counted) = (KeptBlocks::default(), Rc::new(7));
+        let mut kept = Kept(blocks.boxed([Some(Rc::clone(&counted)), None]));
+        kept[1] = Some(Rc::clone(&counted));
+        let moved = kept;
+        assert_eq!((moved[1].as_deref(), Rc::strong_count(&counted)), (Some(&7), 3));
+        assert_eq!(blocks.0.borrow().len(), 0);
+        let taken = moved.into_inner();
+        assert_eq!((blocks.0.borrow().len(), Rc::strong_count(&counted)), (1, 3));
+        drop((taken, Kept(blocks.boxed(Rc::clone(&counted)))));
+        assert_eq!((blocks.0.borrow().len(), Rc::strong_count(&counted)), (1, 1));
     }
 }

@@ -99,6 +99,21 @@ impl Counters {
         self.bytes.store(self.bytes.load(Ordering::Relaxed) + bytes as u64, Ordering::Relaxed);
     }
 
+    /// So many operations on `bytes` bytes together.
+    #[inline(always)]
+    fn count_all(&self, [puts, gets, atomics]: [u64; 3], bytes: usize, is_remote: bool) {
+        let add = |counter: &AtomicU64, more: u64| {
+            if more > 0 {
+                counter.store(counter.load(Ordering::Relaxed) + more, Ordering::Relaxed);
+            }
+        };
+        let at = usize::from(is_remote);
+        add(&self.puts[at], puts);
+        add(&self.gets[at], gets);
+        add(&self.atomics[at], atomics);
+        add(&self.bytes, bytes as u64);
+    }
+
     /// So many gets of `bytes` bytes each.
     #[inline]
     fn count_gets(&self, gets: u64, remote: u64, bytes: usize) {
@@ -169,6 +184,23 @@ impl Endpoint {
         let is_remote = peer != self.me;
         self.counters.count(verb, bytes, is_remote);
         self.depth.get() + u64::from(is_remote)
+    }
+
+    /// Counts puts to a node, gets from it and atomics there, on `bytes` bytes together; the depth of each.
+    #[inline(always)]
+    pub(super) fn count_all(&self, operations: [u64; 3], peer: NodeId, bytes: usize) -> u64 {
+        let is_remote = peer != self.me;
+        self.counters.count_all(operations, bytes, is_remote);
+        self.depth.get() + u64::from(is_remote)
+    }
+
+    /// Counts remote fences.
+    #[inline(always)]
+    pub(super) fn count_fences(&self, fences: u64, peer: NodeId) {
+        if fences > 0 {
+            let counter = &self.counters.fences[usize::from(peer != self.me)];
+            counter.store(counter.load(Ordering::Relaxed) + fences, Ordering::Relaxed);
+        }
     }
 
     /// Counts gets of `bytes` bytes each, `remote` of them from other nodes.

@@ -153,7 +153,7 @@ pub(super) struct ShmMarks {
 }
 
 #[derive(Clone, Default)]
-struct ShmMark {
+pub(super) struct ShmMark {
     unflushed: Cell<bool>,
     unfenced: Cell<bool>,
 }
@@ -163,24 +163,42 @@ impl ShmMarks {
         ShmMarks { nodes: vec![ShmMark::default(); nodes].into(), unflushed: Cell::new(0) }
     }
 
+    /// That of a node, to be used more than once.
     #[inline(always)]
-    pub(super) fn put(&self, node: NodeId) {
-        if let Some(mark) = self.nodes.get(node.index())
-            && !mark.unflushed.get()
-        {
+    pub(super) fn of(&self, node: NodeId) -> Option<&ShmMark> {
+        self.nodes.get(node.index())
+    }
+
+    /// [`ShmMarks::put`] by the node's mark.
+    #[inline(always)]
+    pub(super) fn put_at(&self, mark: &ShmMark) {
+        if !mark.unflushed.get() {
             mark.unflushed.set(true);
             self.unflushed.set(self.unflushed.get() + 1);
+        }
+    }
+
+    /// [`ShmMarks::read`] by the node's mark.
+    #[inline(always)]
+    pub(super) fn read_at(&self, mark: &ShmMark, done: bool) {
+        if mark.unflushed.get() & done {
+            mark.unflushed.set(false);
+            self.unflushed.set(self.unflushed.get() - 1);
+        }
+    }
+
+    #[inline(always)]
+    pub(super) fn put(&self, node: NodeId) {
+        if let Some(mark) = self.of(node) {
+            self.put_at(mark);
         }
     }
 
     /// A read from the node that was done flushes; one that was refused does not.
     #[inline(always)]
     pub(super) fn read(&self, node: NodeId, done: bool) {
-        if let Some(mark) = self.nodes.get(node.index())
-            && mark.unflushed.get() & done
-        {
-            mark.unflushed.set(false);
-            self.unflushed.set(self.unflushed.get() - 1);
+        if let Some(mark) = self.of(node) {
+            self.read_at(mark, done);
         }
     }
 

@@ -1,9 +1,10 @@
 //! The operations of one thread. `access` has puts, gets and atomics, `counts` counts their cost, `calls` records the
-//! calls of objects, `run` waits for operations and interleaves them, `batch` has ordered batches, `words` has the
-//! short path of RDMA for single words, and `boxed` the memory of futures that wait.
+//! calls of objects, `run` waits for operations and interleaves them, `word_wait` waits for memory, `batch` has ordered
+//! batches, `words` has the short path of RDMA for single words, and `boxed` the memory of futures that wait.
 
 mod access;
 mod any_lane;
+mod at_once;
 mod attempt;
 mod batch;
 mod boxed;
@@ -14,10 +15,12 @@ mod each;
 mod elsewhere;
 mod fence;
 mod marks;
+mod near;
 mod op;
 mod quorum;
 mod run;
 mod together;
+mod word_wait;
 mod words;
 
 use core::cell::{Cell, RefCell};
@@ -29,8 +32,8 @@ use std::time::Duration;
 use self::any_lane::{AnyLane, OtherLane, ShmLane};
 pub use self::attempt::{Attempt, Begun};
 pub use self::batch::{Batch, Posted};
-pub use self::boxed::Boxed;
 use self::boxed::KeptBlocks;
+pub use self::boxed::{Boxed, Kept};
 pub use self::buf::Buf;
 use self::calls::Calls;
 pub use self::calls::{CallCounts, CallEnd, CallsReader, Latencies};
@@ -39,10 +42,12 @@ pub use self::counts::{Counts, CountsReader};
 pub(crate) use self::elsewhere::Awaits;
 use self::elsewhere::Elsewhere;
 use self::marks::{Marks, ShmMarks};
+pub use self::near::{Near, Posts};
 pub use self::op::{BufOp, Op};
 pub use self::quorum::Quorum;
 use self::run::WaitScope;
 pub use self::together::Together;
+pub use self::word_wait::WordWait;
 use crate::error::{Code, Error, ErrorKind, Result};
 use crate::fabric::{Fabric, PeerState, Transport, Waiting, Watches};
 use crate::lane::{Status, Verb};
@@ -75,6 +80,8 @@ pub struct Endpoint {
     asleep: Cell<bool>,
     /// The thread's wait still spins: its looks follow each other at once.
     spins: Cell<bool>,
+    /// Whether spinning was worth its while, and for how many more waits this is believed.
+    spin_advice: Cell<(bool, u32)>,
     /// What the thread's waits depend on.
     watches: Cell<Watches>,
     /// The earliest deadline of a wait.
@@ -237,6 +244,7 @@ impl Endpoint {
             changes: Cell::new(0),
             asleep: Cell::new(false),
             spins: Cell::new(false),
+            spin_advice: Cell::new((false, 0)),
             watches: Cell::new(Watches::Nothing),
             next_deadline: Cell::new(Instant::NEVER),
             elsewhere: Elsewhere::new(),

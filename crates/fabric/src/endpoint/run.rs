@@ -6,7 +6,7 @@ use core::task::{Context, Poll};
 use std::time::Duration;
 
 use super::elsewhere::{self, Awaits, Blocks};
-use super::{Endpoint, Inner};
+use super::{Endpoint, Inner, WordWait};
 use crate::error::{ErrorKind, Result};
 use crate::fabric::{Waiting, Watches};
 use crate::local::Instant;
@@ -14,6 +14,9 @@ use crate::ptr::RemotePtr;
 
 /// Looks of [`Endpoint::spin_until`]: a microsecond or two.
 const SPINS: u32 = 64;
+
+/// For so many further waits a thread believes that spinning is worth its while, or not: to ask costs dozens of looks.
+const SPIN_ADVICE_WAITS: u32 = 15;
 
 impl Endpoint {
     /// The fabric's clock.
@@ -120,6 +123,25 @@ impl Endpoint {
         .await
     }
 
+    /// Whether threads have cores of their own, as it was a few waits ago at most.
+    #[inline]
+    fn is_spin_worthwhile(&self) -> bool {
+        let (advice, waits) = self.spin_advice.get();
+        if waits == 0 {
+            return self.ask_for_spin_advice();
+        }
+        self.spin_advice.set((advice, waits - 1));
+        advice
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn ask_for_spin_advice(&self) -> bool {
+        let advice = self.fabric.is_spin_worthwhile();
+        self.spin_advice.set((advice, SPIN_ADVICE_WAITS));
+        advice
+    }
+
     /// Looks for a moment, about as long as it takes another core to answer, before a wait begins. None if the
     /// condition gave no value by then, or at once where a look is not worth its while: where threads share cores, and
     /// over RDMA.
@@ -136,7 +158,7 @@ impl Endpoint {
     /// ```
     #[inline]
     pub fn spin_until<T>(&self, mut condition: impl FnMut() -> Option<T>) -> Option<T> {
-        if !matches!(self.inner, Inner::Shm(..)) || !self.fabric.is_spin_worthwhile() {
+        if !matches!(self.inner, Inner::Shm(..)) || !self.is_spin_worthwhile() {
             return None;
         }
         for _ in 0..SPINS {
@@ -168,30 +190,8 @@ impl Endpoint {
         mut condition: impl FnMut() -> Option<T>,
         mut rare: impl FnMut() -> Option<T>,
     ) -> Result<T> {
-        let mut wait = WordWait { deadline, polls: 0, started: None };
-        let progressed = |value: T| {
-            self.progress.set(self.progress.get() + 1);
-            value
-        };
-        poll_fn(|cx| {
-            if let Some(value) = condition().or_else(|| if wait.is_rare(self) { rare() } else { None }) {
-                return Poll::Ready(Ok(progressed(value)));
-            }
-            match wait.goes_on(self, cx) {
-                Ok(false) => {}
-                Ok(true) => {
-                    if let Some(value) = condition().or_else(&mut rare) {
-                        return Poll::Ready(Ok(progressed(value)));
-                    }
-                }
-                // A thread that did not run for long may find the condition true by now.
-                Err(timeout) => {
-                    return Poll::Ready(condition().or_else(&mut rare).map(progressed).ok_or(timeout));
-                }
-            }
-            Poll::Pending
-        })
-        .await
+        let mut wait = WordWait::new(Some(deadline));
+        poll_fn(|cx| wait.poll(self, cx, &mut condition, &mut rare)).await
     }
 
     /// Waits until a remote word differs from `seen`, by reading it again and again; the value.
@@ -454,41 +454,10 @@ impl Endpoint {
     /// ```
     #[inline]
     pub fn wake_local(&self) {
-        self.fabric.wake_local();
-    }
-}
-
-/// A wait for memory that has not ended at its first look. It is not generic, and so compiled once for all waits.
-struct WordWait {
-    deadline: Instant,
-    polls: u32,
-    started: Option<Instant>,
-}
-
-impl WordWait {
-    /// Whether it is time for a rare check: at each look but while the thread spins.
-    #[inline]
-    fn is_rare(&self, endpoint: &Endpoint) -> bool {
-        self.polls.is_multiple_of(16) || !endpoint.spins.get()
-    }
-
-    /// Whether the condition is to be looked at once more before the thread waits; or the time is over.
-    #[inline(never)]
-    fn goes_on(&mut self, endpoint: &Endpoint, cx: &Context<'_>) -> Result<bool> {
-        let deadline = self.deadline;
-        // Reading the clock costs as much as dozens of polls.
-        let is_time = self.polls.is_multiple_of(64) || endpoint.asleep.get();
-        self.polls = self.polls.wrapping_add(1);
-        if deadline != Instant::NEVER && is_time {
-            let now = endpoint.now();
-            let started = *self.started.get_or_insert(now);
-            if now >= deadline {
-                return Err(ErrorKind::Timeout { waited: now - started }.into());
-            }
-            endpoint.next_deadline.set(endpoint.next_deadline.get().min(deadline));
+        match &self.inner {
+            Inner::Shm(lane, _) => lane.wake_local(),
+            Inner::Dyn(_) => self.fabric.wake_local(),
         }
-        endpoint.watches.set(endpoint.watches.get().and(Watches::Here));
-        Ok(endpoint.pends(cx, Awaits::Word, deadline))
     }
 }
 

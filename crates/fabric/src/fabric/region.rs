@@ -78,10 +78,18 @@ impl Region {
         self.remote.byte_add(offset as u64).cast()
     }
 
-    #[inline]
+    #[inline(always)]
     pub(super) fn check(&self, offset: usize, bytes: usize) {
         let inside = offset.checked_add(bytes).is_some_and(|end| end <= self.bytes);
-        assert!(inside && offset.is_multiple_of(8), "{bytes} bytes at {offset} of a region of {}", self.bytes);
+        if !inside || !offset.is_multiple_of(8) {
+            self.is_outside(offset, bytes);
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn is_outside(&self, offset: usize, bytes: usize) -> ! {
+        panic!("{bytes} bytes at {offset} of a region of {}", self.bytes)
     }
 
     /// The word at `offset` bytes.

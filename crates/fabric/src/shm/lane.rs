@@ -8,11 +8,11 @@
 //! Memory may be given back while an operation is under way. A write looks at the generation of where it begins inside
 //! its mark, as it looks at its right; a read looks again behind its loads.
 
-use core::arch::asm;
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicU8, AtomicU64, Ordering, compiler_fence, fence};
 use std::sync::Arc;
 
+use super::copy::{STRING_BYTES_MIN, copy_in, copy_out, copy_shared, store_load_fence};
 use super::node_header::{DoorBell, FAR, TAKEN};
 use super::reach::LanePlace;
 use super::window::{Window, Windows};
@@ -21,9 +21,6 @@ use crate::lane::{Completions, Lane, Status, Verb, WorkRequest};
 use crate::ptr::{GroupKey, NodeId, Plain, RemotePtr};
 use crate::space::GRANULE_BYTES;
 use crate::sys::{fence::futex_wake_all, liveness};
-
-/// From this size on the string instructions are faster than a loop over words.
-const STRING_BYTES_MIN: usize = 512;
 
 /// A thread's lane on shared memory.
 ///
@@ -35,14 +32,17 @@ const STRING_BYTES_MIN: usize = 512;
 /// # Ok::<(), Error>(())
 /// ```
 pub struct ShmLane {
-    windows: Arc<Windows>,
+    pub(super) windows: Arc<Windows>,
     /// This lane's mark on its node's card, which `place_taken` keeps mapped.
     mark: NonNull<AtomicU64>,
+    /// The bell of this node's threads that wait, on the same card.
+    waiters: NonNull<DoorBell>,
     completions: Completions,
     _place_taken: LanePlace,
 }
 
-// SAFETY: `mark` points into a mapping that `_place_taken` keeps, and to an atomic; one thread at a time has the lane.
+// SAFETY: `mark` and `waiters` point into a mapping that `_place_taken` keeps, and to atomics; one thread at a time has
+// the lane.
 unsafe impl Send for ShmLane {}
 
 /// The target of an operation.
@@ -81,27 +81,35 @@ impl Place<'_> {
 
 impl ShmLane {
     pub(super) fn new(windows: Arc<Windows>, place: LanePlace) -> ShmLane {
-        let mark = NonNull::from(place.mark());
-        ShmLane { windows, mark, completions: Completions::default(), _place_taken: place }
+        let (mark, waiters) = (NonNull::from(place.mark()), NonNull::from(place.waiters()));
+        ShmLane { windows, mark, waiters, completions: Completions::default(), _place_taken: place }
     }
 
     /// The place of `len` bytes at `remote`, if they exist and their owner lives.
     #[inline(always)]
     pub(super) fn place(&self, remote: RemotePtr<u8>, len: usize) -> Result<Place<'_>, Code> {
         let Some(window) = self.windows.get(remote.window()) else { return Err(Code::BadKey) };
-        // SAFETY: the pointer is to a static or was attached under `Windows::attach`'s contract; `self.windows` lives.
-        let life = unsafe { &*window.life.load(Ordering::Acquire) };
-        if !liveness::is_alive(life.load(Ordering::Relaxed)) {
+        if !Self::is_owned(window) {
             return Err(Self::unreachable(window));
         }
+        self.place_in(window, remote, len)
+    }
+
+    /// The place of `len` bytes at `remote`, in its window, the owner of which lives.
+    #[inline(always)]
+    pub(super) fn place_in<'w>(
+        &self,
+        window: &'w Window,
+        remote: RemotePtr<u8>,
+        len: usize,
+    ) -> Result<Place<'w>, Code> {
         let offset = remote.offset();
         if !offset.is_multiple_of(8) {
             return Err(Code::Misaligned);
         }
-        let (address, generation) = match window.len.load(Ordering::Relaxed).checked_sub(offset) {
-            Some(room) if len as u64 <= room => (offset, 0),
-            _ => self.beyond(remote.window(), window, offset, len)?,
-        };
+        let is_known = offset.saturating_add(len as u64) <= window.len.load(Ordering::Relaxed);
+        let (address, generation) =
+            if is_known { (offset, 0) } else { self.beyond(remote.window(), window, offset, len)? };
         let at = window.base.load(Ordering::Relaxed).wrapping_add(address as usize);
         let granule = (address / GRANULE_BYTES) as usize;
         let entry = window.generations.load(Ordering::Relaxed).wrapping_add(granule);
@@ -140,37 +148,57 @@ impl ShmLane {
     /// It fails before the write, or not at all: callers rely on that (`Endpoint::ends_at_once`).
     #[inline(always)]
     pub(super) fn write<R>(&self, place: &Place<'_>, write: impl FnOnce() -> R) -> Result<R, Code> {
-        let window = place.window;
+        let even = self.begin_write();
+        if let Err(code) = Self::may_write(place) {
+            self.end_write(even);
+            return Err(code);
+        }
+        let result = write();
+        self.end_write(even);
+        Self::wake_readers(place.window);
+        Ok(result)
+    }
+
+    /// Sets the mark. Returns what it was.
+    #[inline(always)]
+    fn begin_write(&self) -> u64 {
         // SAFETY: see `mark`.
         let mark = unsafe { self.mark.as_ref() };
         let even = mark.load(Ordering::Relaxed);
         mark.store(even + 1, Ordering::Relaxed);
         compiler_fence(Ordering::SeqCst); // the processor's share is the revoker's fence
-        // SAFETY: as for `life` in `place`.
-        let right: &AtomicU8 = unsafe { &*window.right.load(Ordering::Relaxed) };
-        if right.load(Ordering::Relaxed) == TAKEN {
-            mark.store(even + 2, Ordering::Relaxed);
-            return Err(Code::Revoked);
-        }
-        if let Err(code) = place.holds() {
-            mark.store(even + 2, Ordering::Relaxed);
-            return Err(code);
-        }
-        let result = write();
+        even
+    }
+
+    #[inline(always)]
+    fn end_write(&self, even: u64) {
+        // SAFETY: see `mark`.
+        let mark = unsafe { self.mark.as_ref() };
         mark.store(even + 2, Ordering::Release); // after the write: x86 keeps stores in order
+    }
+
+    /// Under the mark: whether the place may be written to, and is still the one that the pointer meant.
+    #[inline(always)]
+    fn may_write(place: &Place<'_>) -> Result<(), Code> {
+        Self::may(place.window)?;
+        place.holds()
+    }
+
+    /// Wakes those that wait for a write to this memory.
+    #[inline(always)]
+    fn wake_readers(window: &Window) {
         compiler_fence(Ordering::SeqCst); // the processor's share is the sleeper's fence
-        // SAFETY: as for `life` in `place`.
+        // SAFETY: as for `life` in `is_owned`.
         let bell: &DoorBell = unsafe { &*window.bell.load(Ordering::Relaxed) };
         if bell.sleepers.load(Ordering::Relaxed) != 0 {
             ring(bell);
         }
-        Ok(result)
     }
 
-    /// Whether reading is allowed.
+    /// Whether access is allowed.
     #[inline(always)]
-    fn may(window: &Window) -> Result<(), Code> {
-        // SAFETY: as for `life` in `place`.
+    pub(super) fn may(window: &Window) -> Result<(), Code> {
+        // SAFETY: as for `life` in `is_owned`.
         let right: &AtomicU8 = unsafe { &*window.right.load(Ordering::Relaxed) };
         if right.load(Ordering::Relaxed) == TAKEN { Err(Code::Revoked) } else { Ok(()) }
     }
@@ -217,6 +245,40 @@ impl ShmLane {
         unsafe { self.put_from(dst, src, len) }
     }
 
+    /// [`ShmLane::put_shared`], and then a put of a word to the same node, under one mark. If it fails, neither is
+    /// done, and the error has whether it is the word that is refused.
+    ///
+    /// # Safety
+    /// As [`ShmLane::put_from`].
+    #[inline(always)]
+    pub(crate) unsafe fn publish(
+        &self,
+        dst: RemotePtr<u8>,
+        src: *const u8,
+        len: usize,
+        word: RemotePtr<u64>,
+        value: u64,
+    ) -> Result<(), (Code, bool)> {
+        store_load_fence();
+        let of_bytes = |code| (code, false);
+        let of_word = |code| (code, true);
+        let bytes = self.place(dst, len).map_err(of_bytes)?;
+        let word = self.place(word.cast(), 8).map_err(of_word)?;
+        let even = self.begin_write();
+        if let Err(refused) = Self::may_write(&bytes).map_err(of_bytes).and(Self::may_write(&word).map_err(of_word)) {
+            self.end_write(even);
+            return Err(refused);
+        }
+        // SAFETY: `place` for the destination, the caller for the source.
+        unsafe { copy_shared(bytes.at, src, len) };
+        // SAFETY: `place` has checked that 8 aligned bytes exist there; access is atomic by contract.
+        unsafe { AtomicU64::from_ptr(word.at.cast()) }.store(value, Ordering::Release); // behind the bytes
+        self.end_write(even);
+        Self::wake_readers(bytes.window);
+        Self::wake_readers(word.window);
+        Ok(())
+    }
+
     /// Gets a value; 8 bytes in one load.
     #[inline(always)]
     pub(crate) fn get_value<T: Plain>(&self, src: RemotePtr<T>) -> Result<T, Code> {
@@ -242,6 +304,25 @@ impl ShmLane {
                 Ok(value.assume_init())
             }
         }
+    }
+
+    /// Puts a word of a record and then gets others, as a put and a get of their own would. `None` if either is
+    /// refused: the put may be done.
+    #[inline(always)]
+    pub(crate) fn put_and_get<const N: usize>(
+        &self,
+        record: RemotePtr<u64>,
+        (put_at, value): (usize, u64),
+        get_at: usize,
+    ) -> Option<[u64; N]> {
+        let place = self.place(record.cast(), 8 * (put_at + 1).max(get_at + N)).ok()?;
+        // SAFETY: `place` has checked that the words up to the last of both exist; access is atomic by contract.
+        let word = |at: usize| unsafe { AtomicU64::from_ptr(place.at.cast::<u64>().add(at)) };
+        self.write(&place, || word(put_at).store(value, Ordering::Release)).ok()?;
+        store_load_fence();
+        let got = core::array::from_fn(|at| word(get_at + at).load(Ordering::Acquire));
+        place.held().ok()?;
+        Some(got)
     }
 
     /// # Safety
@@ -298,7 +379,13 @@ impl ShmLane {
     #[inline(always)]
     pub(crate) fn cas(&self, dst: RemotePtr<u64>, expected: u64, new: u64) -> Result<u64, Code> {
         let place = self.place(dst.cast(), 8)?;
-        self.write(&place, || {
+        self.cas_at(&place, expected, new)
+    }
+
+    /// A compare-and-swap of a word at a place of eight bytes.
+    #[inline(always)]
+    pub(super) fn cas_at(&self, place: &Place<'_>, expected: u64, new: u64) -> Result<u64, Code> {
+        self.write(place, || {
             // SAFETY: `place` has checked that 8 aligned bytes exist there; access is atomic by contract.
             let word = unsafe { AtomicU64::from_ptr(place.at.cast()) };
             word.compare_exchange(expected, new, Ordering::SeqCst, Ordering::SeqCst).unwrap_or_else(|found| found)
@@ -323,7 +410,24 @@ impl ShmLane {
     /// Whether the node is there.
     #[inline]
     pub(crate) fn reachable(&self, node: NodeId) -> Result<(), Code> {
-        self.place(RemotePtr::new(node, GroupKey::SIGNAL, 0), 0).map(|_| ())
+        let signal = RemotePtr::<u8>::new(node, GroupKey::SIGNAL, 0);
+        let Some(window) = self.windows.get(signal.window()) else { return Err(Code::BadKey) };
+        if Self::is_owned(window) { Ok(()) } else { Err(Self::unreachable(window)) }
+    }
+
+    /// Whether the owner of a window lives.
+    #[inline(always)]
+    pub(super) fn is_owned(window: &Window) -> bool {
+        // SAFETY: the pointer is to a static or was attached under `Windows::attach`'s contract; the windows live.
+        let life = unsafe { &*window.life.load(Ordering::Acquire) };
+        liveness::is_alive(life.load(Ordering::Relaxed))
+    }
+
+    /// Wakes the threads of this node that wait for a word which this one has just stored to.
+    #[inline]
+    pub(crate) fn wake_local(&self) {
+        // SAFETY: see `waiters`.
+        wake(unsafe { self.waiters.as_ref() });
     }
 
     /// Brings the line towards this core, if the place exists.
@@ -338,6 +442,16 @@ impl ShmLane {
     }
 }
 
+/// Wakes the sleepers of a bell, if there are any, after a store that they wait for.
+#[inline]
+pub(super) fn wake(bell: &DoorBell) {
+    // The caller's stores precede the read, as a sleeper's announcement precedes its own.
+    fence(Ordering::SeqCst);
+    if bell.sleepers.load(Ordering::Relaxed) != 0 {
+        ring(bell);
+    }
+}
+
 /// Wakes the sleepers of a bell.
 #[cold]
 pub(super) fn ring(bell: &DoorBell) {
@@ -347,89 +461,6 @@ pub(super) fn ring(bell: &DoorBell) {
     }
     bell.ring.fetch_add(1, Ordering::SeqCst);
     futex_wake_all(&bell.ring);
-}
-
-/// Earlier stores of this thread are visible before its later loads read.
-#[inline(always)]
-fn store_load_fence() {
-    // SAFETY: a locked read-modify-write of the stack's top that changes nothing: a full barrier on x86 (SDM vol. 3,
-    // 8.2.3.9), and cheaper than `mfence`. Not marked `nomem`, so the compiler keeps order across it too.
-    unsafe { asm!("lock or dword ptr [rsp], 0", options(nostack)) };
-}
-
-/// Copies private bytes into shared memory.
-///
-/// # Safety
-/// `to` is aligned to 8 and valid for `len` bytes accessed by atomics only; `from` is valid for `len` bytes that no
-/// thread writes to.
-#[inline]
-unsafe fn copy_in(to: *mut u8, from: *const u8, len: usize) {
-    let words = len / 8;
-    for word in 0..words {
-        // SAFETY: within `len`; destination aligned by contract, source read unaligned.
-        unsafe {
-            let bits = from.cast::<u64>().add(word).read_unaligned();
-            AtomicU64::from_ptr(to.cast::<u64>().add(word)).store(bits, Ordering::Release);
-        }
-    }
-    for byte in words * 8..len {
-        // SAFETY: within `len`.
-        unsafe { AtomicU8::from_ptr(to.add(byte)).store(*from.add(byte), Ordering::Release) };
-    }
-}
-
-/// Copies shared memory to a private place.
-///
-/// # Safety
-/// `from` is aligned to 8 and valid for `len` bytes accessed by atomics only; `to` is valid for writes of `len` bytes
-/// that no other thread uses.
-#[inline]
-unsafe fn copy_out(to: *mut u8, from: *const u8, len: usize) {
-    let words = len / 8;
-    for word in 0..words {
-        // SAFETY: within `len`; source aligned by contract, destination written unaligned.
-        unsafe {
-            let bits = AtomicU64::from_ptr(from.cast::<u64>().add(word).cast_mut()).load(Ordering::Acquire);
-            to.cast::<u64>().add(word).write_unaligned(bits);
-        }
-    }
-    for byte in words * 8..len {
-        // SAFETY: within `len`.
-        unsafe { *to.add(byte) = AtomicU8::from_ptr(from.add(byte).cast_mut()).load(Ordering::Acquire) };
-    }
-}
-
-/// Copies between two places either of which others may access meanwhile.
-///
-/// # Safety
-/// Both are aligned to 8 and valid for `len` bytes that are accessed by atomics only, or by no other thread; they do
-/// not overlap unless they are the same.
-#[inline(always)]
-unsafe fn copy_shared(to: *mut u8, from: *const u8, len: usize) {
-    if len >= STRING_BYTES_MIN {
-        // SAFETY: valid by contract; assembly is outside the language's rule on races, and its stores may be seen in
-        // any order, as those of a long put may. The direction flag is clear by the ABI.
-        unsafe {
-            asm!("rep movsb", inout("rcx") len => _, inout("rdi") to => _, inout("rsi") from => _,
-                options(nostack, preserves_flags));
-        }
-        return;
-    }
-    let words = len / 8;
-    for word in 0..words {
-        // SAFETY: within `len`, aligned by contract.
-        unsafe {
-            let bits = AtomicU64::from_ptr(from.cast::<u64>().add(word).cast_mut()).load(Ordering::Acquire);
-            AtomicU64::from_ptr(to.cast::<u64>().add(word)).store(bits, Ordering::Release);
-        }
-    }
-    for byte in words * 8..len {
-        // SAFETY: within `len`.
-        unsafe {
-            let bits = AtomicU8::from_ptr(from.add(byte).cast_mut()).load(Ordering::Acquire);
-            AtomicU8::from_ptr(to.add(byte)).store(bits, Ordering::Release);
-        }
-    }
 }
 
 /// The lane behind the dynamic interface, for decorators: an operation is complete when `post` returns.

@@ -1,17 +1,19 @@
 //! The shared-memory fabric: nodes are processes of one host (or parts of one process), their memories are sealed
 //! memfds that each maps from the others, and an operation is done by the thread that issues it.
 //!
-//! - `fences`: full fences on the threads that may be writing. `groups`: this node's memory. `lane`: the operations.
-//!   `window`: the facts that they need of each group. `node_header`: the small file by which nodes see each other's
-//!   life, sleep and rights. `control`: messages. `gone`: memory of nodes that have gone. `crate::sys`: the kernel.
+//! - `fences`: full fences on the threads that may be writing. `groups`: this node's memory. `lane`, `nearby`, `copy`:
+//!   the operations. `window`: the facts that they need of each group. `node_header`: the small file by which nodes see
+//!   each other's life, sleep and rights. `control`: messages. `gone`: of nodes that have gone. `crate::sys`: the kernel.
 
 mod control;
+mod copy;
 mod fences;
 mod gone;
 mod groups;
 mod lane;
 mod leftovers;
 mod limits;
+mod nearby;
 mod node_header;
 mod options;
 mod reach;
@@ -33,6 +35,7 @@ pub use self::lane::ShmLane;
 pub use self::leftovers::{remove_leftovers, rendezvous_directory};
 pub use self::limits::LAYOUT;
 use self::limits::{lock, system};
+pub(crate) use self::nearby::Reached;
 use self::node_header::{DoorBell, LANES_MAX, NodeHeader, TAKEN};
 pub use self::options::ShmOptions;
 use self::reach::{LanePlace, Memory, OwnCard};
@@ -480,12 +483,7 @@ impl Fabric for ShmFabric {
     }
 
     fn wake_local(&self) {
-        let bell = &self.memory.own.card().waiters;
-        // The caller's stores precede the read, as a sleeper's announcement precedes its own.
-        core::sync::atomic::fence(Ordering::SeqCst);
-        if bell.sleepers.load(Ordering::Relaxed) != 0 {
-            lane::ring(bell);
-        }
+        lane::wake(&self.memory.own.card().waiters);
     }
 }
 

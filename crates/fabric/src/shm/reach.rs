@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, OnceLock};
 
 use super::gone::Gone;
 use super::limits::{lock, system};
-use super::node_header::NodeHeader;
+use super::node_header::{DoorBell, NodeHeader};
 use super::window::Windows;
 use crate::error::Result;
 use crate::ptr::{GroupKey, NUMBERS_MAX, NodeId};
@@ -71,6 +71,11 @@ pub(crate) struct LanePlace {
 impl LanePlace {
     pub(super) fn mark(&self) -> &AtomicU64 {
         &self.memory.own.card().marks[self.index].0
+    }
+
+    /// The bell of the node's threads that wait.
+    pub(super) fn waiters(&self) -> &DoorBell {
+        &self.memory.own.card().waiters
     }
 }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use farfield_core::Result;
 use farfield_core::toolkit::release::{fence_at_once, fence_holder, release_later};
 use farfield_core::toolkit::{ErrorContext, Holding, Rest};
-use farfield_fabric::{self as fabric, Begun, Endpoint, RemotePtr};
+use farfield_fabric::{self as fabric, Begun, Endpoint, Kept, RemotePtr};
 
 use super::{ALockArray, CLAIMS, REPAIRED};
 use crate::LockGuard;
@@ -78,8 +78,8 @@ impl Held {
 
 /// An operation that leaves the head, and has to wait.
 enum Leaving<'a> {
-    Remote(Moving<'a>),
-    Local(LocalEntry<'a>),
+    Remote(Kept<'a, Moving<'a>>),
+    Local(Kept<'a, LocalEntry<'a>>),
 }
 
 impl Leaving<'_> {
@@ -87,7 +87,7 @@ impl Leaving<'_> {
         match self {
             Leaving::Remote(moving) => leave(moving).await,
             Leaving::Local(entry) => {
-                entry.leave().await;
+                entry.into_inner().leave().await;
                 Ok(())
             }
         }
@@ -161,7 +161,7 @@ impl<'a> ALockGuard<'a> {
     #[inline(never)]
     fn leaves_local(&self, head: LocalHead, next_grant: Grant) -> Option<Leaving<'a>> {
         let entry = self.local().at_head(self.endpoint, head, next_grant);
-        entry.leave_at_once().err().map(Leaving::Local)
+        entry.leave_at_once().err().map(|entry| Leaving::Local(self.endpoint.kept(entry)))
     }
 
     async fn release(&mut self) -> Result<()> {

@@ -9,7 +9,7 @@
 //!   0 ┌─────────────────────────────┬──────────┬───────────────────────┐
 //!     │ counter (63) │ valid (1)    │ checksum │ value, whole words    │
 //!     └─────────────────────────────┴──────────┴───────────────────────┘
-//!       meta, one word                XXH3 of the value, seeded with the counter
+//!       meta, one word                hash of the value, seeded with the counter
 //!
 //! region `redo` (every node), for each stripe of keys: the last value that another node has put to a slot here
 //!   0 ┌──────────┬──────────┬──────────┬───────────────────────┐

@@ -51,6 +51,7 @@ impl<T: Plain> OwnedWriter<T> {
     /// assert_eq!(writer.value(), [1; 4]);
     /// # Ok(()) }
     /// ```
+    #[inline]
     pub fn value(&self) -> T {
         self.value
     }
@@ -114,6 +115,7 @@ impl<T: Plain> OwnedWriter<T> {
     }
 
     /// The copies on the other nodes.
+    #[inline]
     pub(in crate::objects) fn copies(&self) -> impl Iterator<Item = RemotePtr<u64>> + '_ {
         self.peers.iter().map(|peer| peer.copy)
     }
@@ -146,5 +148,15 @@ impl<T: Plain> OwnedWriter<T> {
                 endpoint.put(copy, &image).detach()
             }
         }
+    }
+}
+
+impl OwnedWriter<u64> {
+    /// [`OwnedWriter::store`] of a word.
+    #[inline(always)]
+    pub(in crate::objects) fn store_word(&mut self, value: u64) {
+        self.value = value;
+        self.version += 1;
+        self.var.copy.word(0).store(value);
     }
 }

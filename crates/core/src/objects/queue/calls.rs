@@ -3,7 +3,7 @@
 use core::future::Future;
 use core::time::Duration;
 
-use farfield_fabric::{self as fabric, Attempt, Endpoint, Instant, NodeId, Op, RemotePtr};
+use farfield_fabric::{self as fabric, Attempt, Endpoint, Instant, NodeId, Op, Posts, RemotePtr};
 
 use super::state::{Position, State};
 use super::steps::{Begun, Fetch, Fetched, Filling, Spare, Taking, decide};
@@ -74,23 +74,24 @@ impl<V: Value> Queue<V> {
             if values.is_empty() {
                 return Ok(Ok(true));
             }
-            let begun = match self.fill_at_once(endpoint, values)? {
-                None => return Ok(Ok(true)),
-                Some(begun) => begun,
+            let begun = match endpoint.near(self.slots) {
+                Some(near) => near.run(|near| self.fill_at_once(near, values))?,
+                None => self.fill_at_once(&endpoint, values)?,
             };
+            let Some(begun) = begun else { return Ok(Ok(true)) };
             Ok(Err(Either::Plain(endpoint.boxed(self.fill_on(endpoint, values, limit, begun)))))
         })
     }
 
     /// Nothing, if the values are enqueued.
     #[inline(always)]
-    fn fill_at_once<'a>(&'a self, endpoint: &'a Endpoint, values: &[V]) -> Result<Option<FillBegun<'a>>> {
-        let path = self.object.path();
+    fn fill_at_once<'a>(&'a self, posts: &impl Posts<'a>, values: &[V]) -> Result<Option<FillBegun<'a>>> {
+        let (path, endpoint) = (self.object.path(), posts.endpoint());
         let position = self.tail.seen.load();
         let (slot, lap) = self.slot_and_lap(position);
-        let (hint, state) = match self.looks(endpoint, &self.tail, slot) {
-            Looking(Ok(hint), Ok(state)) => (hint, State(state)),
-            looking => return Ok(Some(FillBegun::Looking(position, looking))),
+        let (hint, state) = match self.looks(posts, &self.tail, slot) {
+            Ok(seen) => seen,
+            Err(looking) => return Ok(Some(FillBegun::Looking(position, looking))),
         };
         if hint > position || state.of_lap(lap) != Position::Vacant {
             return Ok(Some(FillBegun::Looked(position, hint, state)));
@@ -99,18 +100,23 @@ impl<V: Value> Queue<V> {
         let Some(mut spare) = self.spares.claim_at_once(node, endpoint, home) else {
             return Ok(Some(FillBegun::Looked(position, hint, state)));
         };
-        match self.publish(endpoint, values, slot, state, &mut spare).of(path)?.into_value().map(State) {
-            Ok(found) => {
-                spare.settle(state, found);
-                if found != state {
-                    return Ok(Some(FillBegun::Overtaken(position, hint, found, spare)));
+        let filled = self.prepare(posts, values, state, &mut spare).of(path)?;
+        let found = match posts.try_cas(slot, state.0, filled.0) {
+            Some(found) => found,
+            None => match posts.cas(slot, state.0, filled.0).into_value() {
+                Ok(found) => found,
+                Err(op) => {
+                    let filling = Filling::new(endpoint, op, state, spare);
+                    return Ok(Some(FillBegun::Filling(position, hint, state, filling)));
                 }
-            }
-            Err(op) => {
-                return Ok(Some(FillBegun::Filling(position, hint, state, Filling::new(endpoint, op, state, spare))));
-            }
+            },
+        };
+        let found = State(found);
+        spare.settle(state, found);
+        if found != state {
+            return Ok(Some(FillBegun::Overtaken(position, hint, found, spare)));
         }
-        self.tail.raise(endpoint, hint, position + 1);
+        self.tail.raise(posts, hint, position + 1);
         Ok(None)
     }
 
@@ -180,19 +186,19 @@ impl<V: Value> Queue<V> {
                     state = endpoint.boxed(changed).await?;
                 }
                 Position::Vacant => {
-                    let op = match filling.take() {
-                        Some(op) => op,
+                    let (found, claimed) = match filling.take() {
+                        Some(filling) => filling.await,
                         None => {
                             let mut claimed = match spare.take() {
                                 Some(claimed) => claimed,
                                 None => self.claim(endpoint, &mut limit).await.of(path)?,
                             };
                             let slot = self.slot(position);
-                            let op = self.publish(endpoint, values, slot, state, &mut claimed).of(path)?;
-                            Filling::new(endpoint, op, state, claimed)
+                            let filled = self.prepare(&endpoint, values, state, &mut claimed).of(path)?;
+                            let op = endpoint.cas(slot, state.0, filled.0);
+                            Filling::new(endpoint, op, state, claimed).await
                         }
                     };
-                    let (found, claimed) = op.await;
                     let found = match found {
                         Err(error) if error.is_refused() => {
                             claimed.give_back().await;
@@ -201,7 +207,7 @@ impl<V: Value> Queue<V> {
                         found => found.of(path)?,
                     };
                     if found == state {
-                        self.tail.raise(endpoint, hint, position + 1);
+                        self.tail.raise(&endpoint, hint, position + 1);
                         return Ok(true);
                     }
                     (state, spare) = (found, Some(claimed));
@@ -220,26 +226,23 @@ impl<V: Value> Queue<V> {
         endpoint.boxed(self.spares.claim(node, endpoint, home, deadline)).await
     }
 
-    /// Puts the values into a spare cell, and begins the compare-and-swap that publishes it in a slot.
+    /// Writes the values into the cell. Returns the word that publishes them.
     #[inline(always)]
-    fn publish<'a>(
+    fn prepare<'a>(
         &self,
-        endpoint: &'a Endpoint,
+        posts: &impl Posts<'a>,
         values: &[V],
-        slot: RemotePtr<u64>,
         state: State,
         spare: &mut Spare<'_>,
-    ) -> fabric::Result<Op<'a, u64>> {
+    ) -> fabric::Result<State> {
         // (1) The put of the values is posted before the operation that publishes them. Once is enough: the cell
         // belongs to this call until it is published.
         let cell = spare.cell;
         if !spare.is_written {
-            self.write(endpoint, cell, values)?;
+            self.write(posts, cell, values)?;
             (spare.is_written, spare.may_land) = (true, true);
         }
-        let filled = state.filled(cell, values.len());
-        let op = endpoint.cas(slot, state.0, filled.0);
-        Ok(op)
+        Ok(state.filled(cell, values.len()))
     }
 
     /// Takes the first value that is not taken; `None` only if it is not waited for. The first attempt needs no future:
@@ -254,7 +257,11 @@ impl<V: Value> Queue<V> {
             if !self.object.is_plain() {
                 return Ok(Err(Either::Measured(self.take_measured(endpoint, limit)?)));
             }
-            let begun = match self.take_at_once(endpoint)? {
+            let begun = match endpoint.near(self.slots) {
+                Some(near) => near.run(|near| self.take_at_once(near))?,
+                None => self.take_at_once(&endpoint)?,
+            };
+            let begun = match begun {
                 Ok(value) => return Ok(Ok(Some(value))),
                 Err(begun) => begun,
             };
@@ -264,25 +271,29 @@ impl<V: Value> Queue<V> {
 
     /// The value, if there is one and no other call is faster.
     #[inline(always)]
-    fn take_at_once<'a>(&'a self, endpoint: &'a Endpoint) -> Result<fabric::Begun<V, TakeBegun<'a, V>>> {
+    fn take_at_once<'a>(&'a self, posts: &impl Posts<'a>) -> Result<fabric::Begun<V, TakeBegun<'a, V>>> {
         let path = self.object.path();
         let position = self.head.seen.load();
         let (slot, lap) = self.slot_and_lap(position);
-        let (hint, state) = match self.looks(endpoint, &self.head, slot) {
-            Looking(Ok(hint), Ok(state)) => (hint, State(state)),
-            looking => return Ok(Err(TakeBegun::Looking(position, looking))),
+        let (hint, state) = match self.looks(posts, &self.head, slot) {
+            Ok(seen) => seen,
+            Err(looking) => return Ok(Err(TakeBegun::Looking(position, looking))),
         };
         if hint > position || state.of_lap(lap) != Position::Filled {
             return Ok(Err(TakeBegun::Looked(position, hint, state)));
         }
         let taken = state.taken();
-        let (found, value) = match self.begin_to_take(endpoint, slot, state, taken).of(path)? {
-            Ok((found, value)) => decide(state, State(found), || Ok(value)).of(path)?,
-            Err(taking) => return Ok(Err(TakeBegun::Taking(position, hint, state, taking))),
+        let ended = match self.take_word(posts, slot, state, taken).of(path)? {
+            Some((found, word)) => decide(state, State(found), || Ok(Fetched::Word(word))),
+            None => match self.begin_to_take(posts, slot, state, taken).of(path)? {
+                Ok((found, value)) => decide(state, State(found), || Ok(value)),
+                Err(taking) => return Ok(Err(TakeBegun::Taking(position, hint, state, taking))),
+            },
         };
+        let (found, value) = ended.of(path)?;
         let Some(value) = value else { return Ok(Err(TakeBegun::Looked(position, hint, found))) };
         if taken.count() == 0 {
-            self.head.raise(endpoint, hint, position + 1);
+            self.head.raise(posts, hint, position + 1);
         }
         Ok(Ok(value))
     }
@@ -351,7 +362,7 @@ impl<V: Value> Queue<V> {
                     let taken = state.taken();
                     let begun = match taking.take() {
                         Some(ops) => Err(ops),
-                        None => self.begin_to_take(endpoint, self.slot(position), state, taken).of(path)?,
+                        None => self.begin_to_take(&endpoint, self.slot(position), state, taken).of(path)?,
                     };
                     let (found, value) = match begun {
                         Ok((found, value)) => decide(state, State(found), || Ok(value)),
@@ -363,7 +374,7 @@ impl<V: Value> Queue<V> {
                         continue;
                     };
                     if taken.count() == 0 {
-                        self.head.raise(endpoint, hint, position + 1);
+                        self.head.raise(&endpoint, hint, position + 1);
                     }
                     return Ok(Some(value));
                 }
@@ -371,26 +382,44 @@ impl<V: Value> Queue<V> {
         }
     }
 
+    /// [`Queue::begin_to_take`] of a value of one word, where all ends at once: what the compare-and-swap has found,
+    /// and the word. `None` if it is not taken.
+    #[inline(always)]
+    fn take_word<'a>(
+        &self,
+        posts: &impl Posts<'a>,
+        slot: RemotePtr<u64>,
+        state: State,
+        taken: State,
+    ) -> fabric::Result<Option<(u64, u64)>> {
+        if self.value_words() != 1 {
+            return Ok(None);
+        }
+        let Some(word) = posts.try_get(self.value(state)) else { return Ok(None) };
+        posts.remote_fence(self.options.home)?; // (2)
+        Ok(posts.try_cas(slot, state.0, taken.0).map(|found| (found, word)))
+    }
+
     /// Begins the get of a slot's next value and the compare-and-swap that takes it: what both have found, or both, if
     /// they are not complete.
     #[inline(always)]
     fn begin_to_take<'a>(
         &'a self,
-        endpoint: &'a Endpoint,
+        posts: &impl Posts<'a>,
         slot: RemotePtr<u64>,
         state: State,
         taken: State,
     ) -> fabric::Result<fabric::Begun<(u64, Fetched<'a>), Taking<'a, V>>> {
         // The compare-and-swap that frees the cell is posted only after an accepted get and an accepted fence.
-        let value = Fetch::begin(endpoint, self.value(state), self.value_words())?;
+        let value = Fetch::begin(posts, self.value(state), self.value_words())?;
         // (2) The value is read before its cell is free.
-        endpoint.remote_fence(self.options.home).detach()?;
-        let op = endpoint.cas(slot, state.0, taken.0);
+        posts.remote_fence(self.options.home)?;
+        let op = posts.cas(slot, state.0, taken.0);
         Ok(match (op.into_value(), value.into_value()) {
             (Ok(found), Ok(value)) => Ok((found, value)),
             (op, value) => {
                 let (op, value) = (Begun::of(op), Begun::of(value));
-                Err(Taking { queue: self, endpoint, from: state, op, value })
+                Err(Taking { queue: self, endpoint: posts.endpoint(), from: state, op, value })
             }
         })
     }
@@ -410,13 +439,28 @@ impl<V: Value> Queue<V> {
 
     /// Reads the hint and the slot of a position. The slot had this state during the call.
     pub(super) async fn look(&self, endpoint: &Endpoint, hint: &Hint, position: u64) -> fabric::Result<(u64, State)> {
-        self.looks(endpoint, hint, self.slot(position)).end().await
+        match self.looks(&endpoint, hint, self.slot(position)) {
+            Ok(seen) => Ok(seen),
+            Err(looking) => looking.end().await,
+        }
     }
 
     #[inline(always)]
-    fn looks<'a>(&self, endpoint: &'a Endpoint, hint: &Hint, slot: RemotePtr<u64>) -> Looking<'a> {
-        let (hint, state) = (endpoint.get(hint.word), endpoint.get(slot));
-        Looking(hint.into_value(), state.into_value())
+    fn looks<'a>(
+        &self,
+        posts: &impl Posts<'a>,
+        hint: &Hint,
+        slot: RemotePtr<u64>,
+    ) -> fabric::Begun<(u64, State), Looking<'a>> {
+        if let (Some(hint), Some(state)) = (posts.try_get(hint.word), posts.try_get(slot)) {
+            posts.next_trip();
+            return Ok((hint, State(state)));
+        }
+        let (hint, state) = (posts.get(hint.word), posts.get(slot));
+        match (hint.into_value(), state.into_value()) {
+            (Ok(hint), Ok(state)) => Ok((hint, State(state))),
+            (hint, state) => Err(Looking(hint, state)),
+        }
     }
 
     /// Waits until a position's slot has left a state.
@@ -457,14 +501,14 @@ impl<V: Value> Queue<V> {
 
     /// Puts values into a spare cell.
     #[inline(always)]
-    fn write(&self, endpoint: &Endpoint, cell: u64, values: &[V]) -> fabric::Result<()> {
+    fn write<'a>(&self, posts: &impl Posts<'a>, cell: u64, values: &[V]) -> fabric::Result<()> {
         let words = self.value_words();
         if let ([value], 1) = (values, words) {
             let mut word = [0];
             value.encode(&mut word);
-            return endpoint.put_value(self.cell(cell), word[0]).detach();
+            return posts.put(self.cell(cell), word[0]);
         }
-        self.write_all(endpoint, cell, values)
+        self.write_all(posts.endpoint(), cell, values)
     }
 
     #[inline(never)]

@@ -5,7 +5,7 @@ use core::ops::Deref;
 use core::pin::Pin;
 use core::task::{Context, Poll, ready};
 
-use farfield_fabric::{self as fabric, Buf, BufOp, Endpoint, Instant, NodeId, Op, RemotePtr, Word};
+use farfield_fabric::{self as fabric, Buf, BufOp, Endpoint, Instant, NodeId, Op, Posts, RemotePtr, Word};
 
 use super::Queue;
 use super::state::State;
@@ -156,10 +156,11 @@ pub(super) enum Fetched<'a> {
 impl<'a> Fetch<'a> {
     /// Begins to get a value of so many words; fails if that is refused.
     #[inline(always)]
-    pub(super) fn begin(endpoint: &'a Endpoint, from: RemotePtr<u64>, words: usize) -> fabric::Result<Self> {
+    pub(super) fn begin(posts: &impl Posts<'a>, from: RemotePtr<u64>, words: usize) -> fabric::Result<Self> {
         if words == 1 {
-            return endpoint.get(from).accepted().map(Fetch::Word);
+            return posts.get(from).accepted().map(Fetch::Word);
         }
+        let endpoint = posts.endpoint();
         let into = endpoint.buf(words)?;
         endpoint.get_into(from, into).accepted().map(Fetch::Buf)
     }

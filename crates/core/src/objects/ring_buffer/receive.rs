@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use farfield_fabric::{Endpoint, Instant, RemotePtr, Word};
+use farfield_fabric::{Endpoint, Instant, RemotePtr, Word, append_bytes};
 
 use super::{RECV, Shared, TRY_RECV, framed_bytes};
 use crate::error::{ErrorContext, ErrorKind, Result};
@@ -78,7 +78,7 @@ impl RingReceiver {
         if meter.is_on() && meter.measures(endpoint, TRY_RECV) {
             return self.try_recv_measured(endpoint, into);
         }
-        let received = self.try_recv_unacknowledged(endpoint, into)?;
+        let received = self.receive(endpoint, into)?;
         if received {
             // The message already belongs to the caller. If this is refused, the next call retries it and reports a
             // second refusal.
@@ -119,6 +119,11 @@ impl RingReceiver {
     /// # Errors
     /// As `try_recv`.
     pub fn try_recv_unacknowledged(&mut self, endpoint: &Endpoint, into: &mut Vec<u8>) -> Result<bool> {
+        self.receive(endpoint, into)
+    }
+
+    #[inline(always)]
+    fn receive(&mut self, endpoint: &Endpoint, into: &mut Vec<u8>) -> Result<bool> {
         let shared = &*self.shared;
         let capacity = shared.options.capacity_bytes;
         // The head is read again only when all messages up to the last one seen are received: it changes with each
@@ -126,32 +131,44 @@ impl RingReceiver {
         if self.seen <= self.position {
             self.seen = shared.head.word(0).load();
             if self.seen <= self.position {
-                self.check_writer(endpoint)?;
-                return self.tell_again(endpoint).map(|()| false);
+                return self.finds_none(endpoint);
             }
         }
         // The head was read first; all messages that it covers landed before it.
         let at = (self.position % capacity as u64) as usize;
         let len = shared.ring.word(at).load() as usize;
         if framed_bytes(len.min(capacity)) > capacity {
-            let what = format!("a message of {len} bytes in a ring of {capacity}");
-            return Err(ErrorKind::Corrupt { what }).of(shared.object.path());
+            return self.is_corrupt(len);
         }
         // Up to the end of the ring, and the rest from its beginning.
         let words = len.div_ceil(8);
         let first = words.min((capacity - 8 - at) / 8);
         into.clear();
-        into.reserve(8 * words);
-        append_words(shared.ring.words(at + 8, first), into);
+        append_bytes(shared.ring.words(at + 8, first), into);
         if words > first {
-            append_words(shared.ring.words(0, words - first), into);
+            append_rest(shared.ring.words(0, words - first), into);
         }
         into.truncate(len);
         self.position += framed_bytes(len) as u64;
         Ok(true)
     }
 
+    #[cold]
+    #[inline(never)]
+    fn finds_none(&mut self, endpoint: &Endpoint) -> Result<bool> {
+        self.check_writer(endpoint)?;
+        self.tell_again(endpoint).map(|()| false)
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn is_corrupt(&self, len: usize) -> Result<bool> {
+        let what = format!("a message of {len} bytes in a ring of {}", self.shared.options.capacity_bytes);
+        Err(ErrorKind::Corrupt { what }).of(self.shared.object.path())
+    }
+
     /// Checks whether another message may still arrive, although there is none now.
+    #[inline(never)]
     fn check_writer(&self, endpoint: &Endpoint) -> Result<()> {
         let shared = &*self.shared;
         match shared.object.node().fenced_error(endpoint, shared.options.writer) {
@@ -184,6 +201,7 @@ impl RingReceiver {
     /// # Errors
     /// The operation was refused, for lack of memory, or because this node was evicted. The next `acknowledge`, or the
     /// next receive that finds no message, notifies the writer.
+    #[inline]
     pub fn acknowledge(&mut self, endpoint: &Endpoint) -> Result<()> {
         self.dealt_with = self.position;
         self.tell_again(endpoint)
@@ -191,7 +209,7 @@ impl RingReceiver {
 
     /// Reports to the writer any acknowledged space that it does not know of. The writer may wait for that space, and
     /// would wait for ever without the report.
-    #[inline]
+    #[inline(always)]
     fn tell_again(&mut self, endpoint: &Endpoint) -> Result<()> {
         if self.told == self.dealt_with {
             return Ok(());
@@ -280,14 +298,9 @@ impl RingReceiver {
     }
 }
 
-/// Appends words of the ring to bytes.
-#[inline]
-fn append_words(words: &[Word], into: &mut Vec<u8>) {
-    let (blocks, rest) = words.as_chunks::<8>();
-    for block in blocks {
-        into.extend_from_slice(block.each_ref().map(|word| word.load().to_le_bytes()).as_flattened());
-    }
-    for word in rest {
-        into.extend_from_slice(&word.load().to_le_bytes());
-    }
+/// The part of a message behind the end of the ring.
+#[cold]
+#[inline(never)]
+fn append_rest(words: &[Word], into: &mut Vec<u8>) {
+    append_bytes(words, into);
 }

@@ -44,6 +44,28 @@ pub(super) struct RemoteCopy {
     pub(super) sent: Cell<u64>,
 }
 
+/// Why some nodes do not get a message. A dead or departed one never does, and does not delay the others; after a
+/// refusal a node gets it later.
+#[derive(Default)]
+struct Missing {
+    is_any: bool,
+    some_gone: bool,
+    refused: Option<fabric::Error>,
+}
+
+impl Missing {
+    #[cold]
+    #[inline(never)]
+    fn note(&mut self, error: fabric::Error) {
+        self.is_any = true;
+        if error.is_gone() {
+            self.some_gone = true;
+        } else if !error.is_unreachable() {
+            self.refused.get_or_insert(error);
+        }
+    }
+}
+
 impl RingSender {
     /// The end of the last message: readers that have acknowledged this position have read it.
     ///
@@ -117,35 +139,32 @@ impl RingSender {
     /// them. Then the message was not sent, and no reader will see any of it.
     pub fn try_send(&mut self, endpoint: &Endpoint, message: &[u8]) -> Result<bool> {
         let shared = &*self.shared;
-        if !shared.options.read_by_service && !shared.object.is_plain() {
-            let meter = shared.object.meter();
-            if meter.measures(endpoint, TRY_SEND) {
-                return meter.again_now(endpoint, TRY_SEND, || self.try_send(endpoint, message));
-            }
-            shared.object.check_current()?;
+        if !shared.options.read_by_service
+            && !shared.object.is_plain()
+            && let Some(sent) = self.try_send_measured(endpoint, message)?
+        {
+            return Ok(sent);
         }
-        let path = self.shared.object.path();
         let capacity = self.shared.options.capacity_bytes;
         let framed = framed_bytes(message.len());
         if framed > capacity {
-            let max_bytes = capacity - 8;
-            return Err(ErrorKind::TooLarge { bytes: message.len(), max_bytes }).of(path);
+            return self.is_too_large(message);
         }
         let end = self.head + framed as u64;
         if end - self.lowest > capacity as u64 {
-            self.see_to_copies(endpoint);
-            self.lowest = self.acknowledgements().lowest(endpoint).min(self.head);
+            self.learn_room(endpoint);
             if end - self.lowest > capacity as u64 {
                 return Ok(false);
             }
         }
 
-        if !self.has_local_readers && !self.copies.is_empty() {
-            // The first live one ends the search: one read, as a rule.
-            let check = |copy: &RemoteCopy| endpoint.check_alive(copy.ring.node());
-            if self.copies.iter().all(|copy| check(copy).is_err()) {
-                return check(&self.copies[0]).of(path).map(|()| false);
-            }
+        // The first live one ends the search: one read, as a rule.
+        if !self.has_local_readers
+            && let [first, ..] = &self.copies[..]
+            && endpoint.check_alive(first.ring.node()).is_err()
+            && let Err(gone) = self.check_any_alive(endpoint)
+        {
+            return Err(gone);
         }
 
         let at = (self.head % capacity as u64) as usize;
@@ -156,22 +175,65 @@ impl RingSender {
             endpoint.wake_local();
         }
         let begin = core::mem::replace(&mut self.head, end);
-        let (mut is_sent, mut some_gone, mut refused) = (self.has_local_readers, false, None);
+        let (mut is_sent, mut missed) = (self.has_local_readers, Missing::default());
         for copy in &self.copies {
             let sent = if copy.sent.get() == begin {
                 self.put(endpoint, copy, at, framed)
             } else {
                 self.put_missing(endpoint, copy)
             };
-            // A dead or departed node does not get it, and does not delay the others. After a refusal a node gets it
-            // later.
             match sent {
                 Ok(()) => is_sent = true,
-                Err(error) if error.is_gone() => some_gone = true,
-                Err(error) if error.is_unreachable() => {}
-                Err(error) => refused = refused.or(Some(error)),
+                Err(error) => missed.note(error),
             }
         }
+        if missed.is_any { self.end_with(endpoint, begin, is_sent, missed) } else { Ok(true) }
+    }
+
+    /// The call as it is measured; `None` if it is not, and the ring is current.
+    #[cold]
+    #[inline(never)]
+    fn try_send_measured(&mut self, endpoint: &Endpoint, message: &[u8]) -> Result<Option<bool>> {
+        let meter = self.shared.object.meter();
+        if meter.measures(endpoint, TRY_SEND) {
+            return meter.again_now(endpoint, TRY_SEND, || self.try_send(endpoint, message)).map(Some);
+        }
+        self.shared.object.check_current().map(|()| None)
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn is_too_large(&self, message: &[u8]) -> Result<bool> {
+        let max_bytes = self.shared.options.capacity_bytes - 8;
+        Err(ErrorKind::TooLarge { bytes: message.len(), max_bytes }).of(self.shared.object.path())
+    }
+
+    /// Reads how far the readers have read.
+    #[cold]
+    #[inline(never)]
+    fn learn_room(&mut self, endpoint: &Endpoint) {
+        self.see_to_copies(endpoint);
+        self.lowest = self.acknowledgements().lowest(endpoint).min(self.head);
+    }
+
+    /// Fails if no node with a copy is alive.
+    #[cold]
+    #[inline(never)]
+    fn check_any_alive(&self, endpoint: &Endpoint) -> Result<()> {
+        let check = |copy: &RemoteCopy| endpoint.check_alive(copy.ring.node());
+        match self.copies.first() {
+            Some(first) if self.copies.iter().all(|copy| check(copy).is_err()) => {
+                check(first).of(self.shared.object.path())
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// The end of a call that was refused by some nodes.
+    #[cold]
+    #[inline(never)]
+    fn end_with(&mut self, endpoint: &Endpoint, begin: u64, is_sent: bool, missed: Missing) -> Result<bool> {
+        let Missing { some_gone, refused, .. } = missed;
         if some_gone {
             self.drop_gone(endpoint);
         }
@@ -186,17 +248,27 @@ impl RingSender {
     }
 
     /// Writes a message at `at` into the local copy, from which the NIC reads: no reader needs its old contents.
-    #[inline]
+    #[inline(always)]
     fn write_local(&self, message: &[u8], at: usize, framed: usize) {
         let Shared { ring, options, .. } = &*self.shared;
-        let first = framed.min(options.capacity_bytes - at);
+        if framed > options.capacity_bytes - at {
+            return self.write_wrapped(message, at, framed);
+        }
+        let words = ring.words(at, framed / 8);
+        words[0].store(message.len() as u64);
+        write_bytes(&words[1..], message);
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn write_wrapped(&self, message: &[u8], at: usize, framed: usize) {
+        let Shared { ring, options, .. } = &*self.shared;
+        let first = options.capacity_bytes - at;
         let words = ring.words(at, first / 8);
         words[0].store(message.len() as u64);
         let (to_end, from_beginning) = message.split_at(message.len().min(first - 8));
         write_bytes(&words[1..], to_end);
-        if framed > first {
-            write_bytes(ring.words(0, (framed - first) / 8), from_beginning);
-        }
+        write_bytes(ring.words(0, (framed - first) / 8), from_beginning);
     }
 
     /// Drops the copies on dead and departed nodes, which never return. One copy stays, to report when all are dead or
@@ -212,9 +284,25 @@ impl RingSender {
         });
     }
 
-    /// Puts the last `bytes` bytes of the sent messages, which begin at `at` in the ring, and then the head.
-    #[inline(always)]
+    /// Puts the last `bytes` bytes of the sent messages, which begin at `at` in the ring, and then the head. It is a
+    /// call of its own, with all registers for itself.
+    #[inline(never)]
     fn put(&self, endpoint: &Endpoint, copy: &RemoteCopy, at: usize, bytes: usize) -> fabric::Result<()> {
+        let Shared { ring, options, .. } = &*self.shared;
+        let to = copy.ring.byte_add(at as u64);
+        let is_whole = endpoint.ends_at_once() && bytes <= options.capacity_bytes - at;
+        let published = || endpoint.publish_at_once(to, ring.span(at, bytes), copy.head, self.head);
+        match is_whole.then(published).flatten() {
+            Some(put) => put?,
+            None => self.put_parts(endpoint, copy, at, bytes)?,
+        }
+        copy.sent.set(self.head);
+        Ok(())
+    }
+
+    /// The same, put by put.
+    #[inline(never)]
+    fn put_parts(&self, endpoint: &Endpoint, copy: &RemoteCopy, at: usize, bytes: usize) -> fabric::Result<()> {
         let Shared { ring, options, .. } = &*self.shared;
         let first = bytes.min(options.capacity_bytes - at);
         // To one node, in this order: message, then head. A refused put leaves a hole, so the head is not put.
@@ -223,7 +311,6 @@ impl RingSender {
             sent = sent.and_then(|()| endpoint.put_from_region(copy.ring, ring.span(0, bytes - first)).detach());
         }
         sent.and_then(|()| endpoint.put_value(copy.head, self.head).detach())?;
-        copy.sent.set(self.head);
         Ok(())
     }
 
