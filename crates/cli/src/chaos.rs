@@ -77,10 +77,10 @@ the logs are judged:
                time, the clock starts when it continues. Joining nodes do not count.
   hangs        Every step ends within 120 seconds, and so does every call of a thread that is not stopped.
 
-With --fabric verbs no operating system reports a death: the nodes detect it themselves, within --detection. Until then
-calls may fail because a dead or stopped node does not answer, and values on it still seem to exist. If detection takes
-longer, because the machine is busy, the plan waits, up to ten times --detection, and the pace is judged from the
-detection on. Stops are too short for a node to be taken for dead. A cut separates the nodes of one device from those of
+With --fabric verbs or ucx no operating system reports a death: the nodes detect it themselves, within --detection.
+Until then calls may fail because a dead or stopped node does not answer, and values on it still seem to exist. If
+detection takes longer, because the machine is busy, the plan waits, up to ten times --detection, and the pace is judged
+from the detection on. Stops are too short for a node to be taken for dead. A cut separates the nodes of one device from those of
 the other: the nodes on the smaller side have to be evicted and notified; the others are judged as after a death.
 Replicated logs, and the locks, elections and data types on them, are at work there if --objects names them: with
 variables only (vars,wrdt,log) if the machine is emulated, and without lost packets, each of which may cost a leader its
@@ -116,15 +116,15 @@ pub(crate) struct ChaosArgs {
     /// The faults to inject
     #[arg(long, value_enum, value_delimiter = ',', default_value = "kill,stop,restart")]
     faults: Vec<Fault>,
-    /// The objects at work [default: all on shared memory; with verbs all but wrdt and log, which take most of an
-    /// emulated machine]
+    /// The objects at work [default: all on shared memory; with verbs or ucx all but wrdt and log, which take most of
+    /// an emulated machine]
     #[arg(long, value_enum, value_name = "KIND", value_delimiter = ',')]
     objects: Vec<Kind>,
     /// The locks are of this kind: alock, spin, mcs or mutex [default: another kind in each generation]
     #[arg(long, value_name = "KIND")]
     locks: Option<LockKind>,
-    /// With verbs: seconds in which the survivors have to detect a death; raise it on emulated machines [default:
-    /// FARFIELD_SILENCE_MS, the time after which a silent node is suspected]
+    /// With verbs or ucx: seconds in which the survivors have to detect a death; raise it on emulated machines
+    /// [default: FARFIELD_SILENCE_MS, the time after which a silent node is suspected]
     #[arg(long, value_name = "S", value_parser = parse_seconds)]
     detection: Option<Duration>,
     /// With verbs: the two network interfaces of the devices in FARFIELD_DEVICE. `tc` cuts the link between them or
@@ -218,7 +218,7 @@ impl ChaosArgs {
     fn kinds(&self) -> Vec<Kind> {
         let stands_on_logs = |kind: &Kind| matches!(kind, Kind::Wrdt | Kind::Log);
         let is_used = |kind: &Kind| match self.objects[..] {
-            [] => self.fabric != FabricChoice::Verbs || !stands_on_logs(kind),
+            [] => self.fabric == FabricChoice::Shm || !stands_on_logs(kind),
             _ => self.objects.contains(kind),
         };
         Kind::value_variants().iter().copied().filter(is_used).collect()
@@ -242,6 +242,7 @@ impl ChaosArgs {
         let told: String = match self.fabric {
             FabricChoice::Shm => String::new(),
             FabricChoice::Verbs => [SILENCE, "FARFIELD_DEVICE"].into_iter().filter_map(told).collect(),
+            FabricChoice::Ucx => [SILENCE, "UCX_NET_DEVICES"].into_iter().filter_map(told).collect(),
         };
         let program = parts::program();
         let mut line = format!(

@@ -29,6 +29,8 @@ pub(crate) enum FabricChoice {
     Shm,
     /// RDMA, by this host's devices: all nodes on the first that fits, or in turns on those of FARFIELD_DEVICE
     Verbs,
+    /// UCX, over TCP: needs no device but libucp
+    Ucx,
 }
 
 impl FabricChoice {
@@ -36,6 +38,7 @@ impl FabricChoice {
         match self {
             FabricChoice::Shm => "shm",
             FabricChoice::Verbs => "verbs",
+            FabricChoice::Ucx => "ucx",
         }
     }
 
@@ -60,20 +63,26 @@ impl FabricChoice {
     pub(crate) fn variables(self, session: &str, nodes: usize) -> Vec<(&'static str, OsString)> {
         let hosts = match self {
             FabricChoice::Shm => Vec::new(),
-            FabricChoice::Verbs => farfield::loopback_hosts(nodes as u16),
+            FabricChoice::Verbs | FabricChoice::Ucx => farfield::loopback_hosts(nodes as u16),
         };
-        variables(session, nodes, &hosts)
+        variables(session, nodes, self, &hosts)
     }
 }
 
-/// The variables of all nodes of a session; on RDMA, if there are addresses.
-pub(crate) fn variables(session: &str, nodes: usize, hosts: &[SocketAddr]) -> Vec<(&'static str, OsString)> {
+/// The variables of all nodes of a session on a fabric, with their addresses if it is one between hosts.
+pub(crate) fn variables(
+    session: &str,
+    nodes: usize,
+    fabric: FabricChoice,
+    hosts: &[SocketAddr],
+) -> Vec<(&'static str, OsString)> {
     let list = hosts.iter().map(SocketAddr::to_string).collect::<Vec<_>>().join(",");
     let mut variables = vec![
         ("FARFIELD_SESSION", session.into()),
         ("FARFIELD_NODES", nodes.to_string().into()),
         // Also if there are none: whatever this program was told itself is not for them.
         ("FARFIELD_HOSTS", list.into()),
+        ("FARFIELD_FABRIC", fabric.name().into()),
     ];
     if !hosts.is_empty() {
         variables.push(("FARFIELD_SECRET", format!("{:032x}", rand::random::<u128>()).into()));

@@ -51,8 +51,9 @@ loaded. The output has herd's format: every outcome, and the answer to the quest
 With --run all nodes of a test are in this process. Each thread of the test is a thread with its own endpoint, and the
 output has litmus7's format. The threads start each iteration together, on fresh words. The fabrics are `shm`, shared
 memory, nearly as strong as the processor; `weak`, the same with every delay and reordering that the model allows;
-`sim`, simulated nodes with random choices from a seed; and `verbs`, RDMA. (If two connected devices are given, traffic
-between them crosses the wire.) A loop that does not reach its `break` within seconds is counted as not finished.
+`sim`, simulated nodes with random choices from a seed; `verbs`, RDMA; and `ucx`, TCP by UCX. (If two connected RDMA
+devices are given, traffic between them crosses the wire.) A loop that does not reach its `break` within seconds is
+counted as not finished.
 
 Tests of the libraries above words (sv, bal, balp, rbl, msw) run twice, unless --over selects one: with the objects that
 ship (SharedVar, Barrier, RingBuffer, OwnedVar, and global_fence), and with the text implementations of LOCO's paper.
@@ -106,7 +107,7 @@ pub(crate) struct LitmusArgs {
     /// Seed a bug into the objects, to see that it is found
     #[arg(long, hide = true, requires = "run", value_name = "NAME", value_parser = crate::parts::mutant)]
     mutant: Option<Mutant>,
-    /// How often each test is run [default: 200000 on shm, 100000 on verbs, 10000 on weak and sim]
+    /// How often each test is run [default: 200000 on shm, 100000 on verbs, 10000 on weak, sim and ucx]
     #[arg(long, value_name = "N", requires = "run", value_parser = clap::value_parser!(u64).range(1..))]
     iterations: Option<u64>,
     /// Other random choices of weak and sim

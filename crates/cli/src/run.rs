@@ -57,8 +57,9 @@ Every node is one process with these variables:
   FARFIELD_SESSION  the session's name, the same for all
   FARFIELD_NODE     this node's number, from 0
   FARFIELD_NODES    how many nodes the session has
-With --fabric verbs also where all of them listen for each other, FARFIELD_HOSTS, and what only they know,
-FARFIELD_SECRET.
+  FARFIELD_FABRIC   the fabric that connects them
+With --fabric verbs and --fabric ucx also where all of them listen for each other, FARFIELD_HOSTS, and what only they
+know, FARFIELD_SECRET.
 
 Output comes line by line behind `[node] `, stdout to stdout and stderr to stderr; stdin is empty. A line longer than
 64 KiB is written in pieces. SIGINT, SIGTERM and SIGHUP are passed on to the nodes; after a second one they have five
@@ -182,7 +183,7 @@ impl Plan {
                 return Err(usage("--ssh: an empty command"));
             }
             let addresses: Vec<_> = seats.iter().map(|seat| seat.address).collect();
-            let variables = launch::variables(&session, seats.len(), &addresses);
+            let variables = launch::variables(&session, seats.len(), FabricChoice::Verbs, &addresses);
             return Ok(Plan { seats: seats.into_iter().map(Some).collect(), variables, ssh });
         }
         let nodes = usize::from(args.nodes.unwrap_or(1));

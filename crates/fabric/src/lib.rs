@@ -6,8 +6,9 @@
 //! visibility, puts to one node land in order, a get flushes earlier puts to its node, nothing is ordered across nodes.
 //!
 //! The fabrics are [`shm`] (processes of one host over shared memory), [`verbs`] (processes of any hosts over real
-//! RDMA), [`sim`] (a simulated session), and decorators of any fabric: [`weak`] (as late
-//! and as reordered as the model allows, for tests), [`fault`] and [`record`].
+//! RDMA), [`ucx`] (processes of any hosts over UCX, which needs no more than TCP), [`sim`] (a simulated session), and
+//! decorators of any fabric: [`weak`] (as late and as reordered as the model allows, for tests), [`fault`] and
+//! [`record`].
 //!
 //! This crate, `farfield-verbs-sys` which it loads RDMA's libraries by, `farfield-ucx-sys`, and `farfield-c-decl` which
 //! both of them use, are the only ones of Farfield with `unsafe` code.
@@ -19,6 +20,12 @@ mod endpoint;
 mod error;
 mod fabric;
 mod hook;
+#[cfg(any(feature = "ucx", feature = "verbs"))]
+#[cfg_attr(
+    not(all(feature = "ucx", feature = "verbs")),
+    allow(dead_code, reason = "RDMA and UCX have parts of it to themselves")
+)]
+mod hosts;
 #[cfg_attr(
     not(feature = "verbs"),
     allow(dead_code, reason = "only a NIC works after the call, and needs what a request keeps")
@@ -38,6 +45,8 @@ pub mod record;
 pub mod shm;
 #[cfg(feature = "sim")]
 pub mod sim;
+#[cfg(feature = "ucx")]
+pub mod ucx;
 #[cfg(feature = "verbs")]
 pub mod verbs;
 pub mod weak;
@@ -53,6 +62,8 @@ pub use fabric::{
     Bell, CONTROL_BYTES_MAX, ControlEvent, DeathRule, Fabric, PeerState, Region, Span, Transport, Waiting, Words,
     check_nodes,
 };
+#[cfg(any(feature = "ucx", feature = "verbs"))]
+pub use hosts::{HostFabric, HostOptions};
 pub use lane::{Lane, Status, Verb, WorkRequest};
 pub use local::{Concurrent, Instant, LocalGuard, LocalMutex, Thread};
 pub use ptr::{GroupKey, NODES_MAX, NodeId, Plain, RemotePtr};

@@ -159,6 +159,7 @@
 //! | feature | default | content |
 //! |---|---|---|
 //! | `verbs` | yes | RDMA between hosts; libibverbs is loaded when a node uses it, and not needed before |
+//! | `ucx` | yes | TCP and other networks between hosts, by UCX; libucp is loaded when a node uses it, and not needed before |
 //! | `toml` | yes | configuration files ([`Builder::file`], [`Builder::toml`]) |
 //! | `locks` | yes | `ALock`, the other locks of asymmetric memory, and tables of any of them |
 //! | `transactions` | yes | `Transactions` |
@@ -173,7 +174,8 @@
 //! | `sim` | no | the simulated session of the fabric; `farfield-check` enables it |
 //! | `mutants` | no | seeded bugs in debug builds, for tests of the checker |
 //!
-//! Without `verbs` a node whose configuration asks for RDMA does not start: [`ErrorKind::NotBuilt`].
+//! Without `verbs` a node whose configuration asks for RDMA does not start, nor does one that asks for UCX without
+//! `ucx`: [`ErrorKind::NotBuilt`].
 //!
 //! This crate has no code of its own: `farfield-core` has the nodes and objects, and each system has a crate that uses
 //! only public items of the crates below it. There is no `unsafe` code in any of them.

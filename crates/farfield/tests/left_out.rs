@@ -23,6 +23,17 @@ fn nor_does_one_whose_file_has_addresses() {
     assert!(matches!(error.kind(), ErrorKind::NotBuilt { .. }), "{error}");
 }
 
+/// Nor one that was built without UCX, and is configured for it.
+#[cfg(not(feature = "ucx"))]
+#[test]
+fn a_node_whose_configuration_asks_for_ucx_does_not_start() {
+    use farfield::{ErrorKind, Node, loopback_hosts};
+
+    let node = Node::builder().hosts(loopback_hosts(2)).over_ucx().start();
+    let error = node.err().expect("there is no UCX in this build");
+    assert!(matches!(error.kind(), ErrorKind::NotBuilt { what: "UCX", feature: "ucx", .. }), "{error}");
+}
+
 /// Shared memory is in every build.
 #[test]
 fn a_node_on_shared_memory_starts() -> farfield::Result<()> {

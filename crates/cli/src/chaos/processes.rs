@@ -153,7 +153,7 @@ impl Processes {
                 fabric.clean_up(&session);
                 fabric.variables(&session, places)
             }
-            hosts => variables(&session, places, hosts),
+            hosts => variables(&session, places, fabric, hosts),
         };
         variables.extend(silence.map(|silence| (SILENCE, silence.as_millis().to_string().into())));
         let (say, heard) = mpsc::channel();

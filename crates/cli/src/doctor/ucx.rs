@@ -11,10 +11,10 @@ pub(super) fn checks() -> Vec<Check> {
         Err(error) => {
             let advice = match error {
                 LoadError::Library { .. } => {
-                    "nothing needs it yet; to have it: apt-get install libucx0 (Debian 12, Ubuntu 24.04 and later ones)"
+                    "only `--fabric ucx` needs it: apt-get install libucx0 (Debian 12, Ubuntu 24.04 and later ones)"
                 }
                 LoadError::Symbol { .. } | LoadError::Version { .. } => {
-                    "nothing needs it yet; install UCX 1.13 or later, as in Debian 12 and Ubuntu 24.04"
+                    "only `--fabric ucx` needs it: install UCX 1.13 or later, as in Debian 12 and Ubuntu 24.04"
                 }
             };
             let found = match &error {

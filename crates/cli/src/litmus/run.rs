@@ -38,6 +38,8 @@ pub(super) enum On {
     Weak,
     /// RDMA, by this host's devices
     Verbs,
+    /// UCX, over TCP
+    Ucx,
     /// Simulated nodes: random executions
     Sim,
 }
@@ -48,6 +50,7 @@ impl On {
             On::Shm => "shm",
             On::Weak => "weak",
             On::Verbs => "verbs",
+            On::Ucx => "ucx",
             On::Sim => "sim",
         }
     }
@@ -56,7 +59,7 @@ impl On {
     fn iterations(self) -> u64 {
         match self {
             On::Shm => 200_000,
-            On::Weak | On::Sim => 10_000,
+            On::Weak | On::Sim | On::Ucx => 10_000,
             On::Verbs => 100_000,
         }
     }
@@ -199,7 +202,7 @@ impl<'a> Ran<'a> {
         let (start, iterations) = (Instant::now(), ask.iterations(on));
         let (counts, listed) = match on {
             On::Sim => simulated::run(&test.name, plan, iterations, ask, &allowed, bar)?,
-            On::Shm | On::Weak | On::Verbs => (fabrics::run(plan, on, iterations, ask, bar)?, None),
+            On::Shm | On::Weak | On::Verbs | On::Ucx => (fabrics::run(plan, on, iterations, ask, bar)?, None),
         };
         Ok(Ran { on, prepared, counts, allowed, listed, took_s: start.elapsed().as_secs_f64() })
     }

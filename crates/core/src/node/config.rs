@@ -3,10 +3,18 @@
 mod environment;
 #[cfg(feature = "toml")]
 mod file;
+#[cfg(not(any(feature = "ucx", feature = "verbs")))]
+mod no_hosts;
 #[cfg(not(feature = "verbs"))]
 mod no_rdma;
+#[cfg(not(feature = "ucx"))]
+mod no_ucx;
 #[cfg(feature = "verbs")]
 mod rdma;
+#[cfg(any(feature = "ucx", feature = "verbs"))]
+mod secret;
+#[cfg(feature = "ucx")]
+mod ucx;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -16,9 +24,16 @@ use farfield_fabric::shm::ShmOptions;
 use farfield_fabric::{self as fabric, HugePages, Transport};
 
 pub(super) use self::environment::is_launched;
+#[cfg(not(any(feature = "ucx", feature = "verbs")))]
+use self::no_hosts as secret;
 #[cfg(not(feature = "verbs"))]
 use self::no_rdma as rdma;
+#[cfg(all(feature = "toml", not(feature = "ucx")))]
+use self::no_ucx as ucx;
 use self::rdma::Rdma;
+use self::secret::SharedSecret;
+#[cfg(feature = "ucx")]
+use self::ucx::OverUcx;
 use super::Node;
 use crate::error::{Error, ErrorKind, Result};
 
@@ -56,11 +71,20 @@ pub(crate) enum Choice {
     Shm,
     /// RDMA between hosts.
     Verbs,
+    /// UCX between hosts.
+    Ucx,
     /// A fabric that has already joined its session.
     Joined(Arc<dyn Transport>),
 }
 
-/// The configuration of a node on RDMA.
+impl Choice {
+    /// Whether the nodes are processes of any hosts, which listen for each other.
+    fn is_between_hosts(&self) -> bool {
+        matches!(self, Choice::Verbs | Choice::Ucx)
+    }
+}
+
+/// The configuration of a node on RDMA or UCX.
 #[derive(Clone, Default)]
 pub(crate) struct Hosts {
     /// The addresses on which the nodes of all places listen.
@@ -69,8 +93,13 @@ pub(crate) struct Hosts {
     pub(crate) life: u16,
     /// A node that is silent for this long is suspected.
     pub(crate) silence: Option<Duration>,
-    /// The secret and the device.
+    /// The secret of all nodes.
+    pub(crate) secret: SharedSecret,
+    /// The device on RDMA.
     pub(crate) rdma: Rdma,
+    /// The transports and interfaces on UCX.
+    #[cfg(feature = "ucx")]
+    pub(crate) ucx: OverUcx,
 }
 
 impl Config {
@@ -199,7 +228,7 @@ impl Builder {
 
     /// Sets the page size of network memory. The default is 2 MiB as long as the machine has free pages of that size.
     /// In a file this is `huge_pages = "none"`, `"2M"` or `"1G"`; in the environment `FARFIELD_HUGE_PAGES`. It applies
-    /// to shared memory and RDMA, and replaces `VerbsOptions::huge_pages`.
+    /// to all fabrics, and replaces `VerbsOptions::huge_pages` and `UcxOptions::huge_pages`.
     ///
     /// ```
     /// let node = farfield::Node::builder().huge_pages(farfield::HugePages::Never).start()?;
@@ -280,7 +309,8 @@ impl Builder {
 
     /// Starts the node on RDMA. The nodes of all places listen at these addresses, in order; their number is the number
     /// of nodes. Each node uses one device, see `Builder::device`. In a build without the feature `verbs`,
-    /// [`Builder::start`] returns [`ErrorKind::NotBuilt`](crate::ErrorKind::NotBuilt).
+    /// [`Builder::start`] returns [`ErrorKind::NotBuilt`](crate::ErrorKind::NotBuilt). With [`Builder::over_ucx`] they
+    /// are on UCX instead.
     ///
     /// ```no_run
     /// # fn main() -> farfield::Result<()> {
@@ -292,11 +322,29 @@ impl Builder {
     pub fn hosts(mut self, addresses: impl IntoIterator<Item = SocketAddr>) -> Builder {
         self.config.hosts.addresses = addresses.into_iter().collect();
         self.config.nodes = self.config.hosts.addresses.len().try_into().unwrap_or(u16::MAX);
-        self.config.fabric = Choice::Verbs;
+        if !self.config.fabric.is_between_hosts() {
+            self.config.fabric = Choice::Verbs;
+        }
         self
     }
 
-    /// Sets how long a node on RDMA may be silent; half a second by default. After that the others suspect that it is
+    /// Starts the node on UCX, which needs no RDMA device but TCP. [`Builder::hosts`] has the addresses at which the
+    /// nodes listen for each other, as on RDMA; for its data UCX uses ports of its own choice. In the environment this
+    /// is `FARFIELD_FABRIC=ucx`, in a file the table `[ucx]`. In a build without the feature `ucx`, [`Builder::start`]
+    /// returns [`ErrorKind::NotBuilt`](crate::ErrorKind::NotBuilt).
+    ///
+    /// ```no_run
+    /// # fn main() -> farfield::Result<()> {
+    /// let addresses = ["10.0.0.1:7471", "10.0.0.2:7471"].map(|address| address.parse().unwrap());
+    /// let node = farfield::Node::builder().session("orders").hosts(addresses).over_ucx().node(0).start()?;
+    /// # Ok(()) }
+    /// ```
+    pub fn over_ucx(mut self) -> Builder {
+        self.config.fabric = Choice::Ucx;
+        self
+    }
+
+    /// Sets how long a node on RDMA or UCX may be silent; half a second by default. After that the others suspect that it is
     /// dead, and decide it. Devices give up on a peer after about as long. All nodes must use the same value.
     ///
     /// ```
@@ -308,7 +356,7 @@ impl Builder {
         self
     }
 
-    /// Sets how many nodes there were at this place before, on RDMA. A restarted node never gets its predecessor's
+    /// Sets how many nodes there were at this place before, on RDMA or UCX. A restarted node never gets its predecessor's
     /// number.
     ///
     /// ```
@@ -364,7 +412,7 @@ impl Builder {
             return Err(config_error(why));
         }
         config.hosts.rdma.take_device_in_turn(config.node);
-        if matches!(config.fabric, Choice::Verbs) && config.hosts.addresses.len() != usize::from(config.nodes) {
+        if config.fabric.is_between_hosts() && config.hosts.addresses.len() != usize::from(config.nodes) {
             let why = format!("{} addresses for {} nodes", config.hosts.addresses.len(), config.nodes);
             return Err(config_error(why));
         }
@@ -372,7 +420,7 @@ impl Builder {
     }
 }
 
-/// Returns addresses for a session on RDMA with all nodes on this host. They belong to the loopback network and are
+/// Returns addresses for a session on RDMA or UCX with all nodes on this host. They belong to the loopback network and are
 /// chosen at random, so that no other session's nodes listen there.
 ///
 /// ```
@@ -392,7 +440,7 @@ pub fn loopback_hosts(nodes: u16) -> Vec<SocketAddr> {
     (0..nodes).map(address).collect()
 }
 
-/// The default port of nodes on RDMA.
+/// The default port of nodes on RDMA or UCX.
 ///
 /// ```
 /// let hosts = farfield::loopback_hosts(3);

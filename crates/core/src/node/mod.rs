@@ -134,6 +134,7 @@ impl Node {
         let mut fabric: Arc<dyn Transport> = match &config.fabric {
             Choice::Joined(fabric) => Arc::clone(fabric),
             Choice::Verbs => config.join_rdma()?,
+            Choice::Ucx => config.join_ucx()?,
             Choice::Shm => ShmFabric::join(&config.shm())?,
         };
         if let Some(decorate) = &config.decorate {

@@ -19,7 +19,7 @@ use super::registration::MemoryRegion;
 const ALIGN_SHIFT: u32 = 6;
 
 /// Registered memory of a device.
-pub(super) struct DeviceMemory {
+pub(crate) struct DeviceMemory {
     region: MemoryRegion,
     bytes: usize,
     /// Dropped after its registration.

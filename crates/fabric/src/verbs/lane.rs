@@ -31,16 +31,18 @@ use std::time::{Duration, Instant};
 use farfield_verbs_sys::*;
 
 use self::words::{Route, Words};
-use super::connections::OwnNode;
+use super::carrier::Rdma;
 use super::device::Device;
 use super::error::VerbsError;
-use super::memory::{GroupMemory, PeerMemory};
 use super::peer::{Operation, Pair, Peer};
 use super::post::{LocalKey, Poster, Work, WorkId};
 use super::queue::{CompletionQueue, INLINE_BYTES_MAX, QueuePair};
 use super::registration::MemoryRegion;
 use super::store::BufferStore;
 use crate::error::{Code, Result};
+use crate::hosts::connections::OwnNode;
+use crate::hosts::layout::PeerMemory;
+use crate::hosts::memory::GroupMemory;
 use crate::lane::{Keep, Lane, Local, Status, Verb, WorkRequest};
 use crate::pool::{Block, BufferMemory, SMALLEST_BYTES, Slab};
 use crate::ptr::{GroupKey, NodeId};
@@ -88,7 +90,7 @@ pub(crate) struct VerbsLane {
     /// Room for completions.
     reaped: Box<[ibv_wc; REAPED_MAX]>,
     /// Dropped after the queue pairs, and so are the following fields.
-    own_node: Option<OwnNode>,
+    own_node: Option<OwnNode<Rdma>>,
     kept: Vec<Box<dyn Send>>,
     store: Arc<BufferStore>,
 }
@@ -310,9 +312,8 @@ impl VerbsLane {
             Keep::Block(block) => self.block_key(block),
             Keep::Memory(memory) => {
                 match memory.downcast_ref().and_then(|part: &Allocation| part.memory.downcast_ref()) {
-                    Some(memory) => {
-                        GroupMemory::local_key(memory, request.local.ptr, request.len).map(LocalKey::Registered)
-                    }
+                    Some(memory) => GroupMemory::<Device>::local_key(memory, request.local.ptr, request.len)
+                        .map(LocalKey::Registered),
                     None => Err(Code::Device),
                 }
             }

@@ -1,13 +1,13 @@
 //! Real RDMA: nodes are processes of any hosts, and their memories are worked on by network cards, through libibverbs.
 //!
-//! - `fabric`: [`VerbsFabric`], one node. `connections`: which lanes reach which memory, and `message`: the nodes'
-//!   messages about it. `control`: the connections between nodes over TCP that carry them.
+//! - `fabric`: [`VerbsFabric`], one node, most of which is that of any fabric between hosts
+//!   ([`HostFabric`](crate::HostFabric)). `carrier`: what differs.
 //! - `info`: the devices, ports and addresses of this host; `choose`: the ones to use; `device`: opening one.
-//!   `memory`: registered memory of a permission group, and the layout of that of peers; `store`: memory of buffers,
-//!   which all lanes share; `pages`: the pages of both; `device_memory`: memory of the device itself. `queue`: queue
-//!   pairs, how they are connected and ended; `route`: the way to a peer's port. `post`: how work requests reach one.
-//!   `lane`: a thread's operations, those on single words in a file of their own; `peer`: its knowledge of each peer.
-//!   `bare`: operations without all that, to compare with. `status`: the meaning of failures.
+//!   `registration`: registered memory; `store`: memory of buffers, which all lanes share; `device_memory`: memory of
+//!   the device itself. `queue`: queue pairs, how they are connected and ended; `route`: the way to a peer's port.
+//!   `post`: how work requests reach one. `lane`: a thread's operations, those on single words in a file of their own;
+//!   `peer`: its knowledge of each peer. `bare`: operations without all that, to compare with. `status`: the meaning of
+//!   failures.
 //!
 //! # Order
 //!
@@ -49,19 +49,15 @@
 
 #[cfg(any(test, feature = "bare"))]
 mod bare;
+mod carrier;
 mod choose;
-mod connections;
-mod control;
 mod device;
 mod device_memory;
 mod error;
 mod fabric;
 mod info;
 mod lane;
-mod memory;
-mod message;
 mod options;
-mod pages;
 mod peer;
 mod post;
 mod queue;
@@ -81,9 +77,9 @@ mod stub;
 #[cfg(test)]
 mod tests;
 
+pub use crate::hosts::control::{Limits, Secret, SecretTooShort};
 #[cfg(any(test, feature = "bare"))]
 pub use bare::Bare;
-pub use control::{Limits, Secret, SecretTooShort};
 pub use device::{Device, locked_memory_limit};
 pub use error::VerbsError;
 pub use fabric::{JoinOptions, VerbsFabric};

@@ -16,13 +16,14 @@ use rand::{RngExt, SeedableRng};
 
 use super::device::Device;
 use super::lane::VerbsLane;
-use super::memory::{GroupMemory, PeerMemory};
 use super::options::VerbsOptions;
 use super::queue::{QueuePair, QueuePairSwitch};
 use super::store::BufferStore;
 use super::tests::{PEER, request, span_request};
 use crate::error::Code;
 use crate::fabric::Region;
+use crate::hosts::layout::PeerMemory;
+use crate::hosts::memory::GroupMemory;
 use crate::lane::{Lane, Status, Verb, WorkRequest};
 use crate::pool::Block;
 use crate::ptr::{GroupKey, NodeId, RemotePtr};

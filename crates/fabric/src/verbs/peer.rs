@@ -4,10 +4,10 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Instant;
 
-use super::memory::PeerMemory;
 use super::post::Work;
 use super::queue::{DEPTH, QueuePair};
 use crate::error::Code;
+use crate::hosts::layout::PeerMemory;
 use crate::lane::{Failures, Keep, Status, Verb, WordTicket};
 use crate::ptr::{GroupKey, NodeId};
 

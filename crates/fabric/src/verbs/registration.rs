@@ -5,10 +5,14 @@ use std::sync::Arc;
 use farfield_verbs_sys::*;
 
 use super::device::{Device, locked_memory_limit};
+use super::device_memory::DeviceMemory;
 use super::error::VerbsError;
+use crate::hosts::keeper::{Keeper, Opened, WordMemory};
+use crate::hosts::pages::AddressRange;
 use crate::pool::Registration;
+
 /// A registered piece of memory.
-pub(super) struct MemoryRegion {
+pub(crate) struct MemoryRegion {
     device: Arc<Device>,
     raw: *mut ibv_mr,
 }
@@ -50,6 +54,29 @@ impl MemoryRegion {
         })
     }
 
+    /// Makes a part of a range usable, as zeroed memory that the device may access as `access` allows.
+    ///
+    /// # Safety
+    /// That part is not in use yet, the registration ends before the range does, and the memory tolerates that the
+    /// device reads and writes it within the limits of `access`.
+    ///
+    /// # Errors
+    /// No memory, or it cannot be registered; the text has the reason. Then the part is as it was.
+    pub(super) unsafe fn of_range(
+        device: &Arc<Device>,
+        range: &AddressRange,
+        offset: usize,
+        bytes: usize,
+        access: ibv_access_flags,
+    ) -> Result<MemoryRegion, String> {
+        // SAFETY: by the contract of this function; what is registered was just mapped.
+        unsafe {
+            range.map(device.options.huge_pages.kinds(), offset, bytes, |start| {
+                MemoryRegion::register(device, start, bytes, access).map_err(|error| error.to_string())
+            })
+        }
+    }
+
     /// The key by which this node's operations name it.
     pub(super) fn local_key(&self) -> u32 {
         // SAFETY: the region is alive.
@@ -89,5 +116,48 @@ impl Drop for MemoryRegion {
     fn drop(&mut self) {
         // SAFETY: registered once, deregistered once.
         unsafe { (self.device.verbs.ibv_dereg_mr)(self.raw) };
+    }
+}
+
+impl Keeper for Device {
+    type Part = MemoryRegion;
+    type Words = DeviceMemory;
+
+    unsafe fn open(
+        self: &Arc<Device>,
+        range: &AddressRange,
+        first: usize,
+        bytes: usize,
+    ) -> Result<Opened<MemoryRegion>, String> {
+        // SAFETY: by the contract of this function.
+        let part = unsafe { MemoryRegion::of_range(self, range, first, bytes, SHARED) }?;
+        let (local_key, remote_key) = (part.local_key(), part.remote_key());
+        Ok(Opened { part, local_key, remote_key })
+    }
+
+    fn words_bytes_max(&self) -> usize {
+        if !self.has_atomics() {
+            return 0;
+        }
+        let there = usize::try_from(self.info.device_memory_bytes).unwrap_or(usize::MAX);
+        there.min(self.options.device_memory_bytes)
+    }
+
+    fn take_words(self: &Arc<Device>, least: usize, most: usize) -> Result<DeviceMemory, String> {
+        DeviceMemory::take(self, least, most, SHARED).map_err(|error| error.to_string())
+    }
+}
+
+impl WordMemory for DeviceMemory {
+    fn bytes(&self) -> usize {
+        DeviceMemory::bytes(self)
+    }
+
+    fn remote_key(&self) -> u32 {
+        DeviceMemory::remote_key(self)
+    }
+
+    fn write(&self, offset: u64, words: &[u64]) -> Result<(), String> {
+        DeviceMemory::write(self, offset, words).map_err(|error| error.to_string())
     }
 }

@@ -18,9 +18,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use farfield_verbs_sys::IBV_ACCESS_LOCAL_WRITE;
 
 use super::device::Device;
-use super::pages::{AddressRange, GIB};
 use super::registration::MemoryRegion;
 use crate::error::{ErrorKind, Result};
+use crate::hosts::pages::{AddressRange, GIB};
 use crate::pool::{BufferMemory, Piece, Registration};
 
 const PAGE_BYTES: usize = 4096;
@@ -48,7 +48,7 @@ impl Chunk {
         let range = AddressRange::reserve(bytes)?;
         // SAFETY: the range is new, and the registration is dropped before it. The memory is used by operations under
         // the rules of `buf`.
-        let region = unsafe { range.register(device, 0, bytes, IBV_ACCESS_LOCAL_WRITE) }?;
+        let region = unsafe { MemoryRegion::of_range(device, &range, 0, bytes, IBV_ACCESS_LOCAL_WRITE) }?;
         let pages = bytes / PAGE_BYTES;
         let mut free = vec![BTreeSet::new(); pages.ilog2() as usize + 1];
         free.last_mut().expect("at least one").insert(0);

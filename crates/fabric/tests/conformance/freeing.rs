@@ -141,7 +141,7 @@ pub(crate) fn memory_given_back_comes_back(harness: &Harness) {
     let (nodes, limit) = harness.session_with_small_groups(2);
     let (cycles, bytes) = match harness.name {
         "sim" => (1_000, limit / 512),
-        "verbs" => (1_000, limit / 128),
+        "verbs" | "ucx" | "ucx(all)" => (1_000, limit / 128),
         _ => (10_000, limit / 128),
     };
     alone(&nodes[1], |endpoint| {

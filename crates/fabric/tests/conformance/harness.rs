@@ -15,7 +15,8 @@ use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
 use farfield_fabric::shm::{ShmFabric, ShmOptions};
-use farfield_fabric::verbs::{Device, JoinOptions, VerbsFabric};
+use farfield_fabric::ucx::{self, UcxFabric};
+use farfield_fabric::verbs::{self, Device, VerbsFabric};
 use farfield_fabric::{
     Bell, ControlEvent, Endpoint, EndpointOptions, Error, GroupKey, NodeId, Region, RemotePtr, Thread, Transport, Word,
     memory_fence,
@@ -43,6 +44,8 @@ pub(crate) enum Nodes {
     Simulated,
     /// On the RDMA devices of this machine, each on the next.
     OnVerbs,
+    /// Over these transports of UCX.
+    OnUcx(&'static str),
 }
 
 /// The names of the devices that can be used; none where there are none, unless `FARFIELD_NEED_DEVICE=1`.
@@ -64,6 +67,14 @@ fn devices() -> &'static [String] {
     })
 }
 
+/// Whether UCX is on this machine, as it must be if `FARFIELD_NEED_UCX=1`.
+fn has_ucx() -> bool {
+    match ucx::check_library() {
+        Err(error) if std::env::var("FARFIELD_NEED_UCX").is_ok_and(|value| value == "1") => panic!("{error}"),
+        checked => checked.is_ok(),
+    }
+}
+
 /// No case takes longer, however busy the machine is.
 const CASE_MAX: Duration = Duration::from_secs(120);
 /// Rounds in which threads wait for each other do not go on longer.
@@ -71,8 +82,8 @@ const TURNS_MAX: Duration = Duration::from_secs(20);
 /// How long anything that must happen is waited for.
 pub(crate) const SOON: Duration = Duration::from_secs(30);
 
-/// Cases with threads that meet in each of many rounds use both cores, and run one at a time, as all do over RDMA. The
-/// others, which wait more than they work, run beside each other.
+/// Cases with threads that meet in each of many rounds use both cores, and run one at a time, as all do between hosts.
+/// The others, which wait more than they work, run beside each other.
 static CORES: RwLock<()> = RwLock::new(());
 /// The modules of those that run one at a time.
 const ALONE: &[&str] = &["order", "weakness", "tearing", "rights"];
@@ -88,10 +99,14 @@ impl Harness {
             println!("not run on {}: this machine has no RDMA device", self.name);
             return;
         }
+        if matches!(self.nodes, Nodes::OnUcx(_)) && !has_ucx() {
+            println!("not run on {}: this machine has no UCX", self.name);
+            return;
+        }
         let is_alone = match self.nodes {
             Nodes::OnShm(_) => ALONE.contains(&module),
             Nodes::Simulated => false,
-            Nodes::OnVerbs => true,
+            Nodes::OnVerbs | Nodes::OnUcx(_) => true,
         };
         let _beside = (!is_alone).then(|| CORES.read().unwrap_or_else(PoisonError::into_inner));
         let _alone = is_alone.then(|| CORES.write().unwrap_or_else(PoisonError::into_inner));
@@ -105,7 +120,7 @@ impl Harness {
             }
         });
         match self.nodes {
-            Nodes::OnShm(_) | Nodes::OnVerbs => body(self),
+            Nodes::OnShm(_) | Nodes::OnVerbs | Nodes::OnUcx(_) => body(self),
             Nodes::Simulated => simulated::run(move || body(self)),
         }
         drop(done);
@@ -136,11 +151,14 @@ impl Harness {
                     wrap(ShmFabric::join(&options).expect("joining a new session"), 0xfab + index as u64)
                 }
                 Nodes::Simulated => simulated::join(id, nodes),
-                Nodes::OnVerbs => unreachable!("they are joined together"),
+                Nodes::OnVerbs | Nodes::OnUcx(_) => unreachable!("they are joined together"),
             }
         };
         let session: Vec<Node> = match self.nodes {
             Nodes::OnVerbs => verbs_session(&name, nodes, group_bytes_max).into_iter().map(Node::start).collect(),
+            Nodes::OnUcx(transports) => {
+                ucx_session(&name, nodes, group_bytes_max, transports).into_iter().map(Node::start).collect()
+            }
             _ => (0..nodes).map(|index| Node::start(join(index))).collect(),
         };
         for node in &session {
@@ -174,11 +192,27 @@ impl Harness {
 fn verbs_session(name: &str, nodes: usize, group_bytes_max: usize) -> Vec<Arc<dyn Transport>> {
     let join = |index: usize| {
         let anywhere = (Ipv4Addr::LOCALHOST, 0).into();
-        let mut options = JoinOptions::new(name, index as u16, nodes as u16, anywhere);
+        let mut options = verbs::JoinOptions::new(name, index as u16, nodes as u16, anywhere);
         options.device.device = Some(devices()[index % devices().len()].clone());
         options.group_bytes_max = group_bytes_max;
         options.seed = Some(index as u64);
         VerbsFabric::join(&options).expect("joining a new session")
+    };
+    let fabrics: Vec<_> = (0..nodes).map(join).collect();
+    let addresses: Vec<_> = fabrics.iter().map(|fabric| fabric.address()).collect();
+    fabrics.iter().for_each(|fabric| fabric.meet(&addresses).unwrap());
+    fabrics.into_iter().map(|fabric| fabric as Arc<dyn Transport>).collect()
+}
+
+/// Nodes over transports of UCX, which have met.
+fn ucx_session(name: &str, nodes: usize, group_bytes_max: usize, transports: &str) -> Vec<Arc<dyn Transport>> {
+    let join = |index: usize| {
+        let anywhere = (Ipv4Addr::LOCALHOST, 0).into();
+        let mut options = ucx::JoinOptions::new(name, index as u16, nodes as u16, anywhere);
+        options.device.transports = transports.into();
+        options.group_bytes_max = group_bytes_max;
+        options.seed = Some(index as u64);
+        UcxFabric::join(&options).expect("joining a new session")
     };
     let fabrics: Vec<_> = (0..nodes).map(join).collect();
     let addresses: Vec<_> = fabrics.iter().map(|fabric| fabric.address()).collect();

@@ -13,6 +13,7 @@ mod failures;
 mod freeing;
 mod harness;
 mod order;
+mod over_ucx;
 mod rights;
 mod simulated;
 mod tearing;
@@ -30,6 +31,8 @@ macro_rules! suite {
         mod weak { $($(#[test] fn $case() { super::WEAK.run(stringify!($module), stringify!($case), crate::$module::$case); })+)+ }
         mod sim { $($(#[test] fn $case() { super::SIM.run(stringify!($module), stringify!($case), crate::$module::$case); })+)+ }
         mod verbs { $($(#[test] fn $case() { super::VERBS.run(stringify!($module), stringify!($case), crate::$module::$case); })+)+ }
+        mod ucx { $($(#[test] fn $case() { super::UCX.run(stringify!($module), stringify!($case), crate::$module::$case); })+)+ }
+        mod ucx_all { $($(#[test] fn $case() { super::UCX_ALL.run(stringify!($module), stringify!($case), crate::$module::$case); })+)+ }
         const CASES: &[&str] = &[$($(stringify!($case)),+),+];
     };
 }
@@ -195,6 +198,13 @@ static SIM: Harness = Harness {
 /// RDMA devices of this machine, node by node in turn; where there are none, nothing is run. See `ci/soft-roce-vm`.
 static VERBS: Harness = Harness { name: "verbs", nodes: Nodes::OnVerbs, effort_percent: 1, excluded: AS_IT_COMES };
 
+/// Nodes over TCP by UCX, where that is on this machine.
+static UCX: Harness = Harness { name: "ucx", nodes: Nodes::OnUcx("tcp"), effort_percent: 2, excluded: AS_IT_COMES };
+
+/// The same over whatever UCX finds, shared memory in the first place.
+static UCX_ALL: Harness =
+    Harness { name: "ucx(all)", nodes: Nodes::OnUcx("all"), effort_percent: 2, excluded: AS_IT_COMES };
+
 /// How weak a device is is its own matter.
 const AS_IT_COMES: &[Excluded] = &[
     ("reachable_live_change", DEVICE),
@@ -212,7 +222,7 @@ const DEVICE: &str = "what the model allows may happen or not: that is the devic
 /// An exclusion that names no case would hide a case that was renamed.
 #[test]
 fn exclusions_name_cases() {
-    for harness in [&SHM, &DECORATED, &WEAK, &SIM, &VERBS] {
+    for harness in [&SHM, &DECORATED, &WEAK, &SIM, &VERBS, &UCX, &UCX_ALL] {
         for (case, _) in harness.excluded {
             assert!(CASES.contains(case), "{} excludes `{case}`, which is no case", harness.name);
         }

@@ -28,11 +28,17 @@ pub(crate) enum Over {
     Weak(u64),
     /// This machine's RDMA devices, those of `FARFIELD_DEVICE` in turn.
     Verbs,
+    /// TCP, by UCX.
+    Ucx,
 }
 
-/// Whether the scenarios run on RDMA devices only: `FARFIELD_TEST_FABRIC=verbs`.
-pub(crate) fn is_on_verbs() -> bool {
-    std::env::var("FARFIELD_TEST_FABRIC").is_ok_and(|fabric| fabric == "verbs")
+/// The fabric between hosts on which alone the scenarios run: `FARFIELD_TEST_FABRIC=verbs` or `ucx`.
+pub(crate) fn between_hosts() -> Option<Over> {
+    match std::env::var("FARFIELD_TEST_FABRIC").ok()?.as_str() {
+        "verbs" => Some(Over::Verbs),
+        "ucx" => Some(Over::Ucx),
+        _ => None,
+    }
 }
 
 /// Whether all combinations of fabrics, seeds and numbers of threads are run: `FARFIELD_TEST_LONG`. CI does.
@@ -131,9 +137,9 @@ pub(crate) fn alone(label: &str) -> Running {
     watched(label, Cores::whole())
 }
 
-/// As [`alone`], beside other scenarios, but over RDMA.
+/// As [`alone`], beside other scenarios, but between hosts.
 pub(crate) fn beside(label: &str) -> Running {
-    if is_on_verbs() { alone(label) } else { watched(label, Cores::shared()) }
+    if between_hosts().is_some() { alone(label) } else { watched(label, Cores::shared()) }
 }
 
 fn watched(label: &str, cores: Cores) -> Running {
@@ -165,8 +171,8 @@ impl Drop for Running {
 pub(crate) fn everywhere(label: &str, nodes: usize, body: fn(&Scene)) {
     let cores = std::thread::available_parallelism().map_or(2, usize::from);
     let many = (4 * cores).div_ceil(nodes).clamp(2, 16);
-    if is_on_verbs() {
-        return [1, 2].into_iter().for_each(|threads| on(label, nodes, Over::Verbs, threads, body));
+    if let Some(over) = between_hosts() {
+        return [1, 2].into_iter().for_each(|threads| on(label, nodes, over, threads, body));
     }
     let short = [(Over::Shm, 2), (Over::Weak(1), 1), (Over::Weak(3), many)];
     let long = [(Over::Shm, 1), (Over::Shm, many), (Over::Weak(2), 2)];
@@ -181,23 +187,24 @@ pub(crate) fn on_each_fabric(label: &str, nodes: usize, body: fn(&Scene)) {
     }
 }
 
-/// Shared memory and the weak fabric with these seeds (a short run: with the first), or the RDMA devices.
+/// Shared memory and the weak fabric with these seeds (a short run: with the first), or the fabric between hosts.
 pub(crate) fn fabrics(weak: &[u64]) -> Vec<Over> {
-    if is_on_verbs() {
-        return vec![Over::Verbs];
+    if let Some(over) = between_hosts() {
+        return vec![over];
     }
     let seeds = if is_long() { weak } else { &weak[..weak.len().min(1)] };
     [Over::Shm].into_iter().chain(seeds.iter().copied().map(Over::Weak)).collect()
 }
 
 /// Rounds with their fabrics: each `nth` on the weak fabric with its number as the seed, the others on shared memory.
-/// Over RDMA there are fewer.
+/// Between hosts there are fewer.
 pub(crate) fn rounds(count: u64, nth: u64) -> impl Iterator<Item = (u64, Over)> {
-    let (count, verbs) = if is_on_verbs() { (count.div_ceil(10), true) } else { (count, false) };
-    (0..count).map(move |round| match round % nth {
-        _ if verbs => (round, Over::Verbs),
-        0 => (round, Over::Weak(round)),
-        _ => (round, Over::Shm),
+    let hosts = between_hosts();
+    let count = if hosts.is_some() { count.div_ceil(10) } else { count };
+    (0..count).map(move |round| match (hosts, round % nth) {
+        (Some(over), _) => (round, over),
+        (None, 0) => (round, Over::Weak(round)),
+        (None, _) => (round, Over::Shm),
     })
 }
 
@@ -226,6 +233,7 @@ pub(crate) fn over(over: Over, nodes: usize) -> impl Fn(Builder) -> Builder {
                 // times.
                 builder.hosts(hosts.clone()).device(device).suspect_timeout(Duration::from_secs(3))
             }
+            Over::Ucx => builder.hosts(hosts.clone()).over_ucx().suspect_timeout(Duration::from_secs(3)),
         }
     }
 }
@@ -247,7 +255,7 @@ impl Scene {
             Over::Shm => shm,
             Over::Weak(_) => weak,
             // Fewer, as an emulated machine is slower by about this factor.
-            Over::Verbs => weak.div_ceil(30),
+            Over::Verbs | Over::Ucx => weak.div_ceil(30),
         }
     }
 

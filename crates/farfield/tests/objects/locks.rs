@@ -13,7 +13,7 @@ use farfield::{
 };
 
 use crate::harness::{
-    Over, SHORT, Scene, beside, eventually, everywhere, fabrics, is_on_verbs, on_each_fabric, over, poll_times,
+    Over, SHORT, Scene, beside, between_hosts, eventually, everywhere, fabrics, on_each_fabric, over, poll_times,
     refused, session,
 };
 
@@ -133,15 +133,15 @@ fn locks_are_opened_among_some_nodes() {
 #[test]
 fn a_node_whose_threads_use_alock_alone_has_no_queue_pair_to_itself() {
     let _cores = beside("queue pairs of locks");
-    let over = if is_on_verbs() { Over::Verbs } else { Over::Shm };
+    let over = between_hosts().unwrap_or(Over::Shm);
     let scene = Scene { nodes: session(3, over), over, threads: 2 };
     let lone = scene.open(|node| ALock::open(node, "lone", scene.id(0)));
     let (table, spins) = (open(&scene, LockKind::ALock, 3), open(&scene, LockKind::Spin, 3));
     let regions = [data(&scene, 0, 64), data(&scene, 1, 64), data(&scene, 2, 64)];
     let together = std::sync::Barrier::new(scene.all_threads());
     // The lanes of two threads and the service thread, each to two other nodes. Shared memory has none.
-    let to_others = if is_on_verbs() { 3 * 2 } else { 0 };
-    let one_more = usize::from(is_on_verbs());
+    let to_others = if between_hosts().is_some() { 3 * 2 } else { 0 };
+    let one_more = usize::from(between_hosts().is_some());
     scene.run(|node, thread, endpoint| {
         let pairs = || scene.nodes[node].metrics().queue_pairs;
         let measured = |expected: usize, what: &str| {
@@ -445,7 +445,7 @@ fn options_that_cannot_be_are_refused() {
 /// Under load, a cohort has the lock as often in a row as its budget allows while the other one waits.
 #[test]
 fn each_cohort_has_its_turn() {
-    let more = (!is_on_verbs()).then_some((Over::Shm, 6));
+    let more = between_hosts().is_none().then_some((Over::Shm, 6));
     for (over, threads) in fabrics(&[3]).into_iter().map(|over| (over, 2)).chain(more) {
         let _cores = beside("turns of cohorts");
         let scene = Scene { nodes: session(2, over), over, threads };

@@ -10,7 +10,7 @@ use farfield::objects::mutex::BYPASS_MAX;
 use farfield::{ErrorKind, Mutex, MutexArray, on_each};
 
 use crate::harness::{
-    Over, SHORT, Scene, beside, eventually, everywhere, fabrics, is_on_verbs, on_each_fabric, poll_times, refused,
+    Over, SHORT, Scene, beside, between_hosts, eventually, everywhere, fabrics, on_each_fabric, poll_times, refused,
     rounds, session,
 };
 
@@ -145,7 +145,7 @@ fn a_waiter_is_overtaken_a_bounded_number_of_times() {
         let sections = AtomicUsize::new(0);
         let all = scene.all_threads();
         // Until every thread has held the lock so many times: if one starved, this would not end.
-        let each = if is_on_verbs() { 50 } else { 1000 };
+        let each = if between_hosts().is_some() { 50 } else { 1000 };
         let turns: Vec<AtomicUsize> = (0..all).map(|_| AtomicUsize::new(0)).collect();
         let results = scene.run(|node, thread, endpoint| {
             let (mut most, mut waited) = (0, 0);

@@ -208,7 +208,7 @@ fn refused_puts_are_repeated() {
 #[test]
 fn sleepers_are_woken() {
     let _cores = alone("calls of sleepers");
-    if crate::harness::is_on_verbs() {
+    if crate::harness::between_hosts().is_some() {
         return; // a NIC wakes no thread
     }
     let nodes = session(2, Over::Shm);

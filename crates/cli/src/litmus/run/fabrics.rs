@@ -54,6 +54,7 @@ fn session(on: On, nodes: usize, ask: &Ask) -> Result<Vec<Node>> {
             let device = VerbsOptions { patience: silence, ..ask.device.clone() };
             builder.hosts(hosts.clone()).device(device).suspect_timeout(silence)
         }
+        On::Ucx => builder.hosts(hosts.clone()).over_ucx().suspect_timeout(silence),
     });
     nodes.context("starting the nodes")
 }

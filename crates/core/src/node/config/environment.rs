@@ -4,8 +4,7 @@ use std::net::SocketAddr;
 use std::str::FromStr;
 use std::time::Duration;
 
-use super::Builder;
-use super::config_error;
+use super::{Builder, Choice, config_error};
 use crate::error::{Error, Result};
 
 const OWN_NODE: &str = "FARFIELD_NODE";
@@ -24,13 +23,16 @@ impl Builder {
     /// or the variables of `mpirun` and `srun`; `FARFIELD_HUGE_PAGES`, see [`Builder::huge_pages`]; and
     /// `FARFIELD_LATENCIES`, 0 or 1, see [`Builder::latencies`]. Settings without a variable are unchanged.
     ///
-    /// `FARFIELD_HOSTS` puts the nodes on RDMA. It contains the addresses of the nodes of all places, separated by
-    /// commas. These variables are then read, too:
+    /// `FARFIELD_HOSTS` puts the nodes on RDMA, or with `FARFIELD_FABRIC=ucx` on UCX. It contains the addresses of the
+    /// nodes of all places, separated by commas. These variables are then read, too:
     /// - `FARFIELD_SECRET`, or `FARFIELD_SECRET_FILE`, the path of a file with the secret;
     /// - `FARFIELD_DEVICE`, one for all nodes, or several, which they use in turns;
     /// - `FARFIELD_GID_INDEX`;
     /// - `FARFIELD_SILENCE_MS`, see [`Builder::suspect_timeout`];
     /// - `FARFIELD_LIFE`, see [`Builder::life`].
+    ///
+    /// `FARFIELD_FABRIC`, one of `shm`, `verbs` and `ucx`, demands a fabric: the node is on that one, or does not
+    /// start.
     ///
     /// ```
     /// let node = farfield::Node::builder().environment()?.start()?; // of one node, without a launcher
@@ -51,7 +53,7 @@ impl Builder {
             };
             text.map(parse).transpose()
         };
-        self = self.rdma_variables(&variable)?;
+        self = self.hosts_variables(&variable)?;
         if let Some(pages) = variable("FARFIELD_HUGE_PAGES") {
             let unknown = |why| config_error(format!("FARFIELD_HUGE_PAGES: {why}"));
             self.config.huge_pages = pages.trim().parse().map_err(unknown)?;
@@ -85,8 +87,27 @@ impl Builder {
         Ok(self)
     }
 
-    fn rdma_variables(mut self, variable: &impl Fn(&str) -> Option<String>) -> Result<Builder> {
-        let Some(hosts) = variable("FARFIELD_HOSTS").filter(|hosts| !hosts.is_empty()) else { return Ok(self) };
+    fn hosts_variables(mut self, variable: &impl Fn(&str) -> Option<String>) -> Result<Builder> {
+        let hosts = variable("FARFIELD_HOSTS").filter(|hosts| !hosts.is_empty());
+        let fabric = variable("FARFIELD_FABRIC").filter(|fabric| !fabric.is_empty());
+        let has_addresses = hosts.is_some() || !self.config.hosts.addresses.is_empty();
+        let demanded = match fabric.as_deref() {
+            None => None,
+            Some("shm") if has_addresses => {
+                return Err(config_error("FARFIELD_FABRIC=shm, and the nodes have addresses (FARFIELD_HOSTS)"));
+            }
+            Some("shm") => Some(Choice::Shm),
+            Some("verbs") => Some(Choice::Verbs),
+            Some("ucx") => Some(Choice::Ucx),
+            Some(other) => {
+                return Err(config_error(format!("FARFIELD_FABRIC={other}: it is one of shm, verbs and ucx")));
+            }
+        };
+        if demanded.as_ref().is_some_and(Choice::is_between_hosts) && !has_addresses {
+            return Err(config_error("FARFIELD_FABRIC needs the addresses of the nodes, FARFIELD_HOSTS"));
+        }
+        self.config.fabric = demanded.unwrap_or(self.config.fabric);
+        let Some(hosts) = hosts else { return Ok(self) };
         let addresses: Result<Vec<SocketAddr>> =
             hosts.split(',').map(|address| parse("an address of FARFIELD_HOSTS, as 10.0.0.1:7471", address)).collect();
         self = self.hosts(addresses?);
@@ -97,6 +118,7 @@ impl Builder {
         if let Some(silence) = variable("FARFIELD_SILENCE_MS") {
             hosts.silence = Some(Duration::from_millis(parse("the number FARFIELD_SILENCE_MS", &silence)?));
         }
+        hosts.secret.read_variables(variable)?;
         hosts.rdma.read_variables(variable)?;
         Ok(self)
     }

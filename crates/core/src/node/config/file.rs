@@ -10,6 +10,7 @@ use serde::Deserialize;
 use super::Builder;
 use super::config_error;
 use super::rdma::file::FileRdma;
+use super::ucx::file::FileUcx;
 use crate::error::Result;
 
 /// A configuration file.
@@ -27,6 +28,7 @@ struct File {
     seed: Option<u64>,
     latencies: Option<bool>,
     rdma: Option<FileRdma>,
+    ucx: Option<FileUcx>,
 }
 
 #[derive(Deserialize)]
@@ -66,6 +68,16 @@ impl Builder {
     /// silence_ms = 500                     # a node that is silent for so long is suspected
     /// ```
     ///
+    /// With a table `[ucx]` instead of `[rdma]` they are on UCX:
+    ///
+    /// ```toml
+    /// [ucx]
+    /// secret_file = "/etc/orders.secret"
+    /// transports = "tcp"                   # as in UCX_TLS
+    /// devices = "eth0"                     # as in UCX_NET_DEVICES: for TCP, interfaces
+    /// silence_ms = 500
+    /// ```
+    ///
     /// # Errors
     /// The file cannot be read or is invalid.
     pub fn file(self, path: impl AsRef<Path>) -> Result<Builder> {
@@ -97,8 +109,14 @@ impl Builder {
             }
             self = self.names(file.nodes.into_iter().map(|node| node.name));
         }
+        if file.rdma.is_some() && file.ucx.is_some() {
+            return Err(config_error("the tables [rdma] and [ucx]: one of them"));
+        }
         if let Some(rdma) = file.rdma {
             self = self.rdma_file(rdma)?;
+        }
+        if let Some(ucx) = file.ucx {
+            self = self.ucx_file(ucx)?;
         }
         let config = &mut self.config;
         config.session = file.session.unwrap_or(std::mem::take(&mut config.session));

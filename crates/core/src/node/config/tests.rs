@@ -125,11 +125,37 @@ fn addresses_put_a_node_on_rdma() {
     let mut config = from(&[&node[..], &[hosts, ("FARFIELD_SECRET", "0123456789abcdef")]].concat()).unwrap();
     config.hosts.rdma.take_device_in_turn(config.node);
     assert_eq!((config.hosts.addresses.len(), config.hosts.rdma.device.device.as_deref()), (3, Some("b")));
-    assert!(config.hosts.rdma.secret.is_some());
+    assert!(config.hosts.secret.0.is_some());
     for wrong in [("FARFIELD_HOSTS", "here"), ("FARFIELD_LIFE", "x"), ("FARFIELD_SECRET", "short")] {
         assert!(from(&[hosts, wrong][usize::from(wrong.0 == hosts.0)..]).is_err(), "{wrong:?}");
     }
     assert!(matches!(from(&node).unwrap().fabric, Choice::Shm));
+}
+
+#[test]
+fn a_node_is_on_the_fabric_that_is_demanded() {
+    let hosts = ("FARFIELD_HOSTS", "127.0.0.1:1,127.0.0.2:1");
+    let with = |fabric: &'static str| from(&[hosts, ("FARFIELD_FABRIC", fabric)]);
+    assert!(matches!(with("ucx").unwrap().fabric, Choice::Ucx));
+    assert!(matches!(with("verbs").unwrap().fabric, Choice::Verbs));
+    assert!(matches!(with("").unwrap().fabric, Choice::Verbs));
+    assert!(matches!(from(&[("FARFIELD_FABRIC", "shm")]).unwrap().fabric, Choice::Shm));
+    for (fabric, why) in [("shm", "the nodes have addresses"), ("tcp", "one of shm, verbs and ucx")] {
+        let text = with(fabric).err().expect(why).to_string();
+        assert!(text.contains(why), "{text}");
+    }
+    for fabric in ["ucx", "verbs"] {
+        let text = from(&[("FARFIELD_FABRIC", fabric)]).err().expect("there are no addresses").to_string();
+        assert!(text.contains("FARFIELD_HOSTS"), "{text}");
+    }
+    let text = "[[nodes]]\nname='a'\naddress='10.0.0.1:1'\n[ucx]\ndevices='eth0'\nsilence_ms=70";
+    let config = Node::builder().toml(text).unwrap().config;
+    assert!(matches!(config.fabric, Choice::Ucx) && config.hosts.silence == Some(Duration::from_millis(70)));
+    let options = config.hosts.ucx.options;
+    assert_eq!((options.devices.as_deref(), &*options.transports), (Some("eth0"), "tcp"));
+    assert!(Node::builder().toml(&format!("{text}\n[rdma]\nport=1")).is_err(), "one or the other");
+    let built = Node::builder().over_ucx().hosts(config.hosts.addresses).config;
+    assert!(matches!(built.fabric, Choice::Ucx));
 }
 
 #[test]

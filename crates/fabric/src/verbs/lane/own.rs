@@ -1,12 +1,13 @@
 //! A lane's way to its own node: opened by its first operation there, or by the first after its right was given again.
 
-use super::{Code, Verb, VerbsLane, WorkRequest};
+use super::{Code, VerbsLane, WorkRequest};
+use crate::hosts::connections::OwnNode;
 use crate::ptr::NodeId;
-use crate::verbs::connections::OwnNode;
+use crate::verbs::carrier::Rdma;
 
 impl VerbsLane {
     /// What opens the way, and closes the lane.
-    pub(in crate::verbs) fn set_own_node(&mut self, own: OwnNode) {
+    pub(in crate::verbs) fn set_own_node(&mut self, own: OwnNode<Rdma>) {
         self.own_node = Some(own);
     }
 
@@ -38,26 +39,8 @@ impl VerbsLane {
     /// # Errors
     /// Another mistake of the request.
     pub(super) fn may_open(&self, request: &WorkRequest, code: Code) -> Result<Option<NodeId>, Code> {
-        let remote = request.remote;
-        let own = self.own_node.as_ref().filter(|own| own.id() == remote.node());
-        // One that has failed has failed for good: only where there is none yet, or the right was taken.
-        let Some(own) = own.filter(|_| matches!(code, Code::BadKey | Code::Revoked)) else { return Ok(None) };
-        if own.is_fenced() {
-            return Err(Code::Fenced);
-        }
-        if own.memory().is_revoked(remote.key()) {
-            return Err(Code::Revoked);
-        }
-        if request.verb == Verb::RemoteFence {
-            return Ok(Some(own.id()));
-        }
-        if !remote.offset().is_multiple_of(8) {
-            return Err(Code::Misaligned);
-        }
-        if matches!(request.verb, Verb::Cas | Verb::Faa) && !self.port.device.has_atomics() {
-            return Err(Code::NoAtomics);
-        }
-        own.memory().find(remote, request.len)?;
-        Ok(Some(own.id()))
+        let Some(own) = &self.own_node else { return Ok(None) };
+        let opens = own.may_open(request, code, self.port.device.has_atomics())?;
+        Ok(opens.then(|| own.id()))
     }
 }

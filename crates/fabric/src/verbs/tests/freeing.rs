@@ -1,8 +1,8 @@
 //! A lane and memory that a peer gives back: before a request is posted, while it waits, and once it is with the
 //! device.
 
-use super::super::memory::GenerationInfo;
 use super::*;
+use crate::hosts::layout::GenerationInfo;
 
 impl Rig {
     /// The peer gives all memory of the region back, and the lane's node has heard of it.

@@ -6,7 +6,6 @@ use std::time::Duration;
 use serde::Deserialize;
 
 use super::super::Builder;
-use super::read_secret;
 use crate::error::Result;
 
 #[derive(Deserialize)]
@@ -22,10 +21,10 @@ pub(in super::super) struct FileRdma {
 
 impl Builder {
     pub(in super::super) fn rdma_file(mut self, file: FileRdma) -> Result<Builder> {
-        if let Some(path) = &file.secret_file {
-            self = self.secret(read_secret(path)?);
-        }
         let hosts = &mut self.config.hosts;
+        if let Some(path) = &file.secret_file {
+            hosts.secret.read_file(path)?;
+        }
         hosts.silence = file.silence_ms.map(Duration::from_millis).or(hosts.silence);
         let device = &mut hosts.rdma.device;
         device.device = file.device.or(device.device.take());

@@ -1,4 +1,4 @@
-//! Which lanes reach which memory: the queue pairs between nodes, made and ended by messages of the control plane.
+//! Which lanes reach which memory: the pairs and targets between nodes, made and ended by messages of the control plane.
 //!
 //! ```text
 //! node A                                      node B
@@ -6,7 +6,7 @@
 //!          ◄──────────────────────  groups and their memory, Told
 //!   Connect(lane, class, address)  ────────►          makes a target, and connects it
 //!          ◄──────────────────────  Accept(address)
-//!   connects the lane's queue pair                    (and the same for each lane of B)
+//!   connects the lane's pair                          (and the same for each lane of B)
 //! ```
 //!
 //! A node is up for another when it has received all announcements, and each of its own lanes has the connections that
@@ -14,11 +14,11 @@
 //! they are opened, and wait for the answers. A new group, or new memory of one, waits until the lanes of the up nodes
 //! reach it.
 //!
-//! *The own node.* A lane reaches its own node by the device, too: only so are its atomics atomic with those of other
-//! nodes. Most lanes never do. So the first operation to it opens the queue pair and its target ([`OwnNode`]), with no
+//! *The own node.* A lane reaches its own node by the carrier, too: only so are its atomics atomic with those of other
+//! nodes. Most lanes never do. So the first operation to it opens the pair and its target ([`OwnNode`]), with no
 //! message.
 //!
-//! *Rights.* Each queue pair of a lane has a target at the other node. Taking a right destroys the targets: after
+//! *Rights.* Each pair of a lane has a target at the other node. Taking a right destroys the targets: after
 //! that, nothing that was sent through them can land. Giving it again connects them anew. The peer is notified, since
 //! otherwise its operations would fail by timeout only. It answers `Reached` when all of its lanes are connected, and
 //! only then the right counts as given.
@@ -37,16 +37,15 @@ use std::thread::ThreadId;
 use std::time::Duration;
 
 use self::freeing::{GivenBack, Passing};
+use super::carrier::{CarriedLane, Carrier, LanePort, Pair};
 use super::control::Control;
-use super::device::Device;
-use super::error::VerbsError;
-use super::lane::{LanePort, VerbsLane};
-use super::memory::{GroupMemory, PeerMemory};
+use super::layout::PeerMemory;
+use super::memory::GroupMemory;
 use super::message::Message;
-use super::queue::{CompletionQueue, QueuePair, QueuePairSwitch};
-use super::store::BufferStore;
+use super::sleepers::Sleepers;
 use crate::error::{Code, Error, ErrorKind, Result};
 use crate::fabric::{ControlEvent, PeerState, Region};
+use crate::lane::{Verb, WorkRequest};
 use crate::ptr::{GroupKey, NodeId};
 
 /// The most lanes of one node that are open at a time.
@@ -60,21 +59,19 @@ const RESEND: Duration = Duration::from_millis(10);
 /// The class of the first three groups.
 const BASE: GroupKey = GroupKey::SIGNAL;
 
-pub(super) struct Connections {
+pub(crate) struct Connections<C: Carrier> {
     me: NodeId,
-    device: Arc<Device>,
-    store: Arc<BufferStore>,
+    /// Dropped before the memory of the groups, which it works on.
+    carrier: C,
     control: Control,
     /// By numbers of nodes.
     states: Box<[PeerWord]>,
     /// One more than the highest number of a node that has been heard of.
     known: AtomicUsize,
     fenced: AtomicBool,
-    board: Mutex<Board>,
+    board: Mutex<Board<C>>,
     /// Something was answered, or will not be.
     changed: Condvar,
-    /// Nothing is ever in it.
-    target_completions: Arc<CompletionQueue>,
     service: OnceLock<ThreadId>,
 }
 
@@ -92,13 +89,12 @@ const DEAD: u8 = 3;
 /// It counts as up, and the connection to it is broken for good.
 const LOST: u8 = 4;
 
-#[derive(Default)]
-struct Board {
-    groups: Vec<Group>,
+struct Board<C: Carrier> {
+    groups: Vec<Group<C>>,
     /// Those that are or were connected, and this node.
-    peers: BTreeMap<NodeId, Peer>,
-    lanes: BTreeMap<u32, OpenLane>,
-    asks: BTreeMap<u64, Ask>,
+    peers: BTreeMap<NodeId, Peer<C>>,
+    lanes: BTreeMap<u32, OpenLane<C>>,
+    asks: BTreeMap<u64, Ask<C>>,
     /// Peers that must reach a class of groups, by the last message that concerns it, and have not confirmed it.
     awaited: BTreeMap<(NodeId, u8), u64>,
     /// Those that have reported that some of their lanes do not reach it, for want of queue pairs.
@@ -114,14 +110,14 @@ struct Board {
     passing: Vec<Passing>,
 }
 
-struct Group {
-    memory: Arc<GroupMemory>,
+struct Group<C: Carrier> {
+    memory: Arc<GroupMemory<C::Keeper>>,
     /// The first bytes of the chunks that the peers were notified of.
     told: BTreeSet<u64>,
     given_back: Vec<GivenBack>,
 }
 
-struct Peer {
+struct Peer<C: Carrier> {
     memory: Arc<PeerMemory>,
     /// The classes of its known groups.
     classes: BTreeSet<u8>,
@@ -143,11 +139,11 @@ struct Peer {
     /// It waits to hear that the lanes here reach these.
     to_reach: BTreeSet<u8>,
     /// By its lanes and the classes of groups that they reach here.
-    targets: BTreeMap<(u32, u8), QueuePair>,
+    targets: BTreeMap<(u32, u8), C::Target>,
 }
 
-impl Peer {
-    fn new(is_linked: bool) -> Peer {
+impl<C: Carrier> Peer<C> {
+    fn new(is_linked: bool) -> Peer<C> {
         Peer {
             memory: PeerMemory::new(),
             classes: BTreeSet::from([BASE.0]),
@@ -171,83 +167,127 @@ impl Peer {
     }
 }
 
-struct OpenLane {
-    port: Arc<LanePort>,
-    pairs: BTreeMap<(NodeId, u8), QueuePairSwitch>,
+struct OpenLane<C: Carrier> {
+    port: Arc<C::Port>,
+    pairs: BTreeMap<(NodeId, u8), C::Switch>,
     /// The reason why it does not reach a node that it should reach.
     failure: Option<Error>,
 }
 
-/// A queue pair that is to be connected.
-struct Ask {
+/// A pair that is to be connected.
+struct Ask<C: Carrier> {
     lane: u32,
     node: NodeId,
     class: u8,
-    pair: QueuePair,
+    pair: C::Pair,
 }
 
 /// A lane's way to its own node, which opens with its first operation there. It closes the lane when it is dropped.
-pub(super) struct OwnNode {
+pub(crate) struct OwnNode<C: Carrier> {
     lane: u32,
     memory: Arc<PeerMemory>,
-    connections: Arc<Connections>,
+    connections: Arc<Connections<C>>,
 }
 
-impl OwnNode {
+impl<C: Carrier> OwnNode<C> {
     /// The node.
-    pub(super) fn id(&self) -> NodeId {
+    pub(crate) fn id(&self) -> NodeId {
         self.connections.me
     }
 
     /// The layout of its memory.
-    pub(super) fn memory(&self) -> &Arc<PeerMemory> {
+    pub(crate) fn memory(&self) -> &Arc<PeerMemory> {
         &self.memory
     }
 
-    pub(super) fn is_fenced(&self) -> bool {
+    pub(crate) fn is_fenced(&self) -> bool {
         self.connections.is_fenced()
     }
 
-    /// Hands the lane a queue pair to a class of the node's own groups.
+    /// Whether a request that was refused with a code is one to this node that would open the way there.
     ///
     /// # Errors
-    /// The node is fenced, its right is taken, it has no such group, or the device no queue pair.
-    pub(super) fn open(&self, class: GroupKey) -> Result<(), Code> {
+    /// Another mistake of the request.
+    pub(crate) fn may_open(&self, request: &WorkRequest, code: Code, has_atomics: bool) -> Result<bool, Code> {
+        let remote = request.remote;
+        // One that has failed has failed for good: only where there is none yet, or the right was taken.
+        if remote.node() != self.id() || !matches!(code, Code::BadKey | Code::Revoked) {
+            return Ok(false);
+        }
+        if self.is_fenced() {
+            return Err(Code::Fenced);
+        }
+        if self.memory.is_revoked(remote.key()) {
+            return Err(Code::Revoked);
+        }
+        if request.verb == Verb::RemoteFence {
+            return Ok(true);
+        }
+        if !remote.offset().is_multiple_of(8) {
+            return Err(Code::Misaligned);
+        }
+        if matches!(request.verb, Verb::Cas | Verb::Faa) && !has_atomics {
+            return Err(Code::NoAtomics);
+        }
+        self.memory.find(remote, request.len)?;
+        Ok(true)
+    }
+
+    /// Hands the lane a pair to a class of the node's own groups.
+    ///
+    /// # Errors
+    /// The node is fenced, its right is taken, it has no such group, or the carrier no pair.
+    pub(crate) fn open(&self, class: GroupKey) -> Result<(), Code> {
         self.connections.open_own(self.lane, class.0)
     }
 }
 
-impl Drop for OwnNode {
+impl<C: Carrier> Drop for OwnNode<C> {
     fn drop(&mut self) {
         self.connections.close_lane(self.lane);
     }
 }
 
-impl Connections {
-    pub(super) fn new(me: NodeId, nodes: usize, device: &Arc<Device>, control: Control) -> Result<Connections> {
-        let mut board = Board::default();
-        board.peers.insert(me, Peer::new(false));
-        Ok(Connections {
+impl<C: Carrier> Connections<C> {
+    pub(super) fn new(me: NodeId, nodes: usize, carrier: C, control: Control) -> Connections<C> {
+        Connections {
             me,
-            device: Arc::clone(device),
-            store: BufferStore::new(device),
+            carrier,
             control,
             states: std::iter::repeat_with(PeerWord::default).take(nodes).collect(),
             known: AtomicUsize::new(0),
             fenced: AtomicBool::new(false),
-            board: Mutex::new(board),
+            board: Mutex::new(Board {
+                groups: Vec::new(),
+                peers: BTreeMap::from([(me, Peer::new(false))]),
+                lanes: BTreeMap::new(),
+                asks: BTreeMap::new(),
+                awaited: BTreeMap::new(),
+                short: BTreeSet::new(),
+                taken: BTreeSet::new(),
+                refusals: BTreeMap::new(),
+                last_lane: 0,
+                last_ask: 0,
+                last_free: 0,
+                passing: Vec::new(),
+            }),
             changed: Condvar::new(),
-            target_completions: Arc::new(CompletionQueue::new(device, 1)?),
             service: OnceLock::new(),
-        })
+        }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Board> {
+    /// Operations of others on this node's memory are done from now on.
+    pub(super) fn serve_memory(&self, sleepers: &Arc<Sleepers>) -> Result<()> {
+        let memory = Arc::clone(&self.own(&mut self.lock()).memory);
+        self.carrier.serve(self.me, &memory, sleepers)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Board<C>> {
         self.board.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(super) fn device(&self) -> &Arc<Device> {
-        &self.device
+    pub(crate) fn carrier(&self) -> &C {
+        &self.carrier
     }
 
     pub(super) fn control(&self) -> &Control {
@@ -308,7 +348,7 @@ impl Connections {
         self.lock().peers.get(&node).map_or(0, |peer| peer.memory.bytes(key))
     }
 
-    /// How many queue pairs there are: of the lanes of this node, and the targets for those that reach it, its own
+    /// How many pairs there are: of the lanes of this node, and the targets for those that reach it, its own
     /// included.
     pub(super) fn queue_pairs(&self) -> (usize, usize) {
         let board = self.lock();
@@ -334,7 +374,7 @@ impl Connections {
         let Some(key) = u8::try_from(board.groups.len()).ok().map(GroupKey) else {
             return Err(ErrorKind::TooMany { what: "permission groups of one node", limit: GroupKey::COUNT_MAX }.into());
         };
-        let memory = GroupMemory::create(&self.device, key, limit_bytes)?;
+        let memory = GroupMemory::create(self.carrier.keeper(), key, limit_bytes)?;
         board.groups.push(Group { memory, told: BTreeSet::new(), given_back: Vec::new() });
         let is_further = key.class() == key && key != BASE;
         if is_further {
@@ -369,7 +409,7 @@ impl Connections {
     }
 
     /// Announces the memory of a new group.
-    fn tell_chunks(&self, board: &mut Board, key: GroupKey) {
+    fn tell_chunks(&self, board: &mut Board<C>, key: GroupKey) {
         let group = &mut board.groups[usize::from(key.0)];
         if group.memory.count() == group.told.len() {
             return;
@@ -383,20 +423,20 @@ impl Connections {
     }
 
     /// Awaits the confirmations of the peers that they have received the announcements of a group.
-    fn await_reached(&self, board: &mut Board, key: GroupKey) {
+    fn await_reached(&self, board: &mut Board<C>, key: GroupKey) {
         let linked = board.peers.iter().filter(|(_, peer)| peer.is_linked);
         board.awaited.extend(linked.map(|(node, peer)| ((*node, key.class().0), peer.said)));
     }
 
-    fn own<'b>(&self, board: &'b mut Board) -> &'b mut Peer {
+    fn own<'b>(&self, board: &'b mut Board<C>) -> &'b mut Peer<C> {
         board.peers.get_mut(&self.me).expect("this node is there from the start")
     }
 
     // ---- lanes ------------------------------------------------------------------------------------------------------
 
     /// A lane that reaches all other nodes that are up, and opens its way to this one when it needs it.
-    pub(super) fn open_lane(self: &Arc<Self>) -> Result<VerbsLane> {
-        let mut lane = VerbsLane::open(&self.store)?;
+    pub(crate) fn open_lane(self: &Arc<Self>) -> Result<C::Lane> {
+        let mut lane = self.carrier.open_lane()?;
         let mut board = self.lock();
         if board.lanes.len() >= LANES_MAX {
             return Err(ErrorKind::TooMany { what: "endpoints (threads) of one node", limit: LANES_MAX }.into());
@@ -407,8 +447,8 @@ impl Connections {
         let memory = Arc::clone(&self.own(&mut board).memory);
         let own = OwnNode { lane: id, memory, connections: Arc::clone(self) };
         let asked = self.connect_lane(&mut board, id);
-        let laggard = |board: &Board| {
-            let waits = |ask: &&Ask| ask.lane == id && board.peers.get(&ask.node).is_some_and(Peer::answers);
+        let laggard = |board: &Board<C>| {
+            let waits = |ask: &&Ask<C>| ask.lane == id && board.peers.get(&ask.node).is_some_and(Peer::answers);
             board.asks.values().find(waits).map(|ask| ask.node)
         };
         let mut board = self.wait(board, |board| laggard(board).is_some());
@@ -417,25 +457,30 @@ impl Connections {
         let failure = board.lanes.get_mut(&id).and_then(|lane| lane.failure.take()).or(unreachable);
         drop(board); // which closing takes, if this has failed
         lane.set_own_node(own);
-        asked?;
-        failure.map_or(Ok(lane), Err)
+        asked.map_err(Into::<Error>::into)?;
+        if let Some(failure) = failure {
+            return Err(failure);
+        }
+        lane.opened();
+        Ok(lane)
     }
 
-    fn connect_lane(&self, board: &mut Board, lane: u32) -> Result<(), VerbsError> {
+    fn connect_lane(&self, board: &mut Board<C>, lane: u32) -> Result<(), C::Error> {
         if self.is_fenced() {
             return Ok(());
         }
-        let of = |(node, peer): (&NodeId, &Peer)| peer.classes.iter().map(|class| (*node, *class)).collect::<Vec<_>>();
+        let of =
+            |(node, peer): (&NodeId, &Peer<C>)| peer.classes.iter().map(|class| (*node, *class)).collect::<Vec<_>>();
         let others = board.peers.iter().filter(|(_, peer)| peer.is_linked && peer.failure.is_none());
         let ways: Vec<_> = others.flat_map(of).collect();
         ways.into_iter().try_for_each(|(node, class)| self.connect(board, lane, node, class))
     }
 
     /// Begins to connect a lane of this node to another, if nothing connects them yet.
-    fn connect(&self, board: &mut Board, lane: u32, node: NodeId, class: u8) -> Result<(), VerbsError> {
-        let is_asked = |ask: &Ask| (ask.lane, ask.node, ask.class) == (lane, node, class);
+    fn connect(&self, board: &mut Board<C>, lane: u32, node: NodeId, class: u8) -> Result<(), C::Error> {
+        let is_asked = |ask: &Ask<C>| (ask.lane, ask.node, ask.class) == (lane, node, class);
         let is_linked = board.peers.get(&node).is_some_and(|peer| peer.is_linked);
-        // The target of a second queue pair would take the place of the first one's.
+        // The target of a second pair would take the place of the first one's.
         if !is_linked || board.asks.values().any(is_asked) {
             return Ok(());
         }
@@ -463,15 +508,9 @@ impl Connections {
         }
         let own = board.peers.get_mut(&self.me).filter(|own| own.classes.contains(&class));
         let (Some(own), Some(open)) = (own, board.lanes.get_mut(&lane)) else { return Err(Code::BadKey) };
-        let connect = || {
-            let mut pair = open.port.new_pair()?;
-            let mut target = QueuePair::target_with(&self.device, &self.target_completions)?;
-            target.connect(&pair.address())?;
-            pair.connect(&target.address())?;
-            Ok((pair, target))
-        };
-        let (pair, target) = connect().map_err(|error: VerbsError| {
-            tracing::warn!("no queue pair to the own node: {error}");
+        let made = self.carrier.own_pair(&open.port, GroupKey(class));
+        let (pair, target) = made.map_err(|error| {
+            tracing::warn!("no pair to the own node: {error}");
             Code::NoQueuePair
         })?;
         own.targets.insert((lane, class), target);
@@ -505,7 +544,11 @@ impl Connections {
     }
 
     /// Waits while others have to answer; not on the thread that would hear them, and not for ever.
-    fn wait<'b>(&'b self, board: MutexGuard<'b, Board>, is_open: impl Fn(&Board) -> bool) -> MutexGuard<'b, Board> {
+    fn wait<'b>(
+        &'b self,
+        board: MutexGuard<'b, Board<C>>,
+        is_open: impl Fn(&Board<C>) -> bool,
+    ) -> MutexGuard<'b, Board<C>> {
         if self.is_service() {
             return board;
         }
@@ -514,7 +557,7 @@ impl Connections {
     }
 
     /// Waits until all that answer reach a class of groups.
-    fn wait_until_reached(&self, board: MutexGuard<'_, Board>, class: u8) -> Result<()> {
+    fn wait_until_reached(&self, board: MutexGuard<'_, Board<C>>, class: u8) -> Result<()> {
         let board = self.wait(board, |board| board.laggard(class).is_some());
         match board.laggard(class).filter(|_| !self.is_service()) {
             Some(node) => Err(ErrorKind::Unreachable { node }.into()),
@@ -527,7 +570,7 @@ impl Connections {
     }
 }
 
-impl Board {
+impl<C: Carrier> Board<C> {
     fn linked(&self) -> impl Iterator<Item = NodeId> + '_ {
         self.peers.iter().filter(|(_, peer)| peer.is_linked).map(|(node, _)| *node)
     }

@@ -1,4 +1,5 @@
 use super::*;
+use crate::ptr::NodeId;
 
 #[test]
 fn slots_follow_each_other_and_double() {

@@ -7,20 +7,18 @@ use std::time::Duration;
 use super::{BASE, Board, Connections, LEFT, LOST, Peer, RESEND, TARGETS_MAX, UP};
 use crate::error::{Error, ErrorKind, Result};
 use crate::fabric::ControlEvent;
+use crate::hosts::carrier::{Carrier, LanePort, Pair};
+use crate::hosts::control::{Ending, Event, SendError};
+use crate::hosts::message::{Declined, Message};
 use crate::ptr::{GroupKey, NodeId};
-use crate::verbs::control::{Ending, Event, SendError};
-use crate::verbs::error::VerbsError;
-use crate::verbs::message::{Declined, Message};
-use crate::verbs::queue::QueuePair;
-use crate::verbs::route::QueuePairAddress;
 
-impl Connections {
-    pub(super) fn tell_all(&self, board: &mut Board, message: &Message) {
+impl<C: Carrier> Connections<C> {
+    pub(super) fn tell_all(&self, board: &mut Board<C>, message: &Message<C::Address>) {
         let linked: Vec<NodeId> = board.linked().collect();
         linked.into_iter().for_each(|node| self.tell(board, node, message));
     }
 
-    pub(super) fn tell(&self, board: &mut Board, node: NodeId, message: &Message) {
+    pub(super) fn tell(&self, board: &mut Board<C>, node: NodeId, message: &Message<C::Address>) {
         let Some(peer) = board.peers.get_mut(&node).filter(|peer| peer.is_linked) else { return };
         peer.said += 1;
         peer.owed.push_back(message.encode());
@@ -28,7 +26,7 @@ impl Connections {
     }
 
     /// Sends the pending messages, as far as the peer takes them.
-    fn pay(&self, node: NodeId, peer: &mut Peer) {
+    fn pay(&self, node: NodeId, peer: &mut Peer<C>) {
         while let Some(first) = peer.owed.front() {
             match self.control.send_payload(node, first) {
                 Ok(()) => drop(peer.owed.pop_front()),
@@ -40,7 +38,7 @@ impl Connections {
     }
 
     /// Sends a message of the layers above.
-    pub(in crate::verbs) fn send(&self, to: NodeId, message: &[u8]) -> Result<(), SendError> {
+    pub(in crate::hosts) fn send(&self, to: NodeId, message: &[u8]) -> Result<(), SendError> {
         // Not ahead of the announcements that the node must get before.
         match self.lock().peers.get(&to) {
             Some(peer) if !peer.owed.is_empty() => Err(SendError::Full),
@@ -48,20 +46,20 @@ impl Connections {
         }
     }
 
-    pub(in crate::verbs) fn serve(&self, timeout: Duration, event: &mut dyn FnMut(ControlEvent)) {
+    pub(in crate::hosts) fn serve(&self, timeout: Duration, event: &mut dyn FnMut(ControlEvent)) {
         let (owes, passes) = {
             let board = self.lock();
             (board.peers.values().any(|peer| !peer.owed.is_empty()), !board.passing.is_empty())
         };
         let timeout = if owes || passes { timeout.min(RESEND) } else { timeout };
-        if self.device.has_failed() {
+        if self.carrier.has_failed() {
             self.fence();
         }
         let (mut happened, mut news) = (Vec::new(), Vec::new());
         self.control.serve(timeout, &mut |what| happened.push(what));
         let mut board = self.lock();
         happened.into_iter().for_each(|what| self.handle(&mut board, what, &mut news));
-        let is_lost = |(_, peer): &(&NodeId, &Peer)| peer.is_linked && peer.memory.is_unreachable();
+        let is_lost = |(_, peer): &(&NodeId, &Peer<C>)| peer.is_linked && peer.memory.is_unreachable();
         let lost: Vec<NodeId> = board.peers.iter().filter(is_lost).map(|(node, _)| *node).collect();
         lost.into_iter().for_each(|node| self.lose(&mut board, node, "the device has given up on it", &mut news));
         self.pass(&mut board);
@@ -72,7 +70,7 @@ impl Connections {
         news.into_iter().for_each(event);
     }
 
-    fn handle(&self, board: &mut Board, what: Event, news: &mut Vec<ControlEvent>) {
+    fn handle(&self, board: &mut Board<C>, what: Event, news: &mut Vec<ControlEvent>) {
         match what {
             Event::Up(node, hello) => {
                 if !self.is_over(node) && node.index() < self.states.len() {
@@ -115,7 +113,7 @@ impl Connections {
         }
     }
 
-    fn doubt(&self, board: &mut Board, node: NodeId, is_suspected: bool) {
+    fn doubt(&self, board: &mut Board<C>, node: NodeId, is_suspected: bool) {
         if let Some(peer) = board.peers.get_mut(&node) {
             peer.is_suspected = is_suspected;
         }
@@ -123,7 +121,7 @@ impl Connections {
     }
 
     /// Hands on what concerns a node; once it is up, if it is to be.
-    fn report(&self, board: &mut Board, node: NodeId, what: ControlEvent, news: &mut Vec<ControlEvent>) {
+    fn report(&self, board: &mut Board<C>, node: NodeId, what: ControlEvent, news: &mut Vec<ControlEvent>) {
         match board.peers.get_mut(&node) {
             _ if self.is_over(node) => {}
             Some(peer) if !peer.is_up => peer.held.push(what),
@@ -132,7 +130,7 @@ impl Connections {
     }
 
     /// The connection with a node is over. The node may still be alive, but is not called again.
-    fn lose(&self, board: &mut Board, node: NodeId, why: &str, news: &mut Vec<ControlEvent>) {
+    fn lose(&self, board: &mut Board<C>, node: NodeId, why: &str, news: &mut Vec<ControlEvent>) {
         if self.is_over(node) {
             return;
         }
@@ -144,7 +142,7 @@ impl Connections {
     }
 
     /// Announces the groups and memory of this node to a new node, and asks for connections.
-    fn introduce(&self, board: &mut Board, node: NodeId) {
+    fn introduce(&self, board: &mut Board<C>, node: NodeId) {
         let mut messages = Vec::new();
         for (key, group) in (0u8..).zip(&board.groups) {
             if GroupKey(key).class() != BASE {
@@ -161,7 +159,7 @@ impl Connections {
     }
 
     /// Connects all lanes to a class of a node's groups.
-    fn reach(&self, board: &mut Board, node: NodeId, class: u8) {
+    fn reach(&self, board: &mut Board<C>, node: NodeId, class: u8) {
         if self.is_fenced() {
             return;
         }
@@ -173,7 +171,7 @@ impl Connections {
     }
 
     /// A lane cannot be connected.
-    fn fail(&self, board: &mut Board, node: NodeId, lane: u32, error: Error) {
+    fn fail(&self, board: &mut Board<C>, node: NodeId, lane: u32, error: Error) {
         tracing::warn!("{node} cannot be reached: {error}");
         if let Some(lane) = board.lanes.get_mut(&lane) {
             lane.failure = Some(error.clone());
@@ -183,7 +181,7 @@ impl Connections {
         }
     }
 
-    fn receive(&self, board: &mut Board, node: NodeId, message: Message, news: &mut Vec<ControlEvent>) {
+    fn receive(&self, board: &mut Board<C>, node: NodeId, message: Message<C::Address>, news: &mut Vec<ControlEvent>) {
         let Some(peer) = board.peers.get_mut(&node).filter(|peer| peer.is_linked) else { return };
         peer.heard += 1;
         match message {
@@ -231,7 +229,7 @@ impl Connections {
                 (Some(asked), Declined::Revoked) => peer.memory.revoke(GroupKey(asked.class), true),
                 (Some(asked), Declined::NoQueuePair(why)) => {
                     let why = format!("{node} has no queue pair for this one: {why}");
-                    self.fail(board, node, asked.lane, ErrorKind::System { what: "RDMA", why }.into());
+                    self.fail(board, node, asked.lane, ErrorKind::System { what: C::TECHNIQUE, why }.into());
                 }
             },
             Message::Close { lane } => {
@@ -257,7 +255,7 @@ impl Connections {
     }
 
     /// A peer's lane wants to reach groups of this node.
-    fn accept(&self, board: &mut Board, node: NodeId, ask: u64, of: (u32, u8), address: &QueuePairAddress) {
+    fn accept(&self, board: &mut Board<C>, node: NodeId, ask: u64, of: (u32, u8), address: &C::Address) {
         let class = of.1;
         let is_known =
             class == BASE.0 || GroupKey(class).class() == GroupKey(class) && usize::from(class) < board.groups.len();
@@ -268,13 +266,11 @@ impl Connections {
         } else if !is_known || peer.targets.len() >= TARGETS_MAX {
             Err(Declined::NoQueuePair(format!("{} are open for it", peer.targets.len())))
         } else {
-            let target = QueuePair::target_with(&self.device, &self.target_completions);
-            let connected = target.and_then(|mut target| target.connect(address).map(|()| target));
-            connected.map_err(|error| Declined::NoQueuePair(error.to_string()))
+            let made = self.carrier.target(GroupKey(class), node, address);
+            made.map_err(|error| Declined::NoQueuePair(error.to_string()))
         };
         let answer = match made {
-            Ok(target) => {
-                let address = target.address();
+            Ok((target, address)) => {
                 peer.targets.insert(of, target);
                 Message::Accept { ask, address }
             }
@@ -286,13 +282,13 @@ impl Connections {
     /// A peer has a target for a lane of this node.
     fn accepted(
         &self,
-        board: &mut Board,
+        board: &mut Board<C>,
         lane: u32,
         node: NodeId,
         class: u8,
-        mut pair: QueuePair,
-        address: &QueuePairAddress,
-    ) -> Result<(), VerbsError> {
+        mut pair: C::Pair,
+        address: &C::Address,
+    ) -> Result<(), C::Error> {
         let (Some(lane), Some(peer)) = (board.lanes.get_mut(&lane), board.peers.get(&node)) else { return Ok(()) };
         pair.connect(address)?;
         lane.pairs.insert((node, class), pair.switch());
@@ -301,7 +297,7 @@ impl Connections {
     }
 
     /// Checks the conditions that a node, or a thread here, has waited for.
-    fn settle(&self, board: &mut Board, node: NodeId, news: &mut Vec<ControlEvent>) {
+    fn settle(&self, board: &mut Board<C>, node: NodeId, news: &mut Vec<ControlEvent>) {
         let asked: BTreeSet<u8> = board.asks.values().filter(|ask| ask.node == node).map(|ask| ask.class).collect();
         let Some(peer) = board.peers.get_mut(&node).filter(|peer| peer.is_linked) else { return };
         if peer.is_told && !peer.is_up && asked.is_empty() {

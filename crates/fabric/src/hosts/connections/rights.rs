@@ -9,12 +9,13 @@ use core::sync::atomic::Ordering;
 
 use super::{Board, Connections, DEAD, LOST};
 use crate::error::{Code, ErrorKind, Result};
+use crate::hosts::carrier::{Carrier, Switch, Target};
+use crate::hosts::message::Message;
 use crate::ptr::{GroupKey, NodeId};
-use crate::verbs::message::Message;
 
-impl Connections {
+impl<C: Carrier> Connections<C> {
     /// Takes a peer's right to a group. When it returns, no write of the peer to it can land.
-    pub(in crate::verbs) fn revoke(&self, peer: NodeId, key: GroupKey) {
+    pub(in crate::hosts) fn revoke(&self, peer: NodeId, key: GroupKey) {
         let mut board = self.lock();
         board.taken.insert((peer, key.0));
         board.awaited.remove(&(peer, key.0));
@@ -23,7 +24,7 @@ impl Connections {
         let targets = of.map(|of| of.targets.extract_if(.., |(_, class), _| *class == key.0).collect::<Vec<_>>());
         // Refusing first, so that requests that the peer posts meanwhile end by that, and not by a timeout.
         for (_, target) in targets.iter().flatten() {
-            let _ = target.permit(false);
+            target.refuse();
         }
         if peer == self.me {
             // Before its targets are destroyed, for the same reason.
@@ -37,7 +38,7 @@ impl Connections {
     }
 
     /// Gives it again, without a wait.
-    pub(in crate::verbs) fn start_permit(&self, peer: NodeId, key: GroupKey) -> Result<()> {
+    pub(in crate::hosts) fn start_permit(&self, peer: NodeId, key: GroupKey) -> Result<()> {
         let mut board = self.lock();
         self.check_here(peer)?;
         let was_taken = board.taken.remove(&(peer, key.0));
@@ -55,15 +56,15 @@ impl Connections {
     }
 
     /// Gives it back, and waits until the peer can use it.
-    pub(in crate::verbs) fn permit(&self, peer: NodeId, key: GroupKey) -> Result<()> {
+    pub(in crate::hosts) fn permit(&self, peer: NodeId, key: GroupKey) -> Result<()> {
         if self.is_service() {
             return Err(
                 ErrorKind::OnServiceThread { what: "permit", instead: "start_permit, then is_permitted" }.into()
             );
         }
         self.start_permit(peer, key)?;
-        let is_taken = |board: &Board| board.taken.contains(&(peer, key.0));
-        let is_open = |board: &Board| !is_taken(board) && matches!(self.right(board, peer, key), Ok(false));
+        let is_taken = |board: &Board<C>| board.taken.contains(&(peer, key.0));
+        let is_open = |board: &Board<C>| !is_taken(board) && matches!(self.right(board, peer, key), Ok(false));
         let board = self.wait(self.lock(), is_open);
         if self.right(&board, peer, key)? {
             Ok(())
@@ -76,11 +77,11 @@ impl Connections {
     }
 
     /// Whether a peer can use its right to a group.
-    pub(in crate::verbs) fn is_permitted(&self, peer: NodeId, key: GroupKey) -> Result<bool> {
+    pub(in crate::hosts) fn is_permitted(&self, peer: NodeId, key: GroupKey) -> Result<bool> {
         self.right(&self.lock(), peer, key)
     }
 
-    fn right(&self, board: &Board, peer: NodeId, key: GroupKey) -> Result<bool> {
+    fn right(&self, board: &Board<C>, peer: NodeId, key: GroupKey) -> Result<bool> {
         self.check_here(peer)?;
         let of = (peer, key.class().0);
         if board.taken.contains(&of) {
@@ -105,7 +106,7 @@ impl Connections {
     }
 
     /// The lanes of this node have no right to a group of a node's.
-    pub(super) fn lose_right(&self, board: &mut Board, node: NodeId, class: u8) {
+    pub(super) fn lose_right(&self, board: &mut Board<C>, node: NodeId, class: u8) {
         if let Some(peer) = board.peers.get_mut(&node) {
             peer.memory.revoke(GroupKey(class), true);
         }
@@ -119,7 +120,7 @@ impl Connections {
 
     /// Shuts a node out for good. When it returns, nothing of it can land here, and this node's operations towards it
     /// end.
-    pub(in crate::verbs) fn evict(&self, node: NodeId) {
+    pub(in crate::hosts) fn evict(&self, node: NodeId) {
         self.set_state(node, DEAD);
         self.known.fetch_max(node.index() + 1, Ordering::Relaxed);
         let mut board = self.lock();
@@ -132,7 +133,7 @@ impl Connections {
     }
 
     /// This node's operations towards a node end, and nothing is expected of it any more.
-    pub(super) fn part(&self, board: &mut Board, node: NodeId) {
+    pub(super) fn part(&self, board: &mut Board<C>, node: NodeId) {
         if let Some(peer) = board.peers.get_mut(&node) {
             peer.is_linked = false;
             peer.owed.clear();
@@ -149,7 +150,7 @@ impl Connections {
     }
 
     /// Whatever this node's lanes have under way, and post from now on, ends.
-    pub(in crate::verbs) fn fence(&self) {
+    pub(in crate::hosts) fn fence(&self) {
         self.fenced.store(true, Ordering::Release);
         let mut board = self.lock();
         board.asks.clear();
@@ -161,7 +162,7 @@ impl Connections {
         self.changed.notify_all();
     }
 
-    pub(in crate::verbs) fn is_fenced(&self) -> bool {
+    pub(in crate::hosts) fn is_fenced(&self) -> bool {
         self.fenced.load(Ordering::Acquire)
     }
 }

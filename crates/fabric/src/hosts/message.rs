@@ -1,17 +1,13 @@
-//! The messages of fabrics over RDMA by the control plane: the layout of memory, and the connections of queue pairs.
+//! The messages of fabrics between hosts by the control plane: the layout of memory, and the connections of pairs.
 
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-use super::memory::{ChunkInfo, GenerationInfo};
-use super::route::QueuePairAddress;
+use super::layout::{ChunkInfo, GenerationInfo};
 
-/// The layout that all processes of a session must share. It changes with any change to these messages, or to the
-/// meaning of a pointer.
-pub(super) const LAYOUT: &str = concat!("farfield-verbs-2/", env!("CARGO_PKG_VERSION"));
-
-/// One message. Those of one node arrive in the order in which it sent them.
+/// One message, with addresses of a carrier. Those of one node arrive in the order in which it sent them.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub(super) enum Message {
+pub(super) enum Message<A> {
     /// The sender has one more group.
     Group { key: u8 },
     /// A part of a group's memory that is new.
@@ -25,15 +21,15 @@ pub(super) enum Message {
     /// All groups that the sender had when the connection was made, and all their memory, were told.
     Told,
     /// A lane of the sender wants to reach a class of groups.
-    Connect { ask: u64, lane: u32, class: u8, address: QueuePairAddress },
-    /// It does, by a queue pair of this address.
-    Accept { ask: u64, address: QueuePairAddress },
+    Connect { ask: u64, lane: u32, class: u8, address: A },
+    /// It does, by a target of this address.
+    Accept { ask: u64, address: A },
     /// It does not.
     Decline { ask: u64, why: Declined },
     /// A lane is closed.
     Close { lane: u32 },
     /// The lanes of the sender reach a class of groups, and all of its memory that the receiver has told of in
-    /// its first `heard` messages; or not all of them do, since there is no queue pair for some.
+    /// its first `heard` messages; or not all of them do, since there is no pair for some.
     Reached { class: u8, heard: u64, by_all: bool },
     /// The receiver has no right to a group any more.
     Revoke { key: u8 },
@@ -46,16 +42,16 @@ pub(super) enum Message {
 pub(super) enum Declined {
     /// It may not.
     Revoked,
-    /// There is no queue pair for it.
+    /// There is no pair for it.
     NoQueuePair(String),
 }
 
-impl Message {
+impl<A: Serialize + DeserializeOwned> Message<A> {
     pub(super) fn encode(&self) -> Vec<u8> {
         postcard::to_allocvec(self).expect("memory is all that it needs")
     }
 
-    pub(super) fn decode(bytes: &[u8]) -> Option<Message> {
+    pub(super) fn decode(bytes: &[u8]) -> Option<Message<A>> {
         match postcard::take_from_bytes(bytes) {
             Ok((message, [])) => Some(message),
             _ => None,
@@ -69,22 +65,14 @@ mod tests {
 
     use super::*;
 
-    fn address() -> impl Strategy<Value = QueuePairAddress> {
-        (any::<(u32, u32, u16, Option<[u8; 16]>, bool, u16, u8, bool)>()).prop_map(
-            |(queue_pair, first_packet, lid, gid, needs_gid, mtu_bytes, reads_in_max, has_atomics)| QueuePairAddress {
-                queue_pair,
-                first_packet,
-                lid,
-                gid,
-                needs_gid,
-                mtu_bytes,
-                reads_in_max,
-                has_atomics,
-            },
-        )
+    /// One of any carrier.
+    type Address = (u32, Option<[u8; 16]>, Vec<u8>);
+
+    fn address() -> impl Strategy<Value = Address> {
+        any::<Address>()
     }
 
-    fn message() -> impl Strategy<Value = Message> {
+    fn message() -> impl Strategy<Value = Message<Address>> {
         let chunk = any::<(u64, u64, u64, u32)>().prop_map(|(first, bytes, address, rkey)| ChunkInfo {
             first,
             bytes,
@@ -120,16 +108,16 @@ mod tests {
         fn messages_survive_the_wire_and_nothing_less_is_one(message in message()) {
             let bytes = message.encode();
             for end in 0..bytes.len() {
-                prop_assert_eq!(Message::decode(&bytes[..end]), None);
+                prop_assert_eq!(Message::<Address>::decode(&bytes[..end]), None);
             }
             let longer = [&bytes[..], &[0]].concat();
-            prop_assert_eq!(Message::decode(&longer), None);
+            prop_assert_eq!(Message::<Address>::decode(&longer), None);
             prop_assert_eq!(Message::decode(&bytes), Some(message));
         }
 
         #[test]
         fn any_bytes_are_a_message_or_none(bytes: Vec<u8>) {
-            if let Some(message) = Message::decode(&bytes) {
+            if let Some(message) = Message::<Address>::decode(&bytes) {
                 prop_assert_eq!(Message::decode(&message.encode()), Some(message));
             }
         }

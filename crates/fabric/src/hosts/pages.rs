@@ -1,28 +1,25 @@
-//! Address space, and the pages in it: mapped and registered in one step, on the largest pages that there are.
+//! Address space, and the pages in it: mapped, and registered where a device needs that, in one step, on the largest
+//! pages that there are.
 //!
-//! [`VerbsOptions::huge_pages`](super::VerbsOptions::huge_pages) decides which pages those may be. Memory that is a
-//! whole number of pages of 1 GiB is on such pages if the kernel has them free, or else on pages of 2 MiB, or else on
-//! ordinary ones, which the kernel is asked to make huge as it can. Fewer and larger pages take fewer entries in the
-//! tables of the processor and of the device. Huge pages are allocated before they are mapped, so a lack of them is an
-//! error here, and never a signal later.
+//! [`HugePages`](crate::HugePages) decides which pages those may be. Memory that is a whole number of pages of 1 GiB is
+//! on such pages if the kernel has them free, or else on pages of 2 MiB, or else on ordinary ones, which the kernel is
+//! asked to make huge as it can. Fewer and larger pages take fewer entries in the tables of the processor and of the
+//! device. Huge pages are allocated before they are mapped, so a lack of them is an error here, and never a signal
+//! later.
 
 use core::ptr::NonNull;
 use std::os::fd::OwnedFd;
-use std::sync::Arc;
 
-use farfield_verbs_sys::ibv_access_flags;
 use rustix::fs::{FallocateFlags, MemfdFlags, fallocate, ftruncate, memfd_create};
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous, munmap};
 
-use super::device::Device;
-use super::registration::MemoryRegion;
 use crate::sys::pages::{Pages, check_room};
 use crate::sys::range::STEP_BYTES;
 
-pub(super) const GIB: usize = 1 << 30;
+pub(crate) const GIB: usize = 1 << 30;
 
 /// A range of addresses of this process that nothing else uses. Dropping it unmaps its usable parts.
-pub(super) struct AddressRange {
+pub(crate) struct AddressRange {
     base: NonNull<u8>,
     bytes: usize,
 }
@@ -37,7 +34,7 @@ impl AddressRange {
     ///
     /// # Errors
     /// There is no address space left; the text has the reason.
-    pub(super) fn reserve(bytes: usize) -> Result<AddressRange, String> {
+    pub(crate) fn reserve(bytes: usize) -> Result<AddressRange, String> {
         let align = if bytes >= GIB { GIB } else { STEP_BYTES };
         let bytes = bytes.next_multiple_of(STEP_BYTES);
         let padded = bytes + align;
@@ -60,34 +57,33 @@ impl AddressRange {
         Ok(AddressRange { base: NonNull::new(base).expect("a mapping is not at address zero"), bytes })
     }
 
-    pub(super) fn base(&self) -> NonNull<u8> {
+    pub(crate) fn base(&self) -> NonNull<u8> {
         self.base
     }
 
-    pub(super) fn bytes(&self) -> usize {
+    pub(crate) fn bytes(&self) -> usize {
         self.bytes
     }
 
-    /// Makes a part of the range usable, as zeroed memory that the device may access as `access` allows.
+    /// Maps a part of the range as zeroed memory, on the first of these kinds of pages on which `accept` accepts it.
     ///
     /// # Safety
-    /// That part is not in use yet, the registration ends before the range does, and the memory tolerates that the
-    /// device reads and writes it within the limits of `access`.
+    /// That part is not in use yet.
     ///
     /// # Errors
-    /// No memory, or it cannot be registered; the text has the reason. Then the part is as it was.
-    pub(super) unsafe fn register(
+    /// No memory, or it is not accepted; the text has the reason. Then the part is as it was.
+    pub(crate) unsafe fn map<T>(
         &self,
-        device: &Arc<Device>,
+        kinds: &[Pages],
         offset: usize,
         bytes: usize,
-        access: ibv_access_flags,
-    ) -> Result<MemoryRegion, String> {
-        assert!(offset.checked_add(bytes).is_some_and(|end| end <= self.bytes), "it lies in the range");
+        mut accept: impl FnMut(*mut u8) -> Result<T, String>,
+    ) -> Result<T, String> {
+        assert!(offset.checked_add(bytes).is_some_and(|end| end <= self.bytes), "it is in the range");
         // SAFETY: inside the range.
         let start = unsafe { self.base.add(offset) }.as_ptr();
         let mut why = String::new();
-        for &pages in device.options.huge_pages.kinds() {
+        for &pages in kinds {
             // SAFETY: the part is inside the range, and not in use, by the contract of this function.
             match unsafe { map(start, bytes, pages) } {
                 Ok(true) => {}
@@ -97,14 +93,13 @@ impl AddressRange {
                     continue;
                 }
             }
-            // SAFETY: just mapped, and otherwise by the contract of this function.
-            match unsafe { MemoryRegion::register(device, start, bytes, access) } {
-                Ok(region) => {
-                    tracing::debug!("registered {bytes} bytes on {pages:?} pages");
-                    return Ok(region);
+            match accept(start) {
+                Ok(accepted) => {
+                    tracing::debug!("mapped {bytes} bytes on {pages:?} pages");
+                    return Ok(accepted);
                 }
                 Err(error) => {
-                    why = error.to_string();
+                    why = error;
                     // SAFETY: no other code knows of the memory, and its addresses stay reserved.
                     let _ = unsafe {
                         let flags = MapFlags::PRIVATE | MapFlags::NORESERVE | MapFlags::FIXED;
@@ -154,7 +149,7 @@ unsafe fn map(start: *mut u8, bytes: usize, pages: Pages) -> Result<bool, String
 /// A file with all pages allocated. Mapping anonymous memory instead would detect a lack of pages too late: when
 /// the addresses are no longer reserved, or by a signal at the first access.
 fn huge_file(bytes: usize, pages: Pages) -> Option<OwnedFd> {
-    let file = memfd_create("farfield-verbs", MemfdFlags::CLOEXEC | pages.flags()).ok()?;
+    let file = memfd_create("farfield-group", MemfdFlags::CLOEXEC | pages.flags()).ok()?;
     ftruncate(&file, bytes as u64).ok()?;
     fallocate(&file, FallocateFlags::empty(), 0, bytes as u64).ok()?;
     Some(file)

@@ -24,11 +24,13 @@ use std::time::{Duration, Instant};
 use super::{ANSWER_MAX, Board, Connections};
 use crate::error::{ErrorKind, Result};
 use crate::fabric::Region;
+use crate::hosts::carrier::{Carrier, LanePort, Switch};
+use crate::hosts::layout::GenerationInfo;
+use crate::hosts::memory::GroupMemory;
+use crate::hosts::message::Message;
 use crate::ptr::{GroupKey, NodeId};
 use crate::space::{Allocation, is_let_go};
 use crate::sys::fence::fence_own_threads;
-use crate::verbs::memory::{GenerationInfo, GroupMemory};
-use crate::verbs::message::Message;
 
 /// After the completion of a work request its bytes are in memory within this time.
 const PLACED: Duration = Duration::from_millis(10);
@@ -55,7 +57,7 @@ pub(super) struct Passing {
     lanes: Vec<(u32, u64)>,
 }
 
-impl Board {
+impl<C: Carrier> Board<C> {
     /// The requests that lanes may have under way by their knowledge before a heavy fence.
     fn under_way(&self) -> Vec<(u32, u64)> {
         self.lanes.iter().filter_map(|(lane, open)| open.port.under_way().map(|posted| (*lane, posted))).collect()
@@ -92,9 +94,9 @@ impl Board {
     }
 }
 
-impl Connections {
+impl<C: Carrier> Connections<C> {
     /// Gives memory of this node back.
-    pub(in crate::verbs) fn free(&self, region: &Region) -> Result<()> {
+    pub(in crate::hosts) fn free(&self, region: &Region) -> Result<()> {
         let (remote, mut board) = (region.remote::<u8>(0), self.lock());
         let key = remote.key();
         let memory = board.groups.get(usize::from(key.0)).filter(|_| remote.node() == self.me);
@@ -109,6 +111,7 @@ impl Connections {
         }
         let info = memory.give_back(&allocation);
         self.own(&mut board).memory.set_generation(key, info);
+        self.carrier.settle();
         board.warn_lanes(self.me, key);
         board.last_free += 1;
         let id = board.last_free;
@@ -130,11 +133,11 @@ impl Connections {
     /// A region of memory that was given back; the board again if there is none.
     pub(super) fn alloc_again<'b>(
         &'b self,
-        mut board: MutexGuard<'b, Board>,
+        mut board: MutexGuard<'b, Board<C>>,
         key: GroupKey,
-        memory: &Arc<GroupMemory>,
+        memory: &Arc<GroupMemory<C::Keeper>>,
         bytes: usize,
-    ) -> Result<Result<Region, MutexGuard<'b, Board>>> {
+    ) -> Result<Result<Region, MutexGuard<'b, Board<C>>>> {
         board.reclaim(key);
         let Some((region, news)) = memory.alloc_again(self.me, bytes) else { return Ok(Err(board)) };
         if let Some(info) = news {
@@ -145,7 +148,7 @@ impl Connections {
     }
 
     /// Words in the device's own memory, as a region without bytes; none where it has none left.
-    pub(in crate::verbs) fn alloc_words(&self, key: GroupKey, count: usize, pattern: &[u64]) -> Result<Option<Region>> {
+    pub(in crate::hosts) fn alloc_words(&self, key: GroupKey, count: usize, pattern: &[u64]) -> Result<Option<Region>> {
         let mut board = self.lock();
         let Some(group) = board.groups.get(usize::from(key.0)) else {
             return Err(ErrorKind::UnknownGroup { node: self.me, key }.into());
@@ -162,14 +165,19 @@ impl Connections {
     }
 
     /// Memory is given out again with a generation that it did not have as a whole.
-    fn tell_generation(&self, board: &mut Board, key: GroupKey, info: GenerationInfo) {
+    fn tell_generation(&self, board: &mut Board<C>, key: GroupKey, info: GenerationInfo) {
         self.own(board).memory.set_generation(key, info);
         self.tell_all(board, &Message::Generation { id: 0, key: key.0, info });
         self.await_reached(board, key);
     }
 
     /// No new memory is left: waits for freed memory, if there is any.
-    pub(super) fn alloc_later(&self, key: GroupKey, memory: &Arc<GroupMemory>, bytes: usize) -> Option<Result<Region>> {
+    pub(super) fn alloc_later(
+        &self,
+        key: GroupKey,
+        memory: &Arc<GroupMemory<C::Keeper>>,
+        bytes: usize,
+    ) -> Option<Result<Region>> {
         let until = Instant::now() + ANSWER_MAX;
         while !self.is_service() && Instant::now() < until {
             let board = self.lock();
@@ -186,7 +194,7 @@ impl Connections {
     }
 
     /// A peer has given memory back: it gets an answer once no request is under way by the lanes' old knowledge.
-    pub(super) fn hear_free(&self, board: &mut Board, node: NodeId, key: GroupKey, id: u64) {
+    pub(super) fn hear_free(&self, board: &mut Board<C>, node: NodeId, key: GroupKey, id: u64) {
         board.warn_lanes(node, key);
         // Without the fence there is no proof: the peer does not use the memory again.
         if id != 0 && fence_own_threads().is_ok() {
@@ -197,7 +205,7 @@ impl Connections {
     }
 
     /// Answers the requests that have waited long enough.
-    pub(super) fn pass(&self, board: &mut Board) {
+    pub(super) fn pass(&self, board: &mut Board<C>) {
         let mut passing = core::mem::take(&mut board.passing);
         passing.retain_mut(|waits| {
             waits.lanes.retain(|lane| board.is_under_way(*lane));
@@ -210,7 +218,7 @@ impl Connections {
     }
 
     /// A peer has nothing under way to memory that was given back.
-    pub(super) fn passed(&self, board: &mut Board, node: NodeId, id: u64) {
+    pub(super) fn passed(&self, board: &mut Board<C>, node: NodeId, id: u64) {
         let all = board.groups.iter_mut().flat_map(|group| &mut group.given_back);
         all.filter(|given| given.id == id).for_each(|given| {
             given.peers.remove(&node);

@@ -24,6 +24,7 @@
 //!
 //! - **the RDMA traffic**, which no NIC encrypts or authenticates: an attacker that can send packets on that network
 //!   can try queue-pair numbers and keys, and an observer reads everything;
+//! - **the traffic of UCX**, likewise: an attacker that can connect to its ports can send it any bytes;
 //! - **these messages from being read**: names, places, queue-pair numbers, keys of memory and all messages are in the
 //!   clear;
 //! - **availability**: an attacker who can cut or reset a connection can do so here. One who can connect can hold
@@ -34,8 +35,8 @@
 //! - **nodes from each other**: all that know the secret are one party. There is no forward secrecy, as only the secret
 //!   itself is secret.
 //!
-//! So it keeps out strangers, and nodes of other sessions by mistake. Use an RDMA network that only the session's hosts
-//! can reach. Without a secret on either side, every process that can connect can be a node; the log reports this.
+//! So it keeps out strangers, and nodes of other sessions by mistake. Use a network for data that only the session's
+//! hosts can reach. Without a secret on either side, every process that can connect can be a node; the log reports this.
 
 mod codec;
 mod conn;
