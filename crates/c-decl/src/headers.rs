@@ -276,7 +276,8 @@ impl Declarations {
         }
         if rust.starts_with("Option<") {
             let function = rust.split_once("fn(").and_then(|(_, function)| function.rsplit_once(')'));
-            let (arguments, result) = function.filter(|(arguments, _)| !arguments.contains('(')).unwrap_or_else(unclear);
+            let (arguments, result) =
+                function.filter(|(arguments, _)| !arguments.contains('(')).unwrap_or_else(unclear);
             let result = result.trim_end_matches(['>', ',', ' ']).trim();
             let result = self.spelling(result.strip_prefix("->").unwrap_or(result))?;
             let arguments = arguments.split(',').map(str::trim).filter(|argument| !argument.is_empty());

@@ -1,7 +1,7 @@
 //! The buffers F (§4): for each process, the stream of its irreducible conflict-free calls to all others.
 //!
-//! Every replica has a copy of every feed, and the source one of its own, from which the NIC sends. That copy is written
-//! first, as the paper's backup slot. After the source's death the survivors use theirs instead (`repair`).
+//! Every replica has a copy of every feed, and the source one of its own, from which the NIC sends. That copy is
+//! written first, as the paper's backup slot. After the source's death the survivors use theirs instead (`repair`).
 //!
 //! ```text
 //! region `feeds`, for each process `capacity` bytes, used in turn; an entry:

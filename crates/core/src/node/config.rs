@@ -344,8 +344,9 @@ impl Builder {
         self
     }
 
-    /// Sets how long a node on RDMA or UCX may be silent; half a second by default. After that the others suspect that it is
-    /// dead, and decide it. Devices give up on a peer after about as long. All nodes must use the same value.
+    /// Sets how long a node on RDMA or UCX may be silent; half a second by default. After that the others suspect
+    /// that it is dead, and decide it. Devices give up on a peer after about as long. All nodes must use the same
+    /// value.
     ///
     /// ```
     /// let silence = std::time::Duration::from_millis(200);
@@ -356,8 +357,8 @@ impl Builder {
         self
     }
 
-    /// Sets how many nodes there were at this place before, on RDMA or UCX. A restarted node never gets its predecessor's
-    /// number.
+    /// Sets how many nodes there were at this place before, on RDMA or UCX. A restarted node never gets its
+    /// predecessor's number.
     ///
     /// ```
     /// let restarted = farfield::Node::builder().hosts(farfield::loopback_hosts(3)).node(1).life(1);
@@ -420,8 +421,8 @@ impl Builder {
     }
 }
 
-/// Returns addresses for a session on RDMA or UCX with all nodes on this host. They belong to the loopback network and are
-/// chosen at random, so that no other session's nodes listen there.
+/// Returns addresses for a session on RDMA or UCX with all nodes on this host. They belong to the loopback network and
+/// are chosen at random, so that no other session's nodes listen there.
 ///
 /// ```
 /// let hosts = farfield::loopback_hosts(3);

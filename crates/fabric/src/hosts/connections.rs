@@ -1,4 +1,5 @@
-//! Which lanes reach which memory: the pairs and targets between nodes, made and ended by messages of the control plane.
+//! Which lanes reach which memory: the pairs and targets between nodes, made and ended by messages of the control
+//! plane.
 //!
 //! ```text
 //! node A                                      node B

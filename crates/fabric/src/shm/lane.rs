@@ -118,8 +118,8 @@ impl ShmLane {
 
     #[cold]
     fn unreachable(window: &Window) -> Code {
-        // On a live node, a window that was never opened is a bad key; `explain` distinguishes the cases.
-        if window.base.load(Ordering::Relaxed).is_null() { Code::BadKey } else { Code::Unreachable }
+        // On a live node, a window that was not open is a bad key; `explain` distinguishes the cases.
+        if window.is_new() { Code::BadKey } else { Code::Unreachable }
     }
 
     /// Address and generation of an offset beyond the bytes that were known: the memory was given out before, or may

@@ -2,8 +2,9 @@
 //! memfds that each maps from the others, and an operation is done by the thread that issues it.
 //!
 //! - `fences`: full fences on the threads that may be writing. `groups`: this node's memory. `lane`, `nearby`, `copy`:
-//!   the operations. `window`: the facts that they need of each group. `node_header`: the small file by which nodes see
-//!   each other's life, sleep and rights. `control`: messages. `gone`: of nodes that have gone. `crate::sys`: the kernel.
+//!   the operations. `window`: the facts that they need of each group. `node_header`: the small file by which nodes
+//!   see each other's life, sleep and rights. `control`: messages. `gone`: of nodes that have gone.
+//!   `crate::sys`: the kernel.
 
 mod control;
 mod copy;

@@ -14,6 +14,7 @@ use crate::ptr::{GroupKey, NodeId, RemotePtr};
 use crate::space::{GRANULE_BYTES, Offsets};
 use crate::sys::alike::Alike;
 use crate::sys::generations::Retired;
+use crate::sys::liveness;
 use crate::sys::memory::Mapping;
 use crate::sys::range::{MemoryError, Range};
 
@@ -61,6 +62,18 @@ impl Window {
 
     fn is_closed(&self) -> bool {
         ptr::eq(self.life.load(Ordering::Relaxed), &raw const NO_LIFE)
+    }
+
+    /// Whether a lane that has found no owner may have looked before the window was open: it never was, is being
+    /// opened, or was opened since.
+    pub(super) fn is_new(&self) -> bool {
+        if self.base.load(Ordering::Acquire).is_null() {
+            return true;
+        }
+        let has_right = !ptr::eq(self.right.load(Ordering::Relaxed), &raw const NO_RIGHT);
+        // SAFETY: the pointer is to a static or was attached under the contract of `attach`.
+        let life = unsafe { &*self.life.load(Ordering::Acquire) };
+        has_right && (ptr::eq(life, &raw const NO_LIFE) || liveness::is_alive(life.load(Ordering::Relaxed)))
     }
 
     fn close(&self) {
@@ -201,8 +214,8 @@ impl Windows {
     /// announce, and `generations` for as many granules and one more.
     pub(super) unsafe fn attach(&self, index: usize, attach: &Attach<'_>) {
         let Some(window) = self.all.get(index) else { return };
-        window.base.store(attach.base, Ordering::Relaxed);
         window.right.store(ptr::from_ref(attach.right).cast_mut(), Ordering::Relaxed);
+        window.base.store(attach.base, Ordering::Release); // after the right: see `is_new`
         window.bell.store(ptr::from_ref(attach.bell).cast_mut(), Ordering::Relaxed);
         window.len_now.store(ptr::from_ref(attach.len_now).cast_mut(), Ordering::Relaxed);
         window.generations.store(attach.generations.cast(), Ordering::Relaxed);

@@ -11,8 +11,8 @@
 //! A lane numbers its messages to a node, and the node handles them in the order of their numbers, one request after
 //! the other. So all that RDMA^WAIT promises between two operations to one node holds, and more: a get finds the puts
 //! before it done, and a put or get behind another is done behind it. UCX need not keep any order. (Over TCP it does,
-//! and no message ever waits for another.) The local side of a remote fence remains: a put behind it from live memory reads
-//! its source only when the gets before it are complete, since they may write there.
+//! and no message ever waits for another.) The local side of a remote fence remains: a put behind it from live memory
+//! reads its source only when the gets before it are complete, since they may write there.
 //!
 //! Whole words are written and read by the processor's atomics, so no word is torn, and atomics are atomic with those
 //! of all other nodes and with the processor's own. A lane does its operations on its own node at once: the processor

@@ -17,8 +17,8 @@ use crate::session::{MEASURED, STEP_MAX, Session, alone, begun, is_on_verbs};
 /// How long a call of the next leader may take. The aim is 10 ms, which a machine may miss that runs other threads
 /// meanwhile: the tests print the time. Some are held to it: [`AIM`].
 const SOON: Duration = Duration::from_secs(5);
-/// How long after the death is known the next leader leads, and has its first entry decided, where the machine has a core
-/// for it. It takes 2 to 3 ms.
+/// How long after the death is known the next leader leads, and has its first entry decided, where the machine has a
+/// core for it. It takes 2 to 3 ms.
 const AIM: Duration = Duration::from_millis(10);
 /// So many deaths have to be within the aim, of so many at most: another program may have the cores.
 const WITHIN: usize = 3;
@@ -46,8 +46,8 @@ fn without_leaders(role: &str, nodes: u16, leaders: u16) {
     session.end(leaders..nodes);
 }
 
-/// [`without_leaders`], several times, without another session beside it: some deaths have a next leader within the aim.
-/// (The times of emulated devices mean nothing.)
+/// [`without_leaders`], several times, without another session beside it: some deaths have a next leader within the
+/// aim. (The times of emulated devices mean nothing.)
 fn soon_without_leaders(role: &str, nodes: u16, leaders: u16) {
     let _cores = alone();
     let mut took: Vec<Duration> = Vec::new();

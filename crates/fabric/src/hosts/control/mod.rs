@@ -36,7 +36,8 @@
 //!   itself is secret.
 //!
 //! So it keeps out strangers, and nodes of other sessions by mistake. Use a network for data that only the session's
-//! hosts can reach. Without a secret on either side, every process that can connect can be a node; the log reports this.
+//! hosts can reach. Without a secret on either side, every process that can connect can be a node; the log reports
+//! this.
 
 mod codec;
 mod conn;
