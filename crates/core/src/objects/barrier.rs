@@ -422,9 +422,9 @@ impl BarrierThread {
         self.is_coming = false;
         self.is_untold = true;
         let mut told = self.tell_untold(endpoint);
-        if self.barrier.threads_per_node > 1 {
-            endpoint.wake_local(); // they may sleep until they see it
-        }
+        // Other threads of this node may sleep until they see it. And the processor's fence in it keeps this thread's
+        // earlier stores before what it loads behind the barrier (`CW → GF → CR`), where no put owes a fence.
+        endpoint.wake_local();
         if let Ok(next) = &mut told
             && *next < self.barrier.arrived.len()
         {

@@ -32,6 +32,9 @@ impl Endpoint {
         value: u64,
     ) -> Option<Result<()>> {
         let Inner::Shm(lane, marks) = &self.inner else { return None };
+        if dst.node() != word.node() {
+            return None;
+        }
         let len = src.bytes();
         // SAFETY: the span covers `len` bytes of region memory, which is accessed by atomics only.
         Some(match unsafe { lane.publish(dst.cast(), src.as_ptr(), len, word, value) } {

@@ -315,7 +315,8 @@ impl ShmLane {
         (put_at, value): (usize, u64),
         get_at: usize,
     ) -> Option<[u64; N]> {
-        let place = self.place(record.cast(), 8 * (put_at + 1).max(get_at + N)).ok()?;
+        let words = put_at.checked_add(1)?.max(get_at.checked_add(N)?);
+        let place = self.place(record.cast(), words.checked_mul(8)?).ok()?;
         // SAFETY: `place` has checked that the words up to the last of both exist; access is atomic by contract.
         let word = |at: usize| unsafe { AtomicU64::from_ptr(place.at.cast::<u64>().add(at)) };
         self.write(&place, || word(put_at).store(value, Ordering::Release)).ok()?;

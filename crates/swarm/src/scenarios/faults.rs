@@ -98,8 +98,8 @@ fn majority_back() -> Scenario {
     let about = "calls work again when most memory nodes are back, and no value is lost";
     Scenario::new("swarm/majority-back", about, 3, |cluster| {
         let Opened { clients, history } = open(cluster, 1, options())?;
-        for node in 0..2 {
-            let (array, history, stays) = (Rc::clone(&clients[node]), history.clone(), cluster.draw(3));
+        for (node, array) in clients.iter().enumerate().take(2) {
+            let (array, history, stays) = (Rc::clone(array), history.clone(), cluster.draw(3));
             cluster.thread(node, "client", move |ep| {
                 let (ep, cut) = faulty(ep, stays)?;
                 run(&array, &ep, node, &history, &|client| {
