@@ -377,7 +377,8 @@ impl ALockArray {
         look: fabric::Result<Looking<'a>>,
     ) -> Result<Entering<'a>> {
         let entry = self.queue.at_head(endpoint, head, Grant::new(0, false));
-        // A put of a word that fails here was refused: no victim is named, and the entry may leave the head.
+        // If the put was refused, no victim is named. If it was done, this side is the victim, and only yields. In
+        // either case the entry may leave the head.
         let look = look.of(self.spread.path())?;
         Ok(Entering::Competes(Competing(Some((entry, look)))))
     }

@@ -14,10 +14,9 @@ mod service;
 use std::sync::Arc;
 use std::time::Duration;
 
-use farfield_fabric::shm::ShmFabric;
 use farfield_fabric::{
     Bell, Counts, CountsReader, Endpoint, EndpointOptions, Fabric, GroupKey, Instant, LocalMutex, NodeId, PeerState,
-    Rng, Thread, Transport, Word,
+    Rng, Thread, Transport, Word, shm::ShmFabric,
 };
 use rand::SeedableRng;
 

@@ -7,8 +7,9 @@ use crate::lane::Verb;
 use crate::ptr::{Plain, RemotePtr};
 
 impl Endpoint {
-    /// [`Endpoint::put_from_region`], and then a put of a word to the same node that tells of it, where both end at
-    /// once: on shared memory. `None` elsewhere: nothing is done. The word is not put unless the bytes are.
+    /// [`Endpoint::put_from_region`], and then a put of a word to the same node that announces it, where both end at
+    /// once: on shared memory. `None` elsewhere, and for places on two nodes: nothing is done. The word is not put
+    /// unless the bytes are.
     ///
     /// ```
     /// # use farfield_fabric::*;

@@ -1,6 +1,7 @@
 //! The operations of one thread. `access` has puts, gets and atomics, `counts` counts their cost, `calls` records the
 //! calls of objects, `run` waits for operations and interleaves them, `word_wait` waits for memory, `batch` has ordered
-//! batches, `words` has the short path of RDMA for single words, and `boxed` the memory of futures that wait.
+//! batches, `words` has the short path of RDMA for single words, `at_once` and `near` those of shared memory for
+//! several operations, and `boxed` the memory of futures that wait.
 
 mod access;
 mod any_lane;

@@ -15,7 +15,7 @@ use crate::ptr::RemotePtr;
 /// Looks of [`Endpoint::spin_until`]: a microsecond or two.
 const SPINS: u32 = 64;
 
-/// For so many further waits a thread believes that spinning is worth its while, or not: to ask costs dozens of looks.
+/// For so many further waits the advice whether to spin is kept: to ask for it costs dozens of looks.
 const SPIN_ADVICE_WAITS: u32 = 15;
 
 impl Endpoint {
@@ -143,8 +143,8 @@ impl Endpoint {
     }
 
     /// Looks for a moment, about as long as it takes another core to answer, before a wait begins. None if the
-    /// condition gave no value by then, or at once where a look is not worth its while: where threads share cores, and
-    /// over RDMA.
+    /// condition gave no value by then, or at once where a look is not worth its while: over RDMA, and where threads
+    /// share cores, which is asked once in several waits.
     ///
     /// ```
     /// # use farfield_fabric::{Endpoint, Result, Word};
@@ -171,7 +171,8 @@ impl Endpoint {
     }
 
     /// [`Endpoint::wait_until`] with a further condition that costs more to look at and is rarely true, such as the
-    /// death of a peer. It is evaluated now and then while the thread spins, and at every look after that.
+    /// death of a peer. It is evaluated now and then while the thread spins, and later at every look, but not
+    /// at the first one on shared memory.
     ///
     /// ```
     /// # use farfield_fabric::*;

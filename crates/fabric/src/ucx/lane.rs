@@ -1,8 +1,8 @@
 //! A thread's lane: a worker of UCX, and an endpoint to each node that it has used.
 //!
-//! - **Posting never blocks.** Requests are copied into a message, and UCX keeps what the network does not take at
-//!   once. Above a limit of bytes without a reply they wait here, in order. So do those of a batch, which share
-//!   messages.
+//! - **Posting waits for no reply**, but for a moment while the lane connects (below). Requests are copied into a
+//!   message, and UCX keeps what the network does not take at once. Above a limit of bytes without a reply they wait
+//!   here, in order. So do those of a batch, which share messages.
 //! - **Nothing is lost.** Each request has a reply, or its pair ends, and with it all that were behind.
 //! - The worker is made with the first pair to another node. An endpoint is made when the lane is opened, or with the
 //!   first request to a later node. Both make progress when the lane is polled.
