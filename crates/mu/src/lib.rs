@@ -437,7 +437,8 @@ impl ReplicatedLog {
 
     /// Asks the replicas to let this node lead, though another one leads that is alive: before that one is shut down,
     /// say, or to move the leader to where the work is. The service thread does it. It may fail, or be overtaken by
-    /// another candidate: see [`ReplicatedLog::is_leader`].
+    /// another candidate: see [`ReplicatedLog::is_leader`]. Two nodes that ask again and again, faster than one of them
+    /// can begin to lead, overtake each other, and nothing is decided: ask again only after a new entry.
     ///
     /// ```
     /// # use farfield_mu::{LogOptions, ReplicatedLog};

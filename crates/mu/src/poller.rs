@@ -55,7 +55,19 @@ pub(crate) struct LogPoller {
 /// A request that was promised, and is granted step by step.
 struct Granting {
     stamp: Stamp,
+    /// The rights of all others are revoked, and the candidate is to get its own.
     has_begun: bool,
+    /// The candidate could not be reached since, or had no room for a queue pair: its next request begins anew.
+    is_stuck: bool,
+}
+
+impl Granting {
+    /// A further request. The candidate may ask again before it is answered, which does not begin this anew: it has not
+    /// used the right of this ballot yet. (An answer ends this.)
+    fn next(before: Option<Granting>, stamp: Stamp) -> Granting {
+        let goes_on = |it: &Granting| it.has_begun && !it.is_stuck && it.stamp.ballot() == stamp.ballot();
+        Granting { stamp, has_begun: before.as_ref().is_some_and(goes_on), is_stuck: false }
+    }
 }
 
 impl LogPoller {
@@ -99,7 +111,7 @@ impl LogPoller {
             core.term.store(stamp.ballot());
             core.promised_to.store(rank as u64 + 1);
             core.changed();
-            self.granting = Some(Granting { stamp, has_begun: false });
+            self.granting = Some(Granting::next(self.granting.take(), stamp));
         }
         let is_retried = self.refuse_lower(endpoint);
         self.grant(endpoint) || is_retried
@@ -168,6 +180,7 @@ impl LogPoller {
                 Ok(false) => return true,
                 Err(error) => {
                     if matches!(error.kind(), ErrorKind::Unreachable { .. } | ErrorKind::NoQueuePair { .. }) {
+                        granting.is_stuck = true;
                         return true;
                     }
                     self.granting = None;

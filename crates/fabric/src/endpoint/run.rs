@@ -335,20 +335,11 @@ impl Endpoint {
     #[inline(never)]
     fn block_on_slow<F: Future>(&self, mut future: Pin<&mut F>) -> F::Output {
         let mut context = Context::from_waker(&elsewhere::OWN);
-        // It may be nested in another wait, which continues as if this had not been, or looks once too often.
-        let outer = if self.elsewhere.is_blocking() {
-            (self.asleep.get(), self.watches.get(), self.next_deadline.get())
-        } else {
-            (false, Watches::Nothing, Instant::NEVER)
-        };
         let mut blocked = Blocked::begin(self);
         loop {
             blocked.idle();
             if let Poll::Ready(output) = future.as_mut().poll(&mut context) {
-                self.idle_end(&mut blocked.waiting);
-                self.asleep.set(outer.0);
-                self.watches.set(outer.1);
-                self.next_deadline.set(outer.2);
+                blocked.end();
                 return output;
             }
         }
@@ -468,12 +459,31 @@ struct Blocked<'e> {
     blocks: Blocks<'e>,
     waiting: Waiting,
     seen: u64,
+    /// What a wait around this one sleeps for.
+    outer: (bool, Watches, Instant),
 }
 
+/// None of it is compiled again for each future that is waited for.
 impl<'e> Blocked<'e> {
+    #[inline(never)]
     fn begin(endpoint: &'e Endpoint) -> Blocked<'e> {
+        // It may be nested in another wait, which continues as if this had not been, or looks once too often.
+        let outer = if endpoint.elsewhere.is_blocking() {
+            (endpoint.asleep.get(), endpoint.watches.get(), endpoint.next_deadline.get())
+        } else {
+            (false, Watches::Nothing, Instant::NEVER)
+        };
         let blocks = Blocks::begin(endpoint);
-        Blocked { endpoint, blocks, waiting: Waiting::default(), seen: endpoint.progress.get() }
+        Blocked { endpoint, blocks, waiting: Waiting::default(), seen: endpoint.progress.get(), outer }
+    }
+
+    #[inline(never)]
+    fn end(mut self) {
+        let Blocked { endpoint, outer, .. } = self;
+        endpoint.idle_end(&mut self.waiting);
+        endpoint.asleep.set(outer.0);
+        endpoint.watches.set(outer.1);
+        endpoint.next_deadline.set(outer.2);
     }
 
     #[inline(never)]

@@ -146,10 +146,14 @@ impl Lead {
             self.round = self.round.max(promised.round()) + 1;
             let stamp = Stamp::first(self.round, core.me);
             let others = (0..core.ranks()).map(|_| Other::NEW).collect();
-            self.candidacy = Some(Candidacy { stamp, phase: Phase::Asking, others });
+            let mut candidacy = Candidacy { stamp, phase: Phase::Asking, others };
             tracing::debug!(node = core.node.id().0, object = core.path, term = stamp.ballot(), "asks to lead");
-            // The service thread treats it like any other request, in its next round.
+            // All replicas at the same time. The service thread treats the request to this node's like any other one,
+            // in its next round. Only then does it refuse an earlier leader, which has this request by then
+            // (`NRW → NRW`) and does not ask again.
             core.control.word(request_at(core.me)).store(stamp.0);
+            ask(core, peers, endpoint, &mut candidacy);
+            self.candidacy = Some(candidacy);
             return Progress::Busy;
         };
         let ballot = candidacy.stamp.ballot();
@@ -401,6 +405,8 @@ impl Candidacy {
         state.bases.iter_mut().for_each(|base| *base = None);
         core.leading.store(ballot);
         drop(state);
+        // What was asked for meanwhile: else this node would ask again when another one has taken over.
+        core.is_wanted.store(0);
         tracing::info!(node = core.node.id().0, object = core.path, term = ballot, entries = tail, "leads");
         self.phase = Phase::Leading;
         bring_up(core, peers, endpoint, self);

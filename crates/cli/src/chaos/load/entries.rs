@@ -11,8 +11,10 @@ use crate::chaos::log::{Answer, Failure, Op, Recorder};
 
 /// Few slots: they are used again all the time, and a node that is stopped may fill the log.
 const OPTIONS: LogOptions = LogOptions { entry_bytes_max: 40, entries: 64 };
-/// How many steps of a node that does not lead try to propose, and how many ask to lead.
+/// How many steps of a node that does not lead try to propose.
 const TRIES: f64 = 0.02;
+/// How many of those that have read an entry ask to lead. Without entries nodes that ask would overtake each other: on
+/// an emulated machine it takes a second until one leads.
 const ASKS: f64 = 0.005;
 /// When so much time has passed without an entry, there are no more.
 const NO_MORE: std::time::Duration = std::time::Duration::from_millis(500);
@@ -89,10 +91,10 @@ impl Load for EntriesLoad {
     fn step(&mut self, log: &mut Recorder) {
         let leads = self.entries.is_leader();
         // A leader knows all earlier entries: unless it reads them, it may wait for itself when the log is full.
-        self.read(log);
+        let has_read = self.read(log);
         if leads || self.rng.random_bool(TRIES) {
             self.propose(log);
-        } else if self.rng.random_bool(ASKS) {
+        } else if has_read && self.rng.random_bool(ASKS) {
             self.entries.ask_to_lead();
         }
     }
