@@ -128,6 +128,9 @@ impl Transport for Decorated {
     fn serve(&self, timeout: Duration, event: &mut dyn FnMut(ControlEvent)) {
         self.inner.serve(timeout, event);
     }
+    fn serve_is_due(&self) -> bool {
+        self.inner.serve_is_due()
+    }
     fn leave(&self) {
         self.inner.leave();
     }

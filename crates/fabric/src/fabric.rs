@@ -360,6 +360,12 @@ pub trait Transport: Fabric + Any {
     /// node's service thread calls it, in a loop.
     fn serve(&self, timeout: Duration, event: &mut dyn FnMut(ControlEvent));
 
+    /// Whether [`Fabric::serve`] should be called soon, whatever else the service thread has to do, because peers wait
+    /// for signs of life. Never, unless the fabric says otherwise. Only the node's service thread calls it.
+    fn serve_is_due(&self) -> bool {
+        false
+    }
+
     /// Leaves gracefully: notifies the peers, and refuses new operations on this node's memory. The service thread
     /// calls it as its last act.
     fn leave(&self);

@@ -57,7 +57,8 @@ struct Granting {
     stamp: Stamp,
     /// The rights of all others are revoked, and the candidate is to get its own.
     has_begun: bool,
-    /// The candidate could not be reached since, or had no room for a queue pair: its next request begins anew.
+    /// The candidate could not be reached since, or had no room for a queue pair, or the answer could not be put: its
+    /// next request begins anew.
     is_stuck: bool,
 }
 
@@ -192,6 +193,7 @@ impl LogPoller {
         if candidate == core.me {
             core.control.word(grant_at(core.ranks(), core.me)).store(stamp.0);
         } else if endpoint.put_untracked(at, stamp.0).detach().is_err() {
+            granting.is_stuck = true;
             return true;
         }
         tracing::debug!(node = core.node.id().0, object = core.path, candidate, stamp = stamp.0, "granted");
@@ -271,5 +273,30 @@ impl Poller for LogPoller {
     fn status_changed(&mut self, _: NodeId, _: MemberStatus) {
         // The next poll looks at all of them; so does a proposer that waits for one.
         self.core.changed();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// On a slow network the answer takes longer than the candidate waits before it asks again. Each of its requests
+    /// began the grant anew, so that it had none before its pauses were long enough.
+    #[test]
+    fn a_request_that_is_repeated_does_not_begin_the_grant_anew() {
+        let first = Stamp::first(1, 2);
+        let again = first.again().expect("a second attempt");
+        let granting = |stamp, has_begun, is_stuck| Some(Granting { stamp, has_begun, is_stuck });
+        let cases = [
+            (granting(first, true, false), true),
+            (None, false),
+            (granting(first, false, false), false),
+            (granting(first, true, true), false),
+            (granting(Stamp::first(1, 1), true, false), false), // of another candidate
+        ];
+        for (before, goes_on) in cases {
+            let next = Granting::next(before, again);
+            assert_eq!((next.stamp, next.has_begun, next.is_stuck), (again, goes_on, false));
+        }
     }
 }

@@ -101,6 +101,23 @@ fn a_follower_names_the_leader_and_may_lead_itself() {
     }
 }
 
+/// A node that had asked once more while it was a candidate took over again from the next leader.
+#[test]
+fn a_wish_to_lead_ends_when_it_is_fulfilled() {
+    let nodes = local_session(3).expect("a session");
+    let logs = open(&nodes, 8);
+    let eps: Vec<Endpoint> = nodes.iter().map(|node| node.endpoint().expect("an endpoint")).collect();
+    wait_to_lead(&eps[0], &logs[0]);
+    let (ep, log) = (&eps[1], &logs[1]);
+    let term = log.term();
+    log.ask_to_lead();
+    ep.block_on(ep.wait_until(ep.deadline(), || (log.term() > term).then_some(()))).expect("it is a candidate");
+    log.ask_to_lead();
+    wait_to_lead(ep, log);
+    let is_over = || (log.0.core.is_wanted.load() == 0).then_some(());
+    ep.block_on(ep.wait_until(ep.deadline(), is_over)).expect("it leads");
+}
+
 #[test]
 fn a_leader_that_leaves_is_replaced() {
     let mut nodes = local_session(3).expect("a session");

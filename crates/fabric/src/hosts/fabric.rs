@@ -340,6 +340,10 @@ impl<C: Carrier> Transport for HostFabric<C> {
         self.connections.serve(timeout.min(SERVE_MAX), event);
     }
 
+    fn serve_is_due(&self) -> bool {
+        self.connections.control().is_due()
+    }
+
     fn leave(&self) {
         // A peer that has the goodbye expects nothing more; only then is the memory closed.
         self.connections.control().goodbye();

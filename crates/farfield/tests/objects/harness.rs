@@ -41,9 +41,11 @@ pub(crate) fn between_hosts() -> Option<Over> {
     }
 }
 
-/// Whether all combinations of fabrics, seeds and numbers of threads are run: `FARFIELD_TEST_LONG`. CI does.
-fn is_long() -> bool {
-    std::env::var_os("FARFIELD_TEST_LONG").is_some()
+/// The turn of a long run, `FARFIELD_TEST_LONG=N`: which of the further fabrics, seeds and numbers of threads it adds.
+/// CI takes other ones for each commit.
+fn turn() -> Option<usize> {
+    let turn = std::env::var("FARFIELD_TEST_LONG").ok()?;
+    Some(turn.parse().expect("FARFIELD_TEST_LONG is a number"))
 }
 
 /// A session, and its load.
@@ -167,16 +169,17 @@ impl Drop for Running {
 }
 
 /// Runs a scenario over shared memory, and over the weak fabric with several seeds. Each runs with one thread on each
-/// node, with two, and with four threads for each core in total; a short run has half of these.
+/// node, with two, and with four threads for each core in total: three of these, and another one in a long run.
 pub(crate) fn everywhere(label: &str, nodes: usize, body: fn(&Scene)) {
     let cores = std::thread::available_parallelism().map_or(2, usize::from);
     let many = (4 * cores).div_ceil(nodes).clamp(2, 16);
     if let Some(over) = between_hosts() {
-        return [1, 2].into_iter().for_each(|threads| on(label, nodes, over, threads, body));
+        let threads = [1, 2].into_iter().filter(|threads| turn().is_none_or(|turn| threads % 2 == turn % 2));
+        return threads.for_each(|threads| on(label, nodes, over, threads, body));
     }
     let short = [(Over::Shm, 2), (Over::Weak(1), 1), (Over::Weak(3), many)];
     let long = [(Over::Shm, 1), (Over::Shm, many), (Over::Weak(2), 2)];
-    let all = short.into_iter().chain(long.into_iter().filter(|_| is_long()));
+    let all = short.into_iter().chain(turn().map(|turn| long[turn % long.len()]));
     all.for_each(|(over, threads)| on(label, nodes, over, threads, body));
 }
 
@@ -187,13 +190,15 @@ pub(crate) fn on_each_fabric(label: &str, nodes: usize, body: fn(&Scene)) {
     }
 }
 
-/// Shared memory and the weak fabric with these seeds (a short run: with the first), or the fabric between hosts.
+/// Shared memory and the weak fabric with the first of these seeds, in a long run with another one, too; or the fabric
+/// between hosts.
 pub(crate) fn fabrics(weak: &[u64]) -> Vec<Over> {
     if let Some(over) = between_hosts() {
         return vec![over];
     }
-    let seeds = if is_long() { weak } else { &weak[..weak.len().min(1)] };
-    [Over::Shm].into_iter().chain(seeds.iter().copied().map(Over::Weak)).collect()
+    let Some((first, more)) = weak.split_first() else { return vec![Over::Shm] };
+    let another = turn().filter(|_| !more.is_empty()).map(|turn| more[turn % more.len()]);
+    [Over::Shm, Over::Weak(*first)].into_iter().chain(another.map(Over::Weak)).collect()
 }
 
 /// Rounds with their fabrics: each `nth` on the weak fabric with its number as the seed, the others on shared memory.

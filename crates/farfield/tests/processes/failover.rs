@@ -489,6 +489,8 @@ fn suspected(node: &Node, endpoint: &Endpoint) -> Result<()> {
     let logs = || [lock.logs(), election.logs(), account.logs()].concat();
     let leads = || logs().iter().all(|log| log.leader() == Some(NodeId(0))).then_some(());
     endpoint.block_on(endpoint.wait_until(endpoint.deadline(), leads))?;
+    // All have seen that. From now on another node takes over where this one is not heard for a moment.
+    everyone.wait_blocking(endpoint)?;
     beats.lead(&lock);
     beats.lead(&election);
     beats.lead(&account);

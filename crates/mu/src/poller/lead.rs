@@ -150,7 +150,8 @@ impl Lead {
             tracing::debug!(node = core.node.id().0, object = core.path, term = stamp.ballot(), "asks to lead");
             // All replicas at the same time. The service thread treats the request to this node's like any other one,
             // in its next round. Only then does it refuse an earlier leader, which has this request by then
-            // (`NRW → NRW`) and does not ask again.
+            // (`NRW → NRW`) and does not ask again. What is granted before this replica has promised the ballot is of
+            // no use until then. This node leads in no earlier term, so nothing of one is on its way by those rights.
             core.control.word(request_at(core.me)).store(stamp.0);
             ask(core, peers, endpoint, &mut candidacy);
             self.candidacy = Some(candidacy);

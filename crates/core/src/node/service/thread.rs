@@ -15,7 +15,8 @@ use crate::node::object::Message;
 /// trying in vain, as long as the members do not decide about a node, the pause grows.
 const RETRY_TICK: Duration = Duration::from_micros(100);
 const RETRY_TICK_MAX: Duration = Duration::from_millis(10);
-/// It polls the control sockets at least this often while pollers keep the thread awake.
+/// It polls the control sockets after so many rounds at most while pollers keep the thread awake, and whenever the
+/// fabric says that it is time.
 const SERVE_EVERY: u32 = 32;
 /// It also serves after so many pollers that had work, in the middle of a round. So messages of members, and beats of
 /// this one, do not wait until all objects have had their turn.
@@ -107,7 +108,7 @@ fn serve(shared: &Arc<Shared>, endpoint: &Endpoint, membership: &mut Membership,
         } else {
             again = Retries::NONE;
         }
-        let is_due = round.is_multiple_of(SERVE_EVERY) || waiting.is_asleep();
+        let is_due = round.is_multiple_of(SERVE_EVERY) || waiting.is_asleep() || fabric.serve_is_due();
         if is_due && hear(shared, membership, Duration::ZERO) {
             // The thread must not sleep on an event: it may ask for a decision, or a poller may wait for it.
             waiting.reset();
@@ -168,7 +169,7 @@ fn poll_all(
         let progress = poller.poll(endpoint);
         if progress == Progress::Busy {
             busy += 1;
-            if busy % SERVE_EVERY_BUSY == 0 {
+            if busy % SERVE_EVERY_BUSY == 0 || shared.fabric.serve_is_due() {
                 shared.fabric.serve(Duration::ZERO, &mut |event| handle(shared, membership, event));
                 lead(shared, membership);
             }

@@ -80,6 +80,8 @@ use crate::sys::socket::{Waker, poll_until_ready};
 /// The most connections with unproven callers; one more replaces the oldest.
 pub(super) const STRANGERS_MAX: usize = 256;
 
+/// A service thread that has other work serves again after this time. Beats are 10 times as far apart, and more.
+const SERVE_AFTER: Duration = Duration::from_millis(5);
 /// The delay before a failed call is repeated, doubled each time up to [`RECALL_MAX`].
 const RECALL_MIN: Duration = Duration::from_millis(20);
 const RECALL_MAX: Duration = Duration::from_secs(1);
@@ -319,6 +321,11 @@ impl Control {
             // If the wait took longer than asked for, this node was stopped for the rest.
             service.looked = Instant::monotonic().min(now + asked);
         }
+    }
+
+    /// Whether it has not served for so long that the peers should get a sign of life. For the service thread.
+    pub(super) fn is_due(&self) -> bool {
+        Instant::monotonic().since(lock(&self.service).looked) >= SERVE_AFTER
     }
 
     /// Polls everything once. Returns whether nothing happened.
