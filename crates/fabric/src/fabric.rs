@@ -360,8 +360,8 @@ pub trait Transport: Fabric + Any {
     /// node's service thread calls it, in a loop.
     fn serve(&self, timeout: Duration, event: &mut dyn FnMut(ControlEvent));
 
-    /// Whether [`Fabric::serve`] should be called soon, whatever else the service thread has to do, because peers wait
-    /// for signs of life. Never, unless the fabric says otherwise. Only the node's service thread calls it.
+    /// Whether [`Transport::serve`] should be called soon, whatever else the service thread has to do, because peers
+    /// wait for signs of life. Never, unless the fabric says otherwise. Only the node's service thread calls it.
     fn serve_is_due(&self) -> bool {
         false
     }
