@@ -65,15 +65,15 @@ impl FabricChoice {
             FabricChoice::Shm => Vec::new(),
             FabricChoice::Verbs | FabricChoice::Ucx => farfield::loopback_hosts(nodes as u16),
         };
-        variables(session, nodes, self, &hosts)
+        variables(session, nodes, self.name(), &hosts)
     }
 }
 
-/// The variables of all nodes of a session on a fabric, with their addresses if it is one between hosts.
+/// The variables of all nodes of a session on a fabric of this name, with their addresses if it is one between hosts.
 pub(crate) fn variables(
     session: &str,
     nodes: usize,
-    fabric: FabricChoice,
+    fabric: &str,
     hosts: &[SocketAddr],
 ) -> Vec<(&'static str, OsString)> {
     let list = hosts.iter().map(SocketAddr::to_string).collect::<Vec<_>>().join(",");
@@ -82,7 +82,7 @@ pub(crate) fn variables(
         ("FARFIELD_NODES", nodes.to_string().into()),
         // Also if there are none: whatever this program was told itself is not for them.
         ("FARFIELD_HOSTS", list.into()),
-        ("FARFIELD_FABRIC", fabric.name().into()),
+        ("FARFIELD_FABRIC", fabric.into()),
     ];
     if !hosts.is_empty() {
         variables.push(("FARFIELD_SECRET", format!("{:032x}", rand::random::<u128>()).into()));

@@ -88,12 +88,12 @@ pub(crate) struct RunArgs {
     #[arg(short = 'n', long, value_name = "NODES", value_parser = launch::parse_nodes)]
     #[arg(required_unless_present = "hosts")]
     nodes: Option<u16>,
-    /// Start the nodes on the hosts of this file, through ssh, and connect them by RDMA
+    /// Start the nodes on the hosts of this file, through ssh, and connect them by RDMA or UCX
     ///
     /// A host in each line, as ssh knows it, with its settings: `HOST [address=IP] [nodes=N] [port=P]
     /// [device=NAME,…]`. Its nodes listen at the address; the default is that of the host's name. Farfield has to be
     /// installed on all of them, and the program at the same path
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["nodes", "fabric"])]
+    #[arg(long, value_name = "FILE", conflicts_with = "nodes")]
     hosts: Option<PathBuf>,
     /// How to reach the hosts: a command to which host and command line are added
     #[arg(long, value_name = "COMMAND", default_value = "ssh -oBatchMode=yes", requires = "hosts")]
@@ -101,9 +101,9 @@ pub(crate) struct RunArgs {
     /// The session's name [default: a fresh one, run-<pid>-<random>]
     #[arg(long, value_name = "NAME", value_parser = parse_session)]
     session: Option<String>,
-    /// The fabric that connects the nodes
-    #[arg(long, value_enum, default_value_t)]
-    fabric: FabricChoice,
+    /// The fabric that connects the nodes [default: shm; with --hosts, verbs if a host has a device for it, or ucx]
+    #[arg(long, value_enum)]
+    fabric: Option<FabricChoice>,
     /// After this time, end all nodes and exit with status 124
     #[arg(long, value_name = "SECONDS", value_parser = parse_seconds)]
     timeout: Option<Duration>,
@@ -183,12 +183,17 @@ impl Plan {
                 return Err(usage("--ssh: an empty command"));
             }
             let addresses: Vec<_> = seats.iter().map(|seat| seat.address).collect();
-            let variables = launch::variables(&session, seats.len(), FabricChoice::Verbs, &addresses);
+            if args.fabric == Some(FabricChoice::Shm) {
+                return Err(usage("--fabric shm: it connects the nodes of one host, without --hosts"));
+            }
+            let fabric = args.fabric.map_or("auto", FabricChoice::name);
+            let variables = launch::variables(&session, seats.len(), fabric, &addresses);
             return Ok(Plan { seats: seats.into_iter().map(Some).collect(), variables, ssh });
         }
         let nodes = usize::from(args.nodes.unwrap_or(1));
-        args.fabric.clean_up(&session);
-        Ok(Plan { seats: vec![None; nodes], variables: args.fabric.variables(&session, nodes), ssh })
+        let fabric = args.fabric.unwrap_or_default();
+        fabric.clean_up(&session);
+        Ok(Plan { seats: vec![None; nodes], variables: fabric.variables(&session, nodes), ssh })
     }
 }
 

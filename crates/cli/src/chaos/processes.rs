@@ -153,7 +153,7 @@ impl Processes {
                 fabric.clean_up(&session);
                 fabric.variables(&session, places)
             }
-            hosts => variables(&session, places, fabric, hosts),
+            hosts => variables(&session, places, fabric.name(), hosts),
         };
         variables.extend(silence.map(|silence| (SILENCE, silence.as_millis().to_string().into())));
         let (say, heard) = mpsc::channel();

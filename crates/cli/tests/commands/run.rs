@@ -288,6 +288,23 @@ fn every_command_has_the_same_limit_of_nodes() {
     }
 }
 
+/// Without `--fabric` each node chooses, on hosts of which this program knows nothing.
+#[test]
+fn nodes_on_hosts_are_on_the_fabric_that_is_demanded() {
+    let scratch = Scratch::new();
+    for (fabric, told) in [(None, "auto"), (Some("ucx"), "ucx"), (Some("verbs"), "verbs")] {
+        let mut command = on_hosts(&scratch, "left address=10.0.0.1\n");
+        command.args(fabric.into_iter().flat_map(|fabric| ["--fabric", fabric]));
+        command.args(["--", "sh", "-c", "echo $FARFIELD_FABRIC"]);
+        assert_eq!(text(&finish(command).stdout), format!("[0] {told}\n"));
+    }
+    let mut command = on_hosts(&scratch, "left address=10.0.0.1\n");
+    command.args(["--fabric", "shm", "--", "true"]);
+    let output = finish(command);
+    assert_eq!(output.status.code(), Some(2));
+    assert!(text(&output.stderr).contains("--fabric shm"), "{}", text(&output.stderr));
+}
+
 #[test]
 fn a_signal_is_passed_on() {
     let script = "trap 'echo caught; exit 7' TERM; echo ready; while :; do sleep 0.05; done";
@@ -329,12 +346,18 @@ fn nodes_die_with_a_killed_launcher() {
 }
 
 /// Hosts that are all this one. A stand-in for ssh runs the given command line, and prints the host's name.
-fn run_on_hosts(scratch: &Scratch, hosts: &str, script: &str) -> Command {
+fn on_hosts(scratch: &Scratch, hosts: &str) -> Command {
     fs::write(scratch.path("hosts"), hosts).expect("writable");
     fs::write(scratch.path("ssh"), "#!/bin/sh\necho \"for $2\" >&2\nexec sh -c \"$3\"\n").expect("writable");
     fs::set_permissions(scratch.path("ssh"), fs::Permissions::from_mode(0o700)).expect("settable");
     let ssh = format!("{} -q", scratch.path("ssh"));
-    run_script(&["--hosts", &scratch.path("hosts"), "--ssh", &ssh], script)
+    farfield(&["run", "--hosts", &scratch.path("hosts"), "--ssh", &ssh])
+}
+
+fn run_on_hosts(scratch: &Scratch, hosts: &str, script: &str) -> Command {
+    let mut command = on_hosts(scratch, hosts);
+    command.args(["--", "/bin/sh", "-c", script]);
+    command
 }
 
 const HOSTS: &str = "# two\nleft address=10.0.0.1 nodes=2\nroot@right address=fd99::2 device=mlx5_0\n";

@@ -20,7 +20,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use farfield_fabric::shm::ShmOptions;
+use farfield_fabric::shm::{ShmFabric, ShmOptions};
 use farfield_fabric::{self as fabric, HugePages, Transport};
 
 pub(super) use self::environment::is_launched;
@@ -73,6 +73,8 @@ pub(crate) enum Choice {
     Verbs,
     /// UCX between hosts.
     Ucx,
+    /// RDMA between hosts where this one has a device for it, and otherwise UCX.
+    Auto,
     /// A fabric that has already joined its session.
     Joined(Arc<dyn Transport>),
 }
@@ -80,7 +82,7 @@ pub(crate) enum Choice {
 impl Choice {
     /// Whether the nodes are processes of any hosts, which listen for each other.
     fn is_between_hosts(&self) -> bool {
-        matches!(self, Choice::Verbs | Choice::Ucx)
+        matches!(self, Choice::Verbs | Choice::Ucx | Choice::Auto)
     }
 }
 
@@ -344,6 +346,21 @@ impl Builder {
         self
     }
 
+    /// Starts the node on RDMA if this host has a device for it, and otherwise on UCX. All hosts have to come to the
+    /// same result: a session is on one of them. The node logs (`tracing`) which one it has chosen, and why. In the
+    /// environment this is `FARFIELD_FABRIC=auto`.
+    ///
+    /// ```no_run
+    /// # fn main() -> farfield::Result<()> {
+    /// let addresses = ["10.0.0.1:7471", "10.0.0.2:7471"].map(|address| address.parse().unwrap());
+    /// let node = farfield::Node::builder().session("orders").hosts(addresses).over_rdma_or_ucx().node(0).start()?;
+    /// # Ok(()) }
+    /// ```
+    pub fn over_rdma_or_ucx(mut self) -> Builder {
+        self.config.fabric = Choice::Auto;
+        self
+    }
+
     /// Sets how long a node on RDMA or UCX may be silent; half a second by default. After that the others suspect
     /// that it is dead, and decide it. Devices give up on a peer after about as long. All nodes must use the same
     /// value.
@@ -418,6 +435,32 @@ impl Builder {
             return Err(config_error(why));
         }
         Node::start(config)
+    }
+}
+
+impl Config {
+    /// Joins the session.
+    pub(super) fn join(&self) -> Result<Arc<dyn Transport>> {
+        let fabric = match &self.fabric {
+            Choice::Joined(fabric) => Arc::clone(fabric),
+            Choice::Verbs => self.join_rdma()?,
+            Choice::Ucx => self.join_ucx()?,
+            Choice::Auto => match self.lacks_rdma() {
+                Some(why) if cfg!(feature = "ucx") => {
+                    tracing::info!(why, "no RDMA: the node is on UCX");
+                    self.join_ucx()?
+                }
+                _ => {
+                    tracing::info!("the node is on RDMA");
+                    self.join_rdma()?
+                }
+            },
+            Choice::Shm => ShmFabric::join(&self.shm())?,
+        };
+        match &self.decorate {
+            Some(decorate) => Ok(decorate(fabric)?),
+            None => Ok(fabric),
+        }
     }
 }
 

@@ -16,14 +16,13 @@ use std::time::Duration;
 
 use farfield_fabric::{
     Bell, Counts, CountsReader, Endpoint, EndpointOptions, Fabric, GroupKey, Instant, LocalMutex, NodeId, PeerState,
-    Rng, Thread, Transport, Word, shm::ShmFabric,
+    Rng, Thread, Transport, Word,
 };
 use rand::SeedableRng;
 
 pub use calls::{Either, Meter, Timed, Timing};
 use calls::{Numbers, SharedNumbers};
 pub(crate) use calls::{current, measured};
-use config::Choice;
 pub use config::{Builder, Config, PORT, loopback_hosts};
 pub use fencing::RefusedPause;
 pub use local::{local_session, local_session_with, on_each};
@@ -130,15 +129,7 @@ impl Node {
     pub(crate) fn start(config: Config) -> Result<Node> {
         let (session, number, nodes) = (config.session.clone(), config.node, config.nodes);
         let _span = tracing::info_span!("start", session, node = number, nodes).entered();
-        let mut fabric: Arc<dyn Transport> = match &config.fabric {
-            Choice::Joined(fabric) => Arc::clone(fabric),
-            Choice::Verbs => config.join_rdma()?,
-            Choice::Ucx => config.join_ucx()?,
-            Choice::Shm => ShmFabric::join(&config.shm())?,
-        };
-        if let Some(decorate) = &config.decorate {
-            fabric = decorate(fabric)?;
-        }
+        let fabric = config.join()?;
         let service = Service::new(fabric.places(), fabric.nodes());
         let (endpoints, memory_bytes, numbers) = (LocalMutex::default(), Word::new(0), SharedNumbers::default());
         let shared = Arc::new(Shared {

@@ -32,7 +32,8 @@ impl Builder {
     /// - `FARFIELD_LIFE`, see [`Builder::life`].
     ///
     /// `FARFIELD_FABRIC`, one of `shm`, `verbs` and `ucx`, demands a fabric: the node is on that one, or does not
-    /// start.
+    /// start. With `auto` a node with addresses is on RDMA or UCX, see [`Builder::over_rdma_or_ucx`], and any other one
+    /// on shared memory.
     ///
     /// ```
     /// let node = farfield::Node::builder().environment()?.start()?; // of one node, without a launcher
@@ -99,8 +100,9 @@ impl Builder {
             Some("shm") => Some(Choice::Shm),
             Some("verbs") => Some(Choice::Verbs),
             Some("ucx") => Some(Choice::Ucx),
+            Some("auto") => Some(if has_addresses { Choice::Auto } else { Choice::Shm }),
             Some(other) => {
-                return Err(config_error(format!("FARFIELD_FABRIC={other}: it is one of shm, verbs and ucx")));
+                return Err(config_error(format!("FARFIELD_FABRIC={other}: it is one of shm, verbs, ucx and auto")));
             }
         };
         if demanded.as_ref().is_some_and(Choice::is_between_hosts) && !has_addresses {

@@ -19,9 +19,13 @@ impl Rdma {
 }
 
 impl Config {
-    pub(in crate::node) fn join_rdma(&self) -> Result<Arc<dyn Transport>> {
+    pub(super) fn join_rdma(&self) -> Result<Arc<dyn Transport>> {
         let instead = "give no addresses (`Builder::hosts`, `FARFIELD_HOSTS`, `address` in a file)";
         Err(ErrorKind::NotBuilt { what: "RDMA", feature: "verbs", instead }.into())
+    }
+
+    pub(super) fn lacks_rdma(&self) -> Option<String> {
+        Some("this program was built without the feature `verbs`".into())
     }
 }
 

@@ -8,7 +8,7 @@ use super::Config;
 use crate::error::{ErrorKind, Result};
 
 impl Config {
-    pub(in crate::node) fn join_ucx(&self) -> Result<Arc<dyn Transport>> {
+    pub(super) fn join_ucx(&self) -> Result<Arc<dyn Transport>> {
         let instead = "leave UCX out (`Builder::over_ucx`, `FARFIELD_FABRIC`, `[ucx]` in a file)";
         Err(ErrorKind::NotBuilt { what: "UCX", feature: "ucx", instead }.into())
     }

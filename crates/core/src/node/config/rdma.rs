@@ -6,7 +6,7 @@ pub(super) mod file;
 use std::sync::Arc;
 
 use farfield_fabric::Transport;
-use farfield_fabric::verbs::{JoinOptions, VerbsFabric, VerbsOptions};
+use farfield_fabric::verbs::{Device, JoinOptions, VerbsFabric, VerbsOptions};
 
 use super::environment::parse;
 use super::{Builder, Config};
@@ -39,8 +39,13 @@ impl Rdma {
 
 impl Config {
     /// Joins the session on RDMA.
-    pub(in crate::node) fn join_rdma(&self) -> Result<Arc<dyn Transport>> {
+    pub(super) fn join_rdma(&self) -> Result<Arc<dyn Transport>> {
         Ok(VerbsFabric::join(&self.rdma())?)
+    }
+
+    /// The reason why this host has no RDMA for the node, if it has none.
+    pub(super) fn lacks_rdma(&self) -> Option<String> {
+        Device::open(&self.hosts.rdma.device).err().map(|error| error.to_string())
     }
 
     /// The options for joining a session on RDMA.

@@ -139,8 +139,11 @@ fn a_node_is_on_the_fabric_that_is_demanded() {
     assert!(matches!(with("ucx").unwrap().fabric, Choice::Ucx));
     assert!(matches!(with("verbs").unwrap().fabric, Choice::Verbs));
     assert!(matches!(with("").unwrap().fabric, Choice::Verbs));
-    assert!(matches!(from(&[("FARFIELD_FABRIC", "shm")]).unwrap().fabric, Choice::Shm));
-    for (fabric, why) in [("shm", "the nodes have addresses"), ("tcp", "one of shm, verbs and ucx")] {
+    assert!(matches!(with("auto").unwrap().fabric, Choice::Auto));
+    for alone in ["shm", "auto"] {
+        assert!(matches!(from(&[("FARFIELD_FABRIC", alone)]).unwrap().fabric, Choice::Shm));
+    }
+    for (fabric, why) in [("shm", "the nodes have addresses"), ("tcp", "one of shm, verbs, ucx and auto")] {
         let text = with(fabric).err().expect(why).to_string();
         assert!(text.contains(why), "{text}");
     }

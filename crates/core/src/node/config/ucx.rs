@@ -19,7 +19,7 @@ pub(crate) struct OverUcx {
 
 impl Config {
     /// Joins the session on UCX.
-    pub(in crate::node) fn join_ucx(&self) -> Result<Arc<dyn Transport>> {
+    pub(super) fn join_ucx(&self) -> Result<Arc<dyn Transport>> {
         let mut options = self.hosts.ucx.options.clone();
         options.huge_pages = self.huge_pages;
         options.patience = self.hosts.silence.unwrap_or(options.patience);

@@ -29,7 +29,7 @@ pub(crate) enum Refusal {
     /// Another layout.
     #[error(
         "the refusing node runs layout {refuser}, the refused one layout {refused}: run the same build of Farfield on \
-         every node"
+         every node, on the same fabric"
     )]
     Layout {
         /// Of the one that refuses.
