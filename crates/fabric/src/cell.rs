@@ -181,7 +181,11 @@ pub fn read_words(words: &[Word], into: &mut [u64]) {
     fence(Ordering::Acquire);
 }
 
-/// Appends the bytes of `words` to `into`, word by word, in no promised order. Later reads of the thread follow.
+/// Appends the bytes of `words` to `into`, word by word, from the first to the last.
+///
+/// Each word is whole; the sequence may mix several writes. The words are read one after the other, as by
+/// [`Word::load`]: after the thread's earlier reads, and before its later reads and writes. So a counter that was read
+/// before vouches for the words that it covers, and a later store can give their room away.
 ///
 /// ```
 /// # use farfield_fabric::{Word, append_bytes};
@@ -201,11 +205,10 @@ pub fn append_bytes(words: &[Word], into: &mut Vec<u8>) {
     let spare = into.spare_capacity_mut().as_mut_ptr().cast::<[u8; 8]>();
     for (at, word) in words.iter().enumerate() {
         // SAFETY: room for all the words is reserved; eight bytes need no alignment.
-        unsafe { spare.add(at).write(word.0.load(Ordering::Relaxed).to_le_bytes()) };
+        unsafe { spare.add(at).write(word.0.load(Ordering::Acquire).to_le_bytes()) };
     }
     // SAFETY: the bytes up to there were written just now.
     unsafe { into.set_len(begin + words.len() * 8) };
-    fence(Ordering::Acquire); // as in `read_words`
 }
 
 /// Copies `from` into `words`, word by word, in no promised order, after everything that the thread wrote before.

@@ -4,11 +4,11 @@ use std::cell::Cell;
 use std::rc::Rc;
 use std::time::Duration;
 
-use farfield_core::fabric::{Bell, DeathRule, GroupKey};
+use farfield_core::fabric::{Bell, DeathRule, GroupKey, memory_fence};
 use farfield_core::{Barrier, BarrierThread, Endpoint, ErrorKind, NodeId, Result};
 
 use super::keep;
-use farfield_check::parts::unless_faults;
+use farfield_check::parts::{unless_faults, word};
 use farfield_check::{Cluster, Faults, Log, Scenario};
 
 pub(super) fn scenarios() -> Vec<Scenario> {
@@ -21,6 +21,7 @@ pub(super) fn scenarios() -> Vec<Scenario> {
         visible("barrier/visible-at-node-0", [1, 0, 2], true).small().kills(&["barrier-fence-from-one"]),
         visible("barrier/visible-to-late-home", [0, 1, 2], false),
         threads(),
+        store_and_load(),
         meeting("barrier/meeting", 1, |thread, ep| ep.block_on(thread.wait(ep))).small(),
         meeting("barrier/meeting-unfenced", 1, |thread, ep| ep.block_on(thread.wait_unfenced(ep))).small(),
         meeting("barrier/meeting-after-timeout", 1, wait_twice).small(),
@@ -187,6 +188,37 @@ fn threads() -> Scenario {
         }
         Ok(())
     })
+}
+
+/// `CW → GF → CR` where no put owes a fence: store buffering against a thread that takes no part.
+fn store_and_load() -> Scenario {
+    let about = "a load behind a barrier comes after the stores before it are visible";
+    Scenario::new("barrier/store-and-load", about, 1, |cluster| {
+        let mut thread = barrier(cluster, 1)?.remove(0);
+        let (x, y) = (word(cluster, 0, "x")?, word(cluster, 0, "y")?);
+        let (passing, beside) = (cluster.log(), cluster.log());
+        let (seen, x_too, y_too) = ((passing.clone(), beside.clone()), x.clone(), y.clone());
+        cluster.thread(0, "passes", move |ep| {
+            x.word(0).store(1);
+            ep.block_on(thread.wait(ep))?;
+            passing.push(y.word(0).load());
+            Ok(())
+        });
+        cluster.thread(0, "beside it", move |_| {
+            y_too.word(0).store(1);
+            memory_fence();
+            beside.push(x_too.word(0).load());
+            Ok(())
+        });
+        cluster.at_end(move || {
+            let (behind, beside) = (seen.0.take(), seen.1.take());
+            assert!(behind == [1] || beside == [1], "a load behind the barrier has passed a store from before it");
+            Ok(())
+        });
+        Ok(())
+    })
+    .small()
+    .kills(&["barrier-store-unfenced"])
 }
 
 // ---- none passes before all have arrived --------------------------------------------------------------------------

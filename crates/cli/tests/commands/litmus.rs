@@ -162,7 +162,7 @@ fn shared_memory_shows_only_allowed_outcomes() {
 }
 
 /// Every object, every method, and gets that a fence or a barrier waits for.
-const ON_OBJECTS: [&str; 15] = [
+const ON_OBJECTS: [&str; 16] = [
     "paper/fig_5",
     "paper/fig_5_wait",
     "paper/fig_6",
@@ -178,6 +178,7 @@ const ON_OBJECTS: [&str; 15] = [
     "stamps/nlw_gf_cr",
     "stamps/nlw_bar_cr",
     "stamps/nrr_bar_cw",
+    "stamps/cw_bar_cr",
 ];
 
 #[test]
@@ -197,6 +198,7 @@ fn objects_that_ship_show_only_outcomes_their_models_allow() {
 fn objects_that_ship_are_found_out_if_they_are_broken() {
     for (mutant, test) in [
         ("barrier-no-fence", "paper/fig_22"),
+        ("barrier-store-unfenced", "stamps/cw_bar_cr"),
         ("ring-head-first", "paper/fig_13_no_fence"),
         ("shared-fence-remote", "paper/fig_5"),
         ("owned-trail-first", "paper/msw_put_twice"),

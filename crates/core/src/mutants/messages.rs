@@ -21,6 +21,14 @@ crate::mutants! {
     /// 2 nodes of 2 threads: n1/T0 puts, n1/T1 gets. Masked if only n0 itself reads z (`NRW → NRW`).
     BARRIER_FENCE_FROM_ONE = "barrier-fence-from-one" in "Barrier": "`wait` fences all nodes but node 0.";
 
+    /// *Missing:* `CW → GF → CR` where no put owes a fence. Then the barrier posts no get, and only a fence of the
+    /// processor orders the two.
+    ///
+    /// *Scenario:* 1 node, a barrier of one thread. T0: x := 1, `wait`, y is 0 ∥ T1: y := 1, fence, x is 0. Masked if
+    /// T1 takes part, since a row is stored behind x (`CW → CW`).
+    BARRIER_STORE_UNFENCED = "barrier-store-unfenced" in "Barrier":
+        "A load behind the barrier passes a store from before it.";
+
     /// *Missing:* `so` from one participant's `GF` to the others' `CR`.
     ///
     /// *Scenario:* 2 nodes. n1: put x := 1 at n0, `wait` ∥ n0: `wait`, x is 0.

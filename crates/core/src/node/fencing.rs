@@ -59,7 +59,7 @@ impl Node {
         endpoint: &Endpoint,
         nodes: impl Iterator<Item = NodeId> + Clone,
     ) -> Result<Vec<NodeId>> {
-        if self.is_fenced_at_once(endpoint, nodes.clone()) {
+        if self.is_fenced_at_once(endpoint, || nodes.clone()) {
             return Ok(Vec::new());
         }
         // A wait has memory of its own, so that the future of a call that need not wait is small.
@@ -67,10 +67,14 @@ impl Node {
     }
 
     /// [`Node::fence_live_nodes`] where it needs no wait: nothing is to be fenced, or it is shared memory. Returns
-    /// whether it is done.
+    /// whether it is done. The nodes are asked for only if something may have to be fenced.
     #[inline(always)]
-    pub(crate) fn is_fenced_at_once(&self, endpoint: &Endpoint, nodes: impl Iterator<Item = NodeId> + Clone) -> bool {
-        endpoint.owes_no_fence() || fences_at_once(endpoint, nodes)
+    pub(crate) fn is_fenced_at_once<N: Iterator<Item = NodeId> + Clone>(
+        &self,
+        endpoint: &Endpoint,
+        nodes: impl FnOnce() -> N,
+    ) -> bool {
+        endpoint.owes_no_fence() || fences_at_once(endpoint, nodes())
     }
 
     /// [`Node::fence_live_nodes`] until no node is left where puts may be missed: the members decide about those that

@@ -313,7 +313,7 @@ impl BarrierThread {
             // Before the count is visible anywhere, every earlier put is visible everywhere: a thread that passes may
             // read any node.
             let node = &self.barrier.node;
-            if !endpoint.owes_no_fence() && !node.is_fenced_at_once(endpoint, node.members()) {
+            if !node.is_fenced_at_once(endpoint, || node.members()) {
                 return Ok(Err(Waiting::Whole(endpoint.boxed(self.wait_on(endpoint, None, deadline, Timing::OFF)))));
             }
             Ok(match self.arrive(endpoint) {
@@ -422,9 +422,9 @@ impl BarrierThread {
         self.is_coming = false;
         self.is_untold = true;
         let mut told = self.tell_untold(endpoint);
-        // Other threads of this node may sleep until they see it. And the processor's fence in it keeps this thread's
-        // earlier stores before what it loads behind the barrier (`CW → GF → CR`), where no put owes a fence.
-        endpoint.wake_local();
+        // This thread's earlier stores come before its loads behind the barrier (`CW → GF → CR`), also where no put owes
+        // a fence. And other threads of this node may sleep until they see the row.
+        endpoint.fence_and_wake_local();
         if let Ok(next) = &mut told
             && *next < self.barrier.arrived.len()
         {

@@ -3,7 +3,6 @@
 use super::{Endpoint, Inner};
 use crate::error::{Code, Error, Result};
 use crate::fabric::Span;
-use crate::lane::Verb;
 use crate::ptr::{Plain, RemotePtr};
 
 impl Endpoint {
@@ -54,7 +53,9 @@ impl Endpoint {
         if let Inner::Shm(_, marks) = &self.inner {
             marks.put(dst.node());
         }
-        self.count(Verb::Put, dst.node(), len);
+        // The word counts as posted only if the bytes were not refused.
+        let (puts, bytes) = if is_word { (2, len + 8) } else { (1, len) };
+        self.count_all([puts, 0, 0], dst.node(), bytes);
         if is_word { self.explain(code, word, 8) } else { self.explain(code, dst, len as u32) }
     }
 

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use super::elsewhere::{self, Awaits, Blocks};
 use super::{Endpoint, Inner, WordWait};
+use crate::cell::memory_fence;
 use crate::error::{ErrorKind, Result};
 use crate::fabric::{Waiting, Watches};
 use crate::local::Instant;
@@ -172,7 +173,7 @@ impl Endpoint {
 
     /// [`Endpoint::wait_until`] with a further condition that costs more to look at and is rarely true, such as the
     /// death of a peer. It is evaluated now and then while the thread spins, and later at every look, but not
-    /// at the first one on shared memory.
+    /// at the first one on shared memory if more follow at once.
     ///
     /// ```
     /// # use farfield_fabric::*;
@@ -449,6 +450,28 @@ impl Endpoint {
         match &self.inner {
             Inner::Shm(lane, _) => lane.wake_local(),
             Inner::Dyn(_) => self.fabric.wake_local(),
+        }
+    }
+
+    /// A [`memory_fence`], and then [`Endpoint::wake_local`]. On shared memory, where waking begins with such a fence,
+    /// it is one for both.
+    ///
+    /// ```
+    /// # use farfield_fabric::*;
+    /// # fn f(ep: &Endpoint, mine: &Word, theirs: &Word) -> bool {
+    /// mine.store(1);
+    /// ep.fence_and_wake_local(); // a thread of this node may sleep until it is 1
+    /// theirs.load() == 0 // not read before the store is visible
+    /// # }
+    /// ```
+    #[inline]
+    pub fn fence_and_wake_local(&self) {
+        match &self.inner {
+            Inner::Shm(lane, _) => lane.wake_local(),
+            Inner::Dyn(_) => {
+                memory_fence();
+                self.fabric.wake_local();
+            }
         }
     }
 }

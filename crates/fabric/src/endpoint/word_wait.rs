@@ -79,12 +79,12 @@ impl WordWait {
         }
     }
 
-    /// Whether it is time for a rare check: at each look but while the thread spins. On shared memory the first look is
-    /// not, since the next ones follow at once.
+    /// Whether it is time for a rare check: at each look but while the thread spins. On shared memory the first look has
+    /// none, since the next ones follow at once, unless the thread is about to sleep for a wait beside this one.
     #[inline]
     fn is_rare(&self, endpoint: &Endpoint) -> bool {
         match self.polls {
-            0 => !endpoint.ends_at_once(),
+            0 => !endpoint.ends_at_once() || endpoint.asleep.get(),
             polls => polls.is_multiple_of(16) || !endpoint.spins.get(),
         }
     }
@@ -109,5 +109,27 @@ impl WordWait {
         }
         endpoint.watches.set(endpoint.watches.get().and(Watches::Here));
         Ok(endpoint.pends(cx, Awaits::Word, self.deadline.unwrap_or(Instant::NEVER)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::EndpointOptions;
+    use crate::endpoint::elsewhere::OWN;
+    use crate::shm::{ShmFabric, ShmOptions};
+
+    /// A peer may be dead when a wait begins. If the thread is about to sleep, no other look follows at once.
+    #[test]
+    fn a_first_look_before_a_sleep_includes_the_rare_condition() {
+        let options = ShmOptions::new(format!("test-word-wait-{}", std::process::id()), 0, 1);
+        let node = ShmFabric::join(&options).expect("a place in the session");
+        let endpoint = Endpoint::open(node, EndpointOptions::default()).expect("an endpoint");
+        let context = Context::from_waker(&OWN);
+        for is_asleep in [false, true] {
+            endpoint.asleep.set(is_asleep);
+            let first = WordWait::new(None).poll(&endpoint, &context, || None, || Some("rare"));
+            assert_eq!(first, if is_asleep { Poll::Ready(Ok("rare")) } else { Poll::Pending });
+        }
     }
 }

@@ -224,25 +224,29 @@ fn ucx_session(name: &str, nodes: usize, group_bytes_max: usize, transports: &st
 pub(crate) struct Node {
     pub(crate) fabric: Arc<dyn Transport>,
     stop: Arc<AtomicBool>,
+    /// It ends without a goodbye.
+    dies: Arc<AtomicBool>,
     service: Option<Thread>,
     events: Arc<Mutex<Vec<ControlEvent>>>,
 }
 
 impl Node {
     pub(crate) fn start(fabric: Arc<dyn Transport>) -> Node {
-        let (stop, events) = (Arc::new(AtomicBool::new(false)), Arc::new(Mutex::new(Vec::new())));
+        let (stop, dies) = (Arc::<AtomicBool>::default(), Arc::<AtomicBool>::default());
+        let events = Arc::<Mutex<Vec<ControlEvent>>>::default();
         let body = {
-            let (fabric, stop, events) = (Arc::clone(&fabric), Arc::clone(&stop), Arc::clone(&events));
+            let (fabric, events) = (Arc::clone(&fabric), Arc::clone(&events));
+            let (stop, dies) = (Arc::clone(&stop), Arc::clone(&dies));
             move || {
                 while !stop.load(Ordering::Acquire) {
                     fabric.serve(Duration::from_millis(50), &mut |event| events.lock().unwrap().push(event));
                 }
-                fabric.leave();
+                if dies.load(Ordering::Acquire) { fabric.leave_uncleanly() } else { fabric.leave() }
             }
         };
         let name = format!("service-{}", fabric.me().0);
         let service = Arc::clone(&fabric).spawn_service(name, Box::new(body)).expect("a service thread");
-        Node { fabric, stop, service: Some(service), events }
+        Node { fabric, stop, dies, service: Some(service), events }
     }
 
     pub(crate) fn id(&self) -> NodeId {
@@ -275,6 +279,12 @@ impl Node {
     /// Memory in which writes wake waiters.
     pub(crate) fn signals(&self, bytes: usize) -> Region {
         self.fabric.alloc(GroupKey::SIGNAL, bytes).unwrap()
+    }
+
+    /// Ends without a goodbye: the others take it for dead.
+    pub(crate) fn die(&mut self) {
+        self.dies.store(true, Ordering::Release);
+        self.leave();
     }
 
     /// Leaves the session in good order.

@@ -3,6 +3,7 @@
 //! A case is generic over its [`harness::Harness`], a way to make a session of several nodes inside this process. Each
 //! fabric lists the cases that it is excluded from, and why. A new fabric needs a harness, and nothing else here.
 
+mod at_once;
 mod atomics;
 mod bounds;
 mod control;
@@ -46,6 +47,8 @@ suite! {
         store_buffering_with_put_and_get
         store_buffering_with_a_local_store_and_get
         store_buffering_with_a_local_store_and_every_get
+        store_buffering_with_a_put_and_a_get_together
+        store_buffering_with_a_fence_that_wakes
         store_buffering_through_a_copy_and_a_global_fence
         store_buffering_with_atomics
         store_buffering_with_results_of_gets
@@ -129,6 +132,13 @@ suite! {
         round_trips_are_the_longest_chain
         interleaved_tasks_do_not_mix_their_counts
         many_gets_at_once;
+    at_once:
+        a_publication_is_two_puts
+        publications_are_refused_as_two_puts
+        a_put_and_a_get_together_are_two_operations
+        a_put_and_a_get_together_are_refused
+        operations_nearby_are_those_of_the_endpoint
+        operations_nearby_are_refused_as_those_of_the_endpoint;
     waiting:
         a_wait_ends_at_its_deadline
         a_remote_wait_ends_at_its_deadline

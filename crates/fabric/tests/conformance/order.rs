@@ -96,6 +96,40 @@ pub(crate) fn store_buffering_with_put_and_get(harness: &Harness) {
     never(&litmus(rounds, [(&nodes[0], &first), (&nodes[1], &second)]), [0, 0]);
 }
 
+/// The same where the put and the get are one call, on two words of a record.
+pub(crate) fn store_buffering_with_a_put_and_a_get_together(harness: &Harness) {
+    let nodes = harness.session(2);
+    let rounds = harness.rounds(5_000);
+    let (first_word, second_word) = (0, 8); // each has a line of the cache
+    let records = nodes[1].region(128 * rounds);
+    let side = |own: usize, other: usize, endpoint: &Endpoint, round: usize| {
+        let record = records.remote::<u64>(128 * round);
+        if let Some([seen]) = endpoint.put_and_get_at_once(record, (own, 1), other) {
+            return seen;
+        }
+        drop(endpoint.put_value(record.at(own), 1));
+        endpoint.get(record.at(other)).wait().unwrap()
+    };
+    let first = |endpoint: &Endpoint, round| side(first_word, second_word, endpoint, round);
+    let second = |endpoint: &Endpoint, round| side(second_word, first_word, endpoint, round);
+    never(&litmus(rounds, [(&nodes[0], &first), (&nodes[1], &second)]), [0, 0]);
+}
+
+/// [8a] Two threads of a node, with a fence that also wakes others between store and load (CW→MF→CR).
+pub(crate) fn store_buffering_with_a_fence_that_wakes(harness: &Harness) {
+    let nodes = harness.session(1);
+    let rounds = harness.rounds(5_000);
+    let (x, y) = (Lines::at(&nodes[0], rounds), Lines::at(&nodes[0], rounds));
+    let side = |own: &Lines, other: &Lines, endpoint: &Endpoint, round: usize| {
+        own.store(round, 1);
+        endpoint.fence_and_wake_local();
+        other.load(round)
+    };
+    let first = |endpoint: &Endpoint, round| side(&x, &y, endpoint, round);
+    let second = |endpoint: &Endpoint, round| side(&y, &x, endpoint, round);
+    never(&litmus(rounds, [(&nodes[0], &first), (&nodes[0], &second)]), [0, 0]);
+}
+
 /// Each thread writes the word in its own memory by a CPU store and gets the other's (CW→NRR): one of them sees 1.
 pub(crate) fn store_buffering_with_a_local_store_and_get(harness: &Harness) {
     let nodes = harness.session(2);

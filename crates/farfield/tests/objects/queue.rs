@@ -5,9 +5,11 @@ use std::sync::Mutex as Log;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
+use farfield::fabric::fault::{Faults, inject};
+use farfield::fabric::{Counts, EndpointOptions};
 use farfield::history::queue::{QueueInput, QueueModel, QueueOutput};
 use farfield::history::{Budget, Event, check};
-use farfield::{ByteString, ErrorKind, Queue, QueueOptions};
+use farfield::{ByteString, Endpoint, ErrorKind, Node, Queue, QueueOptions};
 use proptest::prelude::*;
 
 use crate::harness::{
@@ -313,6 +315,71 @@ fn departed_nodes_are_named() {
     });
     let error = refused(b.block_on(queues[1].try_enqueue(&b, &1)));
     assert!(error.is_gone() && error.node() == Some(home), "{error:?}");
+}
+
+/// An endpoint over a decorated fabric: its operations are posted through the dynamic interface, one by one, also on
+/// shared memory.
+fn decorated(node: &Node) -> Endpoint {
+    Endpoint::open(inject(node.transport().clone(), Faults::default()), EndpointOptions::default()).unwrap()
+}
+
+/// The end of a call, and its cost.
+fn end(endpoint: &Endpoint, call: impl Future<Output = farfield::Result<Option<u64>>>) -> (String, Counts) {
+    let (result, counts) = endpoint.block_on(endpoint.counted(call));
+    (format!("{:?}", result.map_err(|error| error.kind().clone())), counts)
+}
+
+/// On shared memory a call looks the queue's memory up once, and takes a word without a handle. Its results and costs are
+/// those of a call that posts its operations one by one: by both nodes, with and without room, with and without values,
+/// and before and after the queue is closed.
+#[test]
+fn calls_that_look_memory_up_once_end_and_cost_the_same() {
+    on_each_fabric("two endpoints", 2, |scene| {
+        for capacity in [1, 3] {
+            let options = QueueOptions { batch_max: 3, ..QueueOptions::new(scene.id(0), capacity) };
+            let [plain, other] = ["plain", "other"].map(|path| {
+                let queues = scene.open(|node| Queue::<u64>::open(node, &format!("{path}{capacity}"), options.clone()));
+                let endpoint =
+                    |node: usize| if path == "plain" { scene.endpoint(node) } else { decorated(&scene.nodes[node]) };
+                (queues, [endpoint(0), endpoint(1)])
+            });
+            let mut rng = Rng::new(capacity as u64);
+            let calls = scene.rounds(100, 400) as u64;
+            for call in 0..calls + 10 {
+                let (node, count, closes) = (rng.below(2), rng.below(6), call == calls);
+                let [(ended, counts), (expected, expected_counts)] = [&plain, &other].map(|(queues, endpoints)| {
+                    let (queue, endpoint) = (&queues[node], &endpoints[node]);
+                    let values: Vec<u64> = (0..count as u64).map(|value| call << 8 | value).collect();
+                    end(endpoint, async {
+                        match count {
+                            _ if closes => queue.close(endpoint).await.map(|closed| closed.then_some(0)),
+                            1 => queue.try_enqueue(endpoint, &values[0]).await.map(|done| done.then_some(1)),
+                            2 | 3 => queue.try_enqueue_batch(endpoint, &values).await.map(|done| done.then_some(2)),
+                            _ => queue.try_dequeue(endpoint).await,
+                        }
+                    })
+                });
+                assert_eq!(ended, expected, "call {call}");
+                // Elsewhere a hint may be late, which costs a look more.
+                if scene.over == Over::Shm {
+                    assert_eq!(counts, expected_counts, "call {call}: {ended}");
+                }
+            }
+        }
+    });
+    // Their errors, too, when the home is gone.
+    let _cores = beside("two endpoints without a home");
+    let mut nodes = session(3, Over::Shm);
+    let options = QueueOptions::new(nodes[2].id(), 2);
+    let queues = farfield::on_each(&nodes, |node| Queue::<u64>::open(node, "q", options.clone())).unwrap();
+    let endpoints = [nodes[0].endpoint().unwrap(), decorated(&nodes[0])];
+    nodes.pop().unwrap().leave();
+    let ends = endpoints.each_ref().map(|ep| {
+        let enqueued = end(ep, async { queues[0].try_enqueue(ep, &1).await.map(|done| done.then_some(1)) });
+        [enqueued.0, end(ep, queues[0].try_dequeue(ep)).0, end(ep, async { queues[0].dequeue(ep).await.map(Some) }).0]
+    });
+    assert!(ends[0].iter().all(|end| end.contains("PeerLeft")), "{ends:?}");
+    assert_eq!(ends[0], ends[1]);
 }
 
 /// A call to a queue by one of two nodes.

@@ -38,7 +38,7 @@ fn shared_variables_over_rdma() {
 
 #[test]
 fn the_barrier_over_shared_variables() {
-    for test in ["fig_6", "fig_12", "fig_22", "fig_23"] {
+    for test in ["fig_6", "fig_12", "fig_22", "fig_23", "cw_bar_cr"] {
         is_sound(test, &["bal_sv"]);
     }
     is_sound("fig_6", &["bal_sv", "sv_rdma"]);
@@ -50,6 +50,7 @@ fn a_barrier_without_its_fence_is_unsound() {
     let refinement = refined("fig_22", &["bal_no_fence"]);
     let unsound: Vec<_> = refinement.unsound().map(|state| state[0].to_string()).collect();
     assert_eq!((refinement.names, unsound), (vec!["2:a".to_owned()], vec!["0".to_owned()]));
+    assert_eq!(refined("cw_bar_cr", &["bal_no_fence"]).unsound().count(), 1);
 }
 
 #[test]

@@ -121,7 +121,7 @@ use self::index::{Entry, Index};
 use self::locks::Stripes;
 pub use self::options::{KvOptions, Placement};
 use self::recovery::Deaths;
-use self::slots::{Layout, Slots};
+use self::slots::{FORMAT, Layout, Slots};
 use self::tracker::Tracker;
 use self::values::{Look, Looking};
 use crate::error::{Error, ErrorContext, ErrorKind, Result};
@@ -246,8 +246,8 @@ impl<K: Key, V: Value> KvStore<K, V> {
             let sizes = [("slots", bytes), ("redo", redo_bytes), ("reports", reports_bytes)];
             sizes.into_iter().map(|(region, bytes)| (region.into(), bytes as u64)).collect()
         };
-        let options_here =
-            format!("key={}, value={}, {options:?}", core::any::type_name::<K>(), core::any::type_name::<V>());
+        let (key, value) = (core::any::type_name::<K>(), core::any::type_name::<V>());
+        let options_here = format!("format={FORMAT}, key={key}, value={value}, {options:?}");
         let opening = ObjectBuilder::new(node, path, "KvStore").layout(&options_here).participants(participants.iter());
         let object = opening.calls(&CALLS).regions(regions).require_regions(expect).open()?;
         let of_all = |region| participants.iter().map(|peer| object.remote(peer, region)).collect::<Result<Vec<_>>>();

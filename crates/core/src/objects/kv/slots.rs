@@ -57,6 +57,11 @@ impl Meta {
     }
 }
 
+/// The version of the memory in which a store's nodes read each other's slots, and values to be redone. It is part of
+/// the store's layout, so that a node of a build with another one does not open the store: it would take each value for
+/// one that is being written. 1 had XXH3 for checksums of all lengths; 2 has another hash for one and for two words.
+pub(super) const FORMAT: u32 = 2;
+
 /// The checksum of a value in its `counter`-th use of a slot: one of another use does not pass for it.
 #[inline]
 pub(super) fn checksum(value: &[u64], counter: u64) -> u64 {
@@ -195,6 +200,13 @@ mod tests {
             let differ = (checksum(&[7], 3) ^ checksum(&[7 ^ 1 << bit], 3)).count_ones();
             assert!((12..=52).contains(&differ), "{differ} bits for bit {bit}");
         }
+    }
+
+    /// Nodes of two builds read each other's checksums. If these numbers change, the format needs another one, too.
+    #[test]
+    fn a_format_has_its_checksums() {
+        let checksums = [checksum(&[7], 3), checksum(&[7, 8], 3), checksum(&[7, 8, 9], 3)];
+        assert_eq!((FORMAT, checksums), (2, [0x6d1d_b36c_cba9_82d2, 0xf26d_e982_c4b9_1ea0, 0xdc6f_87db_bab9_a1b6]));
     }
 
     #[test]
