@@ -101,7 +101,7 @@ use core::borrow::BorrowMut;
 use core::mem;
 use std::sync::Arc;
 
-use farfield_fabric::{self as fabric, Begun, Endpoint, GroupKey, NodeId, Op, RemotePtr};
+use farfield_fabric::{self as fabric, Begun, Endpoint, GroupKey, Kept, NodeId, Op, RemotePtr};
 
 pub use self::guard::ALockGuard;
 use self::guard::Held;
@@ -213,7 +213,8 @@ impl ALockArray {
         };
         let spread = Spread::open(node, layout)?;
         let descriptors = Descriptors::new(node.id(), own, spread.regions("descriptors")?);
-        let words = Words { tail: TAIL_REMOTE, claims: CLAIMS, buried: Some(BURIED) };
+        const { assert!(TAIL_REMOTE == 0) }
+        let words = Words { claims: CLAIMS, buried: Some(BURIED) };
         let queue = Queue::new(&spread.object, descriptors, words, Id::NOBODY);
         let local = spread.own.clone().zip(own_local);
         let local =
@@ -261,7 +262,7 @@ impl ALockArray {
         let (mut granted, mut looked) = (None, None);
         let mut entry = match entering {
             Entering::Enters(moving) => {
-                let (mut entry, asked) = moving.into_parts();
+                let (mut entry, asked) = moving.into_inner().into_parts();
                 let Some(found) = entry.enqueue(&mut wait, asked).await? else { return Ok(None) };
                 if found.node().is_some() {
                     match endpoint.boxed(entry.granted(&mut wait)).await {
@@ -350,32 +351,25 @@ impl ALockArray {
                 Some(head) if local.competes(endpoint, head) => return Ok(Ok(self.won_local(endpoint, local, head))),
                 head => Taking::Local(local, head.map(|head| local.at_head(endpoint, head, Grant::new(0, false)))),
             },
-            None => {
-                let (head, asked) = self.queue.asks(endpoint, record, index)?;
-                if self.queue.is_head(head, &asked) {
+            None => Taking::Remote(match self.queue.enters(endpoint, record, index)? {
+                Ok(head) => {
                     let look = endpoint.put_and_get_at_once(record, (VICTIM, REMOTE), TAIL_LOCAL).map(Look);
                     if look.is_some_and(|look| look.has_won() && look.is_repaired()) {
                         let budget = self.options.remote_budget;
                         return Ok(Ok(self.guard(endpoint, Held::remote(head), budget, false)));
                     }
-                    let look = look.map_or_else(|| names_victim(endpoint, record), |look| Ok(Ok(look)));
-                    Taking::Remote(self.competing(endpoint, head, look)?)
-                } else {
-                    Taking::Remote(Entering::Enters(self.queue.entering(endpoint, head, asked)?))
+                    self.competing(endpoint, head, look)?
                 }
-            }
+                Err(moving) => Entering::Enters(moving),
+            }),
         };
         Ok(Err(self.begin_rest(endpoint, index, taking, limit)))
     }
 
-    #[cold]
-    #[inline(never)]
-    fn competing<'a>(
-        &'a self,
-        endpoint: &'a Endpoint,
-        head: Head,
-        look: fabric::Result<Looking<'a>>,
-    ) -> Result<Entering<'a>> {
+    // Inlined, or what it is given would have to be in memory when it is not called.
+    #[inline(always)]
+    fn competing<'a>(&'a self, endpoint: &'a Endpoint, head: Head, look: Option<Look>) -> Result<Entering<'a>> {
+        let look = look.map_or_else(|| names_victim(endpoint, head.record), |look| Ok(Ok(look)));
         let entry = self.queue.at_head(endpoint, head, Grant::new(0, false));
         // If the put was refused, no victim is named. If it was done, this side is the victim, and only yields. In
         // either case the entry may leave the head.
@@ -439,7 +433,7 @@ enum Taking<'a> {
 /// How far an operation of another node has come.
 enum Entering<'a> {
     /// It is in front of the remote queue, or behind others.
-    Enters(Moving<'a>),
+    Enters(Kept<'a, Moving<'a>>),
     /// It is at the head, and has named the victim.
     Competes(Competing<'a>),
 }

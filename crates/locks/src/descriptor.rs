@@ -125,6 +125,14 @@ impl<'a> Descriptor<'a> {
     pub(super) fn grant(&self) -> &'a Word {
         &self.0[3]
     }
+
+    /// Publishes that its operation is in the queue, behind another.
+    #[inline]
+    pub(super) fn tell_queued(&self, id: Id, lock: usize, behind: Id) {
+        // In this order, for nodes that survey the queue.
+        self.pred().store(behind.0);
+        self.about().store(About::new(id.generation(), lock, State::Queued).0);
+    }
 }
 
 /// The descriptors of one array's operations: this node's own, and pointers to the other nodes' tables.
@@ -182,30 +190,21 @@ impl Descriptors {
         Descriptor(self.own.words(slot * BYTES, 4))
     }
 
-    /// Writes an operation into a descriptor, before other nodes can know of it. Returns the operation's name.
+    /// Writes an operation into a descriptor, before other nodes can know of it. Returns the operation's name as well.
     #[inline]
-    pub(super) fn begin(&self, slot: usize, lock: usize) -> Id {
+    pub(super) fn begin(&self, slot: usize, lock: usize) -> (Id, Descriptor<'_>) {
         let descriptor = self.at(slot);
         let generation = About(descriptor.about().load()).generation().wrapping_add(1);
         descriptor.next().store(Id::NOBODY.0);
         descriptor.grant().store(0);
         descriptor.about().store(About::new(generation, lock, State::Enqueueing).0);
-        Id::new(self.me, slot, generation)
+        (Id::new(self.me, slot, generation), descriptor)
     }
 
     /// Publishes the state of an operation of this node.
     #[inline]
     pub(super) fn tell(&self, id: Id, lock: usize, state: State) {
         self.at(id.slot()).about().store(About::new(id.generation(), lock, state).0);
-    }
-
-    /// Publishes that an operation of this node is in the queue, behind another.
-    #[inline]
-    pub(super) fn tell_queued(&self, id: Id, lock: usize, behind: Id) {
-        let descriptor = self.at(id.slot());
-        // In this order, for nodes that survey the queue.
-        descriptor.pred().store(behind.0);
-        descriptor.about().store(About::new(id.generation(), lock, State::Queued).0);
     }
 
     /// Frees the descriptor of an operation. No other operation may write to it any more.

@@ -68,20 +68,22 @@ impl Drop for Moving<'_> {
 }
 
 impl Queue {
-    /// Begins an operation, and asks for an empty queue: [`Queue::is_head`] looks at the answer.
+    /// Begins an operation. If the answer is there at once, as on shared memory, and the queue was empty, the operation
+    /// is at its head, and needs no entry. If not, [`Entry::enqueue`] does the rest.
     ///
     /// # Errors
     /// All descriptors are in use, or the home is unreachable.
     #[inline(always)]
-    pub(super) fn asks<'a>(
+    pub(super) fn enters<'a>(
         self: &'a Arc<Self>,
         endpoint: &'a Endpoint,
         record: RemotePtr<u64>,
         lock: usize,
-    ) -> Result<(Head, Asked<'a>)> {
+    ) -> Result<core::result::Result<Head, Kept<'a, Moving<'a>>>> {
         let slot = self.descriptors.take(endpoint).of(&self.path)?;
-        let id = self.descriptors.begin(slot, lock);
-        let (head, tail) = (Head { record, lock: lock as u32, id }, record.at(self.words.tail));
+        let (id, descriptor) = self.descriptors.begin(slot, lock);
+        // Made anew for each call that is out of the way, so that it is in registers here.
+        let (head, tail) = (|| Head { record, lock: lock as u32, id }, record);
         // A refused operation is not done, and its descriptor can be reused. After any other error this is unknown, but
         // where operations end at once.
         if !endpoint.ends_at_once()
@@ -90,32 +92,25 @@ impl Queue {
             self.descriptors.ends(id, lock);
             return Err(error).of(&self.path);
         }
-        Ok((head, endpoint.cas(tail, Id::NOBODY.0, id.0).into_value()))
-    }
-
-    /// Whether the answer is there at once, as on shared memory, and the queue was empty: then the operation is at its
-    /// head, and needs no entry.
-    #[inline(always)]
-    pub(super) fn is_head(&self, head: Head, asked: &Asked<'_>) -> bool {
-        let is_head = matches!(asked, Ok(found) if *found == Id::NOBODY.0);
-        if is_head {
-            self.descriptors.tell_queued(head.id, head.lock as usize, Id::NOBODY);
+        match endpoint.cas(tail, Id::NOBODY.0, id.0).into_value() {
+            Ok(found) if found == Id::NOBODY.0 => {
+                descriptor.tell_queued(id, lock, Id::NOBODY);
+                Ok(Ok(head()))
+            }
+            Ok(found) => self.entering(endpoint, head(), Ok(found)).map(Err),
+            Err(cas) => self.entering(endpoint, head(), Err(cas)).map(Err),
         }
-        is_head
     }
 
-    /// An operation that is not at the head yet, after [`Queue::asks`], for [`Entry::enqueue`].
-    ///
-    /// # Errors
-    /// The home is unreachable.
+    /// An operation that is not at the head yet.
     #[cold]
     #[inline(never)]
-    pub(super) fn entering<'a>(
+    fn entering<'a>(
         self: &'a Arc<Self>,
         endpoint: &'a Endpoint,
         head: Head,
         asked: Asked<'a>,
-    ) -> Result<Moving<'a>> {
+    ) -> Result<Kept<'a, Moving<'a>>> {
         let asked = match asked {
             Err(cas) if endpoint.ends_at_once() => match cas.accepted() {
                 Err(error) => {
@@ -129,7 +124,7 @@ impl Queue {
         let mut entry = self.at_head(endpoint, head, Grant::new(0, false));
         // One that has found another tail is in no queue.
         entry.operation_mut().stage = if asked.is_ok() { Stage::Outside } else { Stage::Asking };
-        Ok(Moving::new(entry, asked))
+        Ok(endpoint.kept(|| Moving::new(entry, asked)))
     }
 
     /// Leaves the head: grants the lock to the operation behind, or tries to empty the queue. The caller has made its
@@ -151,13 +146,13 @@ impl Queue {
             return self.hands_over(endpoint, head, next_grant, spared).map(|()| None);
         }
         // Follows earlier puts to the lock's node (`NRW → NAR`). If it fails, it has flushed them.
-        let tail = head.record.at(self.words.tail);
-        match endpoint.cas(tail, head.id.0, self.free(next_grant).0).into_value() {
+        match endpoint.cas(head.record, head.id.0, self.free(next_grant).0).into_value() {
             Ok(found) if found == head.id.0 => {
                 self.descriptors.ends(head.id, head.lock as usize);
                 Ok(None)
             }
-            asked => Ok(Some(self.leaving(endpoint, head, next_grant, asked))),
+            Ok(found) => Ok(Some(self.leaving(endpoint, head, next_grant, Ok(found)))),
+            Err(cas) => Ok(Some(self.leaving(endpoint, head, next_grant, Err(cas)))),
         }
     }
 
@@ -181,7 +176,7 @@ impl Queue {
         if let Ok(found) = asked {
             entry.settle_left(found);
         }
-        endpoint.kept(Moving::new(entry, asked))
+        endpoint.kept(|| Moving::new(entry, asked))
     }
 
     /// The operation of a guard, which is about to leave the head.
@@ -232,14 +227,14 @@ impl<'a> Entry<'a> {
     fn ask(&mut self, expected: Id) -> Result<Asked<'a>> {
         let (queue, endpoint) = (self.queue, self.endpoint);
         let operation = self.operation_mut();
-        let tail = operation.record.at(queue.words.tail);
+        let tail = operation.record;
         // A refused operation is not done, and its descriptor can be reused. After any other error this is unknown.
         endpoint.check_word(tail).of(&queue.path)?;
         operation.stage = Stage::Asking;
         Ok(endpoint.cas(tail, expected.0, operation.id.0).into_value())
     }
 
-    /// Enters the queue after [`Queue::entering`], and links the operation to its predecessor. Returns the tail that it
+    /// Enters the queue after [`Queue::enters`], and links the operation to its predecessor. Returns the tail that it
     /// found. If it may not wait, it enters only a queue that is empty, or has a tail of the dead; none if it did not
     /// enter.
     ///
@@ -294,7 +289,7 @@ impl<'a> Entry<'a> {
         };
         operation.next_grant = Grant::new(0, expected == Id::NOBODY_AFTER_DEATH);
         let Operation { lock, id, .. } = *operation;
-        descriptors.tell_queued(id, lock, expected);
+        descriptors.of(id).tell_queued(id, lock, expected);
     }
 
     /// Waits until the operation is at the head. Returns its grant.
@@ -362,7 +357,7 @@ impl<'a> Entry<'a> {
     /// Posts the compare-and-swap that empties the queue if no operation is behind.
     fn asks_to_empty(&self) -> Asked<'a> {
         let (queue, operation) = (self.queue, self.operation());
-        self.endpoint.cas(queue.tail(operation), operation.id.0, queue.free(operation.next_grant).0).into_value()
+        self.endpoint.cas(operation.record, operation.id.0, queue.free(operation.next_grant).0).into_value()
     }
 
     /// Leaves the head, after [`Queue::leaves`].

@@ -73,7 +73,7 @@ impl Poller for Left {
                     return Progress::Done;
                 }
                 let free = queue.free(operation.next_grant);
-                match endpoint.cas(queue.tail(operation), id.0, free.0).wait() {
+                match endpoint.cas(operation.record, id.0, free.0).wait() {
                     Ok(found) if !queue.has_left(operation, found) => Progress::Busy,
                     Err(error) if error.is_refused() => Progress::Retry,
                     _ => Progress::Done,

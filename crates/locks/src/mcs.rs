@@ -143,7 +143,7 @@ impl McsLockArray {
         };
         let spread = Spread::open(node, layout)?;
         let descriptors = Descriptors::new(node.id(), own, spread.regions("descriptors")?);
-        let words = Words { tail: TAIL, claims: CLAIMS, buried: None };
+        let words = Words { claims: CLAIMS, buried: None };
         let queue = Queue::new(&spread.object, descriptors, words, Id::NOBODY_AFTER_DEATH);
         Ok(McsLockArray { spread, queue })
     }
@@ -172,12 +172,10 @@ impl McsLockArray {
         index: usize,
         limit: L,
     ) -> Result<Begun<McsGuard<'a>, impl Rest<Option<McsGuard<'a>>> + use<'a, L>>> {
-        let (head, asked) = self.queue.asks(endpoint, self.spread.record(index), index)?;
-        if self.queue.is_head(head, &asked) {
-            return Ok(Ok(self.guard(endpoint, head, false)));
-        }
-        let moving = self.queue.entering(endpoint, head, asked)?;
-        Ok(Err(endpoint.boxed(self.enter(endpoint, moving, limit))))
+        Ok(match self.queue.enters(endpoint, self.spread.record(index), index)? {
+            Ok(head) => Ok(self.guard(endpoint, head, false)),
+            Err(moving) => Err(endpoint.boxed(self.enter(endpoint, moving, limit))),
+        })
     }
 }
 
@@ -223,10 +221,10 @@ impl McsLockArray {
     async fn enter<'a>(
         &'a self,
         endpoint: &'a Endpoint,
-        moving: Moving<'a>,
+        moving: Kept<'a, Moving<'a>>,
         mut limit: impl BorrowMut<WaitLimit>,
     ) -> Result<Option<McsGuard<'a>>> {
-        let ((mut entry, asked), mut wait) = (moving.into_parts(), Wait::new(limit.borrow_mut()));
+        let ((mut entry, asked), mut wait) = (moving.into_inner().into_parts(), Wait::new(limit.borrow_mut()));
         let Some(found) = entry.enqueue(&mut wait, asked).await? else { return Ok(None) };
         let is_poisoned = match found.node() {
             None => found == Id::NOBODY_AFTER_DEATH,

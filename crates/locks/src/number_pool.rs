@@ -29,7 +29,10 @@ impl NumberPool {
     /// All are in use.
     #[inline]
     pub(super) fn take(&self, endpoint: &Endpoint) -> Result<usize> {
-        self.take_at_once(endpoint).map_or_else(|| self.take_any(endpoint), Ok)
+        match self.take_at_once(endpoint) {
+            Some(number) => Ok(number),
+            None => self.take_any(endpoint),
+        }
     }
 
     #[cold]
@@ -56,7 +59,8 @@ impl NumberPool {
     /// An unused one of those where this endpoint looks first. None if there is none, or another thread was faster.
     #[inline]
     pub(super) fn take_at_once(&self, endpoint: &Endpoint) -> Option<usize> {
-        let at = endpoint.number() % self.used.len();
+        let at = endpoint.number();
+        let at = if at < self.used.len() { at } else { at % self.used.len() }; // a division takes long
         let bits = self.used[at].load();
         let bit = bits.trailing_ones() as usize;
         let number = at * EACH + bit;

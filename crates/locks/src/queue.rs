@@ -53,10 +53,9 @@ use super::grant::Grant;
 /// The number of descriptors read by one get.
 pub(super) const AT_ONCE: usize = 64;
 
-/// The words of a lock's record that its queue uses, counted from the first.
+/// The words of a lock's record that its queue uses, counted from the first. That one has the tail.
 #[derive(Clone, Copy)]
 pub(super) struct Words {
-    pub(super) tail: usize,
     /// How often the head was claimed after a death. The upper half counts the claims that report a death.
     pub(super) claims: usize,
     /// The tail of a queue of dead operations, after their deaths have been counted elsewhere.
@@ -164,12 +163,6 @@ impl Queue {
         }
     }
 
-    /// The word with the tail of an operation's lock.
-    #[inline]
-    pub(super) fn tail(&self, operation: &Operation) -> RemotePtr<u64> {
-        operation.record.at(self.words.tail)
-    }
-
     /// Whether the other nodes have evicted this one.
     pub(super) fn is_fenced(&self) -> bool {
         self.node.fabric().is_fenced()
@@ -196,7 +189,7 @@ impl Queue {
             None => Id::NOBODY.0,
         };
         let claimed = claims + 1 + if buried == pred.0 { 0 } else { TELLS };
-        let tail = Id(endpoint.get(self.tail(operation)).await?);
+        let tail = Id(endpoint.get(record).await?);
         let Some(survey) = self.survey(endpoint, lock).await? else { return Ok(false) };
         // By now, puts of the dead node from before its eviction have landed.
         if Grant::of(self.descriptors.of(id).grant().load()).is_some() {

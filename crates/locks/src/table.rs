@@ -144,7 +144,7 @@ enum Kind {
 /// # Ok::<(), farfield::Error>(())
 /// ```
 #[must_use = "the lock is released when the guard is dropped"]
-pub struct TableGuard<'a>(Held<'a>);
+pub struct TableGuard<'a>(Option<Held<'a>>); // none once it is released
 
 enum Held<'a> {
     ALock(ALockGuard<'a>),
@@ -253,13 +253,42 @@ impl LockArray for LockTable {
         index: usize,
         limit: L,
     ) -> Result<Begun<TableGuard<'a>, impl Rest<Option<TableGuard<'a>>>>> {
+        let Kind::ALock(locks) = &self.0 else { return self.begin_rival(endpoint, index, limit) };
+        match locks.begin(endpoint, index, limit)? {
+            Ok(guard) => Ok(Ok(TableGuard(Some(Held::ALock(guard))))),
+            Err(rest) => Ok(Err(Taking(OfKind::ALock(rest)))),
+        }
+    }
+}
+
+impl LockTable {
+    /// [`LockArray::begin`] of the other kinds, out of the way of the ALock.
+    #[inline(never)]
+    fn begin_rival<'a, L: BorrowMut<WaitLimit>, A>(
+        &'a self,
+        endpoint: &'a Endpoint,
+        index: usize,
+        limit: L,
+    ) -> Result<
+        Begun<
+            TableGuard<'a>,
+            Taking<
+                OfKind<
+                    A,
+                    impl Rest<Option<SpinGuard<'a>>>,
+                    impl Rest<Option<McsGuard<'a>>>,
+                    impl Rest<Option<Guard<'a>>>,
+                >,
+            >,
+        >,
+    > {
         let begun = match &self.0 {
-            Kind::ALock(locks) => locks.begin(endpoint, index, limit)?.map(Held::ALock).map_err(OfKind::ALock),
+            Kind::ALock(_) => unreachable!("it is no rival"),
             Kind::Spin(locks) => locks.begin(endpoint, index, limit)?.map(Held::Spin).map_err(OfKind::Spin),
             Kind::Mcs(locks) => locks.begin(endpoint, index, limit)?.map(Held::Mcs).map_err(OfKind::Mcs),
             Kind::Mutex(locks) => locks.begin(endpoint, index, limit)?.map(Held::Mutex).map_err(OfKind::Mutex),
         };
-        Ok(begun.map(TableGuard).map_err(Taking))
+        Ok(begun.map(|held| TableGuard(Some(held))).map_err(Taking))
     }
 }
 
@@ -293,7 +322,7 @@ where
             OfKind::Mcs(rest) => Pin::new(rest).poll(cx).map(|ended| held(ended, Held::Mcs)),
             OfKind::Mutex(rest) => Pin::new(rest).poll(cx).map(|ended| held(ended, Held::Mutex)),
         };
-        polled.map(|ended| held(ended, TableGuard))
+        polled.map(|ended| held(ended, |guard| TableGuard(Some(guard))))
     }
 }
 
@@ -317,32 +346,74 @@ where
     }
 }
 
+impl<'a> TableGuard<'a> {
+    /// [`LockGuard::begin_unlock`], where the guard stays where it is: among others, for one. It holds nothing
+    /// afterwards, and releasing it again does nothing.
+    ///
+    /// ```
+    /// # use farfield::{LockArray, LockKind, LockOptions, LockTable, TableGuard};
+    /// # let node = farfield::Node::builder().session("doc-table-release").start()?;
+    /// # let (locks, ep) = (LockTable::open(&node, "stripes", 64, LockOptions::new(LockKind::Mcs))?, node.endpoint()?);
+    /// let mut held = [3, 5].map(|index| ep.block_on(locks.lock(&ep, index)).unwrap());
+    /// for guard in &mut held {
+    ///     if let Err(rest) = guard.begin_release()? {
+    ///         ep.block_on(rest)?;
+    ///     }
+    /// }
+    /// assert!(ep.block_on(locks.try_lock(&ep, 5))?.is_some());
+    /// # drop(held); Ok::<(), farfield::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As `unlock`.
+    #[inline(always)]
+    pub fn begin_release(&mut self) -> Result<Begun<(), impl Rest<()> + use<'a>>> {
+        match &mut self.0 {
+            Some(Held::ALock(guard)) if guard.is_held() => match guard.begin_release()? {
+                Ok(()) => Ok(Ok(())),
+                Err(rest) => Ok(Err(OfKind::ALock(rest))),
+            },
+            _ => begin_unlock_of_rival(self.0.take()),
+        }
+    }
+}
+
+/// [`LockGuard::begin_unlock`] of the other kinds than ALock.
+#[inline(never)]
+fn begin_unlock_of_rival<A>(
+    held: Option<Held<'_>>,
+) -> Result<Begun<(), OfKind<A, impl Rest<()>, impl Rest<()>, impl Rest<()>>>> {
+    Ok(match held {
+        Some(Held::ALock(_)) | None => Ok(()), // it was released before
+        Some(Held::Spin(guard)) => guard.begin_unlock()?.map_err(OfKind::Spin),
+        Some(Held::Mcs(guard)) => guard.begin_unlock()?.map_err(OfKind::Mcs),
+        Some(Held::Mutex(guard)) => guard.begin_unlock()?.map_err(OfKind::Mutex),
+    })
+}
+
 impl LockGuard for TableGuard<'_> {
     #[inline(always)]
-    fn begin_unlock(self) -> Result<Begun<(), impl Rest<()>>> {
-        Ok(match self.0 {
-            Held::ALock(guard) => guard.begin_unlock()?.map_err(OfKind::ALock),
-            Held::Spin(guard) => guard.begin_unlock()?.map_err(OfKind::Spin),
-            Held::Mcs(guard) => guard.begin_unlock()?.map_err(OfKind::Mcs),
-            Held::Mutex(guard) => guard.begin_unlock()?.map_err(OfKind::Mutex),
-        })
+    fn begin_unlock(mut self) -> Result<Begun<(), impl Rest<()>>> {
+        self.begin_release()
     }
 
     fn is_poisoned(&self) -> bool {
         match &self.0 {
-            Held::ALock(guard) => guard.is_poisoned(),
-            Held::Spin(guard) => guard.is_poisoned(),
-            Held::Mcs(guard) => guard.is_poisoned(),
-            Held::Mutex(guard) => guard.is_poisoned(),
+            Some(Held::ALock(guard)) => guard.is_poisoned(),
+            Some(Held::Spin(guard)) => guard.is_poisoned(),
+            Some(Held::Mcs(guard)) => guard.is_poisoned(),
+            Some(Held::Mutex(guard)) => guard.is_poisoned(),
+            None => false,
         }
     }
 
     fn clear_poison(&mut self) {
         match &mut self.0 {
-            Held::ALock(guard) => guard.clear_poison(),
-            Held::Spin(guard) => guard.clear_poison(),
-            Held::Mcs(guard) => guard.clear_poison(),
-            Held::Mutex(guard) => guard.clear_poison(),
+            Some(Held::ALock(guard)) => guard.clear_poison(),
+            Some(Held::Spin(guard)) => guard.clear_poison(),
+            Some(Held::Mcs(guard)) => guard.clear_poison(),
+            Some(Held::Mutex(guard)) => guard.clear_poison(),
+            None => {}
         }
     }
 }

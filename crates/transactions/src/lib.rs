@@ -109,7 +109,7 @@ use smallvec::SmallVec;
 
 pub use self::errors::{NoSuchCell, NotInTransaction};
 pub use self::options::TransactionOptions;
-use self::order::{in_order, is_ascending, lock_of, locks_of};
+use self::order::{Ascent, Lock, lock_of, locks_of, put_in_order};
 pub use self::transaction::Transaction;
 use self::transaction::{Cell, Parts};
 
@@ -305,7 +305,7 @@ impl Transactions {
     /// # Errors
     /// There is no such cell.
     pub fn lock_of(&self, cell: usize) -> Result<usize> {
-        self.check(cell).map(|()| self.place_of(cell).1)
+        self.check(cell).map(|()| self.place_of(cell).1.number)
     }
 
     /// The cells of this node with their words, regardless of their locks: for setup before the first transaction, and
@@ -378,45 +378,55 @@ impl Transactions {
         &'a self,
         endpoint: &'a Endpoint,
         cells: &[usize],
-        mut limit: WaitLimit,
+        limit: WaitLimit,
     ) -> impl Future<Output = Result<Transaction<'a>>> {
-        Attempt::new(move || {
-            let meter = self.object.meter();
-            if meter.is_on() && meter.measures(endpoint, BEGIN) {
-                let begins = self.begin_measured(endpoint, cells, limit);
-                return Ok(Err(Either::Measured(meter.measure(endpoint, BEGIN, begins))));
-            }
-            let (mut transaction, locks) = self.name(endpoint, cells)?;
-            for (taken, lock) in locks.iter().enumerate() {
-                let begun = match self.begin_one(endpoint, *lock, limit, &mut transaction.0.guards) {
-                    Ok(None) => continue,
-                    Ok(Some(rest)) => Ok(rest),
-                    Err(error) => Err(error),
-                };
-                limit.begin(endpoint);
-                let rest = self.begin_on(transaction, locks, taken, begun, limit);
-                return Ok(Err(Either::Plain(endpoint.boxed(rest))));
-            }
-            Ok(Ok(transaction))
-        })
+        Attempt::new(move || self.begin_at_once(endpoint, cells, limit))
     }
 
-    /// Takes a lock if it is free; or begins to wait for it. It is a call of its own, with all registers for itself.
+    /// Takes all locks while they are free; or begins to wait for one. It is a call of its own, with all registers for
+    /// itself.
     #[inline(never)]
-    fn begin_one<'a>(
+    fn begin_at_once<'a, 'c>(
         &'a self,
         endpoint: &'a Endpoint,
-        lock: usize,
+        cells: &'c [usize],
         limit: WaitLimit,
-        guards: &mut Few<(NodeId, TableGuard<'a>)>,
-    ) -> Result<Option<impl Rest<Option<TableGuard<'a>>> + use<'a>>> {
-        Ok(match self.locks.begin(endpoint, lock, limit)? {
-            Ok(guard) => {
-                guards.push((self.locks.home(lock), guard));
-                None
-            }
-            Err(rest) => Some(rest),
-        })
+    ) -> Result<Begun<Transaction<'a>, impl Rest<Transaction<'a>> + use<'a, 'c>>> {
+        let meter = self.object.meter();
+        if meter.is_on() && meter.measures(endpoint, BEGIN) {
+            let begins = self.begin_measured(endpoint, cells, limit);
+            return Ok(Err(Either::Measured(meter.measure(endpoint, BEGIN, begins))));
+        }
+        let mut transaction = self.named(endpoint, cells)?;
+        let Parts { locks, guards, .. } = &mut *transaction.0;
+        for lock in locks {
+            let begun = match self.locks.begin(endpoint, lock.number, limit) {
+                Ok(Ok(guard)) => {
+                    guards.push(guard);
+                    continue;
+                }
+                Ok(Err(rest)) => Ok(rest),
+                Err(error) => Err(error),
+            };
+            return Ok(Err(Either::Plain(self.begin_rest(transaction, begun, limit))));
+        }
+        Ok(Ok(transaction))
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn begin_rest<'a, R>(
+        &'a self,
+        transaction: Transaction<'a>,
+        begun: Result<R>,
+        mut limit: WaitLimit,
+    ) -> impl Rest<Transaction<'a>>
+    where
+        R: Rest<Option<TableGuard<'a>>>,
+    {
+        let endpoint = transaction.0.endpoint;
+        limit.begin(endpoint);
+        endpoint.boxed(self.begin_on(transaction, begun, limit))
     }
 
     async fn begin_measured<'a>(
@@ -425,16 +435,13 @@ impl Transactions {
         cells: &[usize],
         limit: WaitLimit,
     ) -> Result<Transaction<'a>> {
-        let (transaction, locks) = self.name(endpoint, cells)?;
-        self.take_from(transaction, &locks, 0, limit).await
+        self.take_rest(self.named(endpoint, cells)?, limit).await
     }
 
     /// The rest of a begin, when the lock behind those that are taken is not free, or an error.
     async fn begin_on<'a, R>(
         &'a self,
         mut transaction: Transaction<'a>,
-        locks: Few<usize>,
-        taken: usize,
         begun: Result<R>,
         limit: WaitLimit,
     ) -> Result<Transaction<'a>>
@@ -442,56 +449,63 @@ impl Transactions {
         R: Rest<Option<TableGuard<'a>>>,
     {
         match got(begun.map(Err)).await {
-            Ok(guard) => transaction.0.guards.push((self.locks.home(locks[taken]), guard)),
+            Ok(guard) => transaction.0.guards.push(guard),
             Err(error) => return give_up(transaction, error).await,
         }
-        self.take_from(transaction, &locks, taken + 1, limit).await
+        self.take_rest(transaction, limit).await
     }
 
-    /// Takes the locks from one on.
-    async fn take_from<'a>(
+    /// Takes the locks that are not held yet.
+    async fn take_rest<'a>(
         &'a self,
         mut transaction: Transaction<'a>,
-        locks: &[usize],
-        first: usize,
         mut limit: WaitLimit,
     ) -> Result<Transaction<'a>> {
-        for lock in &locks[first..] {
-            match got(self.locks.begin(transaction.0.endpoint, *lock, &mut limit)).await {
-                Ok(guard) => transaction.0.guards.push((self.locks.home(*lock), guard)),
+        while let Some(lock) = transaction.0.locks.get(transaction.0.guards.len()).copied() {
+            match got(self.locks.begin(transaction.0.endpoint, lock.number, &mut limit)).await {
+                Ok(guard) => transaction.0.guards.push(guard),
                 Err(error) => return give_up(transaction, error).await,
             }
         }
         Ok(transaction)
     }
 
-    /// A transaction over some cells, which holds no lock yet, with its locks in the order of acquisition.
+    /// A transaction over some cells, which holds no lock yet.
     #[inline(always)]
-    fn name<'a>(&'a self, endpoint: &'a Endpoint, cells: &[usize]) -> Result<(Transaction<'a>, Few<usize>)> {
-        let mut transaction =
-            Transaction(endpoint.kept(Parts { all: self, endpoint, guards: Few::new(), cells: Few::new() }));
-        let (named, mut locks) = (&mut transaction.0.cells, Few::new());
+    fn named<'a>(&'a self, endpoint: &'a Endpoint, cells: &[usize]) -> Result<Transaction<'a>> {
+        let empty = || Parts { all: self, endpoint, locks: Few::new(), guards: Few::new(), cells: Few::new() };
+        let mut transaction = Transaction(endpoint.kept(empty));
+        let Parts { locks, cells: named, .. } = &mut *transaction.0;
+        let (mut cells_seen, mut locks_seen) = (Ascent::NONE_SEEN, Ascent::NONE_SEEN);
+        let mut alive = self.me;
         for cell in cells {
             self.check(*cell)?;
             let (at, lock) = self.place_of(*cell);
-            if at.node() != self.me
-                && let Err(error) = endpoint.check_alive(at.node())
-            {
-                return Err(error).of(self.object.path());
+            if at.node() != alive && at.node() != self.me {
+                endpoint.check_alive(at.node()).of(self.object.path())?;
+                alive = at.node();
             }
+            cells_seen.sees(*cell);
+            locks_seen.sees(lock.number);
             locks.push(lock);
             named.push(Cell { number: *cell, at, written: None });
         }
-        if !is_ascending(named, |cell| cell.number) {
+        if !cells_seen.is_kept {
             named.sort_unstable_by_key(|cell| cell.number);
             named.dedup_by_key(|cell| cell.number);
         }
-        let locks = in_order(locks);
+        put_in_order(locks, locks_seen);
         if locks.len() > LOCKS_PER_TRANSACTION_MAX {
-            let (what, max) = ("locks for one transaction", LOCKS_PER_TRANSACTION_MAX);
-            return Err(ErrorKind::TooMany { what, asked: locks.len(), max }).of(self.object.path());
+            return Err(self.needs_too_many(locks.len()));
         }
-        Ok((transaction, locks))
+        Ok(transaction)
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn needs_too_many(&self, asked: usize) -> Error {
+        let (what, max) = ("locks for one transaction", LOCKS_PER_TRANSACTION_MAX);
+        Error::from(ErrorKind::TooMany { what, asked, max }).of(self.object.path())
     }
 
     #[inline]
@@ -507,11 +521,13 @@ impl Transactions {
 
     /// Where a cell is, and its lock.
     #[inline]
-    fn place_of(&self, cell: usize) -> (RemotePtr<u64>, usize) {
+    fn place_of(&self, cell: usize) -> (RemotePtr<u64>, Lock) {
         let nodes = self.homes.len();
         let (rank, word) = (cell % nodes, cell / nodes);
         let Home { base, locks } = self.homes[rank];
-        (base.at(word), lock_of(rank, word, nodes, locks, || self.locks.len()))
+        let number = lock_of(rank, word, nodes, locks, || self.locks.len());
+        let home = if locks > 0 { base } else { self.homes[number].base };
+        (base.at(word), Lock { number, home: home.node() })
     }
 
     /// The word of a cell of this node, or a pointer to it on another.

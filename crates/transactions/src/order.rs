@@ -1,6 +1,15 @@
 //! The lock of each cell, and the order in which a transaction takes its locks.
 
+use farfield_fabric::NodeId;
+
 use super::Few;
+
+/// A lock, and the node that it is on.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Lock {
+    pub(crate) number: usize,
+    pub(crate) home: NodeId,
+}
 
 /// How many of the locks are on the `rank`-th node.
 pub(crate) fn locks_of(rank: usize, nodes: usize, locks: usize) -> usize {
@@ -13,23 +22,35 @@ pub(crate) fn locks_of(rank: usize, nodes: usize, locks: usize) -> usize {
 pub(crate) fn lock_of(rank: usize, word: usize, nodes: usize, there: usize, locks: impl FnOnce() -> usize) -> usize {
     match there {
         0 => rank % locks(),
+        there if word < there => rank + word * nodes, // without a division
         there => rank + word % there * nodes,
     }
 }
 
-/// The locks of a transaction, each once, in the order of all transactions: so no cycle of waiting transactions can
-/// form.
+/// Puts the locks of a transaction, each once, in the order of all transactions: so no cycle of waiting transactions
+/// can form.
 #[inline]
-pub(crate) fn in_order(mut locks: Few<usize>) -> Few<usize> {
-    if !is_ascending(&locks, |lock| *lock) {
+pub(crate) fn put_in_order(locks: &mut Few<Lock>, seen: Ascent) {
+    if !seen.is_kept {
         locks.sort_unstable();
         locks.dedup();
     }
-    locks
 }
 
-/// Whether the keys of these elements ascend, so that none is there twice.
-#[inline]
-pub(crate) fn is_ascending<T>(elements: &[T], key: impl Fn(&T) -> usize) -> bool {
-    elements.windows(2).all(|pair| key(&pair[0]) < key(&pair[1]))
+/// Whether numbers ascend that are seen one after the other, so that none is there twice.
+pub(crate) struct Ascent {
+    pub(crate) is_kept: bool,
+    /// No number seen is as large.
+    above: usize,
+}
+
+impl Ascent {
+    pub(crate) const NONE_SEEN: Ascent = Ascent { is_kept: true, above: 0 };
+
+    /// Sees a number of a cell or a lock.
+    #[inline(always)]
+    pub(crate) fn sees(&mut self, number: usize) {
+        self.is_kept &= number >= self.above;
+        self.above = number + 1;
+    }
 }

@@ -1,12 +1,14 @@
 //! A transaction: what it reads and writes, and how it ends.
 
 use core::future::Future;
+use core::mem::ManuallyDrop;
 
 use farfield_core::toolkit::{ErrorContext, RefusedPause, Rest, Timing};
 use farfield_core::{Error, Result};
 use farfield_fabric::{self as fabric, Attempt, Endpoint, GroupKey, Kept, NodeId, Op, RemotePtr, Together};
 use farfield_locks::{LockGuard, TableGuard};
 
+use crate::order::Lock;
 use crate::{COMMIT, Few, NotInTransaction, Transactions};
 
 /// A set of cells, with their locks held. Dropping the transaction discards its writes and releases the locks.
@@ -29,8 +31,10 @@ pub struct Transaction<'a>(pub(crate) Kept<'a, Parts<'a>>);
 pub(crate) struct Parts<'a> {
     pub(crate) all: &'a Transactions,
     pub(crate) endpoint: &'a Endpoint,
-    /// The held locks, with their homes.
-    pub(crate) guards: Few<(NodeId, TableGuard<'a>)>,
+    /// The locks in the order of acquisition.
+    pub(crate) locks: Few<Lock>,
+    /// The first of them, as far as they are held.
+    pub(crate) guards: Few<TableGuard<'a>>,
     /// The named cells in ascending order.
     pub(crate) cells: Few<Cell>,
 }
@@ -63,13 +67,40 @@ struct Writing<'a> {
     together: Together<'a>,
 }
 
+impl<'a> Writing<'a> {
+    /// None of the writes from one on is posted.
+    fn from(next: usize, together: Together<'a>) -> Writing<'a> {
+        Writing { next, refused: None, puts: Few::new(), result: Ok(()), together }
+    }
+}
+
 /// The releases of a transaction's locks that have to wait, and the first error of the others.
 struct Releases<R> {
     rests: Few<R>,
     result: Result<()>,
 }
 
+/// A commit that has to wait.
+struct Committing<'a, R> {
+    writing: Writing<'a>,
+    /// None if they come behind a wait: for a refused write, or for a fence before all of them. None are left where all
+    /// have ended at once.
+    releases: Option<Kept<'a, Releases<R>>>,
+}
+
 impl<R: Rest<()>> Releases<R> {
+    /// Adds a release that has to wait, or an error.
+    #[cold]
+    #[inline(never)]
+    fn add<'a>(releases: &mut Option<Kept<'a, Self>>, endpoint: &'a Endpoint, released: Result<R>) {
+        let none = || endpoint.kept(|| Releases { rests: Few::new(), result: Ok(()) });
+        let releases = releases.get_or_insert_with(none);
+        match released {
+            Ok(rest) => releases.rests.push(rest),
+            Err(error) => releases.note(Err(error)),
+        }
+    }
+
     fn note(&mut self, released: Result<()>) {
         if self.result.is_ok() {
             self.result = released;
@@ -103,7 +134,7 @@ impl<'a> Transaction<'a> {
     pub fn read(&self, cell: usize) -> impl Future<Output = Result<u64>> {
         Attempt::new(move || {
             let parts = &*self.0;
-            Ok(match parts.post(parts.place(cell)?) {
+            Ok(match parts.post(parts.find(cell)?) {
                 Ok(value) => Ok(value),
                 Err(get) => get.into_value().map_err(|get| parts.endpoint.boxed(parts.got(get))),
             })
@@ -127,8 +158,8 @@ impl<'a> Transaction<'a> {
     /// As `read`.
     pub async fn read_all(&self, cells: &[usize]) -> Result<Vec<u64>> {
         let parts = &*self.0;
-        let places = cells.iter().map(|cell| parts.place(*cell)).collect::<Result<Vec<_>>>()?;
-        let reads: Vec<_> = places.into_iter().map(|place| parts.post(place)).collect();
+        let named = cells.iter().map(|cell| parts.find(*cell)).collect::<Result<Vec<_>>>()?;
+        let reads: Vec<_> = named.into_iter().map(|cell| parts.post(cell)).collect();
         let mut values = Vec::with_capacity(reads.len());
         for read in reads {
             values.push(match read {
@@ -156,8 +187,12 @@ impl<'a> Transaction<'a> {
     /// # Errors
     /// The transaction has not named the cell.
     pub fn write(&mut self, cell: usize, value: u64) -> Result<()> {
-        let place = self.0.place(cell)?;
-        self.0.cells[place].written = Some(value);
+        let parts = &mut *self.0;
+        let cells = &mut parts.cells[..];
+        match place(cells, cell) {
+            Some(place) => cells[place].written = Some(value),
+            None => return Err(parts.not_named(cell)),
+        }
         Ok(())
     }
 
@@ -183,35 +218,23 @@ impl<'a> Transaction<'a> {
         Attempt::new(move || {
             let parts = &mut *self.0;
             let (meter, endpoint) = (parts.all.object.meter(), parts.endpoint);
-            // A measured commit takes the path of one that has to wait.
             let timing = if meter.is_on() { meter.start(endpoint, COMMIT) } else { Timing::OFF };
-            let together = endpoint.together();
-            let mut writing = Writing { next: 0, refused: None, puts: Few::new(), result: Ok(()), together };
-            parts.writes(&mut writing);
-            let waits = meter.is_on() || writing.refused.is_some() || parts.fences_once();
-            let releases = if waits { None } else { Some(parts.begin_releases(&writing.together)) };
-            match releases {
-                Some(Releases { rests, result }) if rests.is_empty() && writing.puts.is_empty() => {
-                    writing.result.and(result).map(Ok)
-                }
-                releases => Ok(Err(endpoint.boxed(self.commit_on(writing, releases, timing)))),
+            match parts.commit_at_once() {
+                Ok(()) => Ok(Ok(())),
+                Err(committing) => Ok(Err(endpoint.boxed(self.commit_on(committing, timing)))),
             }
         })
     }
 
     /// [`Transaction::commit`] where it has to wait.
-    async fn commit_on<R>(
-        mut self,
-        mut writing: Writing<'a>,
-        releases: Option<Releases<R>>,
-        timing: Timing,
-    ) -> Result<()>
+    async fn commit_on<R>(mut self, committing: Committing<'a, R>, timing: Timing) -> Result<()>
     where
         R: Rest<()>,
     {
+        let Committing { mut writing, releases } = committing;
         let parts = &mut *self.0;
         let released = match releases {
-            Some(releases) => releases.end(parts.endpoint).await,
+            Some(releases) => releases.into_inner().end(parts.endpoint).await,
             None => {
                 while let Some((to, value)) = writing.refused.take() {
                     let accepted = repeat_put(parts.endpoint, to, value).await;
@@ -256,20 +279,19 @@ impl<'a> Transaction<'a> {
             if parts.fences_once() {
                 return Ok(Err(endpoint.boxed(self.abort_on(None))));
             }
-            let releases = parts.begin_releases(&endpoint.together());
-            match releases {
-                Releases { rests, result } if rests.is_empty() => result.map(Ok),
-                releases => Ok(Err(endpoint.boxed(self.abort_on(Some(releases))))),
+            match parts.begin_releases(&endpoint.together()) {
+                None => Ok(Ok(())),
+                releases => Ok(Err(endpoint.boxed(self.abort_on(releases)))),
             }
         })
     }
 
-    async fn abort_on<R>(mut self, releases: Option<Releases<R>>) -> Result<()>
+    async fn abort_on<R>(mut self, releases: Option<Kept<'a, Releases<R>>>) -> Result<()>
     where
         R: Rest<()>,
     {
         match releases {
-            Some(releases) => releases.end(self.0.endpoint).await,
+            Some(releases) => releases.into_inner().end(self.0.endpoint).await,
             None => self.0.release().await,
         }
     }
@@ -287,7 +309,7 @@ impl<'a> Transaction<'a> {
     /// # drop(transaction); Ok::<(), farfield::Error>(())
     /// ```
     pub fn is_poisoned(&self) -> bool {
-        self.0.guards.iter().any(|(_, guard)| guard.is_poisoned())
+        self.0.guards.iter().any(LockGuard::is_poisoned)
     }
 
     /// Declares that the cells are whole: once this transaction ends, later ones are not warned of a death. Without
@@ -306,7 +328,7 @@ impl<'a> Transaction<'a> {
     /// # Ok::<(), farfield::Error>(())
     /// ```
     pub fn clear_poison(&mut self) {
-        self.0.guards.iter_mut().for_each(|(_, guard)| guard.clear_poison());
+        self.0.guards.iter_mut().for_each(LockGuard::clear_poison);
     }
 }
 
@@ -315,26 +337,76 @@ impl<'a> Parts<'a> {
         get.await.of(self.all.object.path())
     }
 
-    /// Posts the writes that are still to be posted, until one is refused.
-    #[inline(always)]
-    fn writes(&self, writing: &mut Writing<'a>) {
-        while let Some(Cell { at, written, .. }) = self.cells.get(writing.next) {
-            writing.next += 1;
-            let Some(value) = *written else { continue };
-            writing.together.next();
-            match self.all.word(*at) {
-                Ok(word) => word.store(value),
-                Err(to) => match self.endpoint.put_value(to, value).into_value() {
-                    Ok(()) => {}
-                    Err(put) => match put.accepted() {
-                        Err(error) if error.is_refused() => {
-                            writing.refused = Some((to, value));
-                            return;
-                        }
-                        accepted => self.note(writing, accepted),
-                    },
-                },
+    /// Commits where nothing has to wait. Otherwise returns the rest of the commit.
+    #[inline(never)]
+    fn commit_at_once(&mut self) -> core::result::Result<(), Committing<'a, impl Rest<()> + use<'a>>> {
+        let together = self.endpoint.together();
+        if self.all.object.meter().is_on() {
+            // A measured commit takes the path of one that has to wait.
+            return Err(self.commit_rest(Writing::from(0, together), None, Parts::begin_releases));
+        }
+        for (place, cell) in self.cells.iter().enumerate() {
+            if let Err(put) = self.write(cell, &together) {
+                let (writing, put) = (Writing::from(place + 1, together), Some((*cell, put)));
+                return Err(self.commit_rest(writing, put, Parts::begin_releases));
             }
+        }
+        if self.fences_once() {
+            let writing = Writing::from(self.cells.len(), together);
+            return Err(Committing { writing, releases: None });
+        }
+        match self.begin_releases(&together) {
+            None => Ok(()),
+            releases => Err(Committing { writing: Writing::from(self.cells.len(), together), releases }),
+        }
+    }
+
+    /// The rest of a commit from a write on. The put before that one has not ended at once.
+    #[cold]
+    #[inline(never)]
+    fn commit_rest<R>(
+        &mut self,
+        mut writing: Writing<'a>,
+        put: Option<(Cell, Op<'a, ()>)>,
+        release: impl FnOnce(&mut Parts<'a>, &Together<'a>) -> Option<Kept<'a, Releases<R>>>,
+    ) -> Committing<'a, R> {
+        if let Some((cell, put)) = put {
+            self.note_put(&mut writing, &cell, put);
+        }
+        self.writes(&mut writing);
+        let waits = self.all.object.meter().is_on() || writing.refused.is_some() || self.fences_once();
+        let releases = if waits { None } else { release(self, &writing.together) };
+        Committing { writing, releases }
+    }
+
+    /// Posts the write to a cell, if there is one. Returns the put if it has not ended at once.
+    #[inline(always)]
+    fn write(&self, cell: &Cell, together: &Together<'_>) -> core::result::Result<(), Op<'a, ()>> {
+        let Some(value) = cell.written else { return Ok(()) };
+        together.next();
+        match self.all.word(cell.at) {
+            Ok(word) => word.store(value),
+            Err(to) => return self.endpoint.put_value(to, value).into_value(),
+        }
+        Ok(())
+    }
+
+    /// Posts the writes that are still to be posted, until one is refused.
+    fn writes(&self, writing: &mut Writing<'a>) {
+        while writing.refused.is_none()
+            && let Some(cell) = self.cells.get(writing.next)
+        {
+            writing.next += 1;
+            if let Err(put) = self.write(cell, &writing.together) {
+                self.note_put(writing, cell, put);
+            }
+        }
+    }
+
+    fn note_put(&self, writing: &mut Writing<'a>, cell: &Cell, put: Op<'a, ()>) {
+        match (put.accepted(), cell.written) {
+            (Err(error), Some(value)) if error.is_refused() => writing.refused = Some((cell.at, value)),
+            (accepted, _) => self.note(writing, accepted),
         }
     }
 
@@ -346,24 +418,17 @@ impl<'a> Parts<'a> {
         }
     }
 
-    /// The index of a cell among the named ones.
+    /// A named cell.
     #[inline(always)]
-    fn place(&self, cell: usize) -> Result<usize> {
-        // A search is not worth its while among few.
-        let found = match self.cells.len() {
-            0..=4 => self.cells.iter().position(|named| named.number == cell),
-            _ => self.cells.binary_search_by_key(&cell, |named| named.number).ok(),
-        };
-        match found {
-            Some(place) => Ok(place),
-            None => Err(self.not_named(cell)),
-        }
+    fn find(&self, cell: usize) -> Result<&Cell> {
+        let cells = &self.cells[..];
+        place(cells, cell).map(|place| &cells[place]).ok_or_else(|| self.not_named(cell))
     }
 
     /// The value of a named cell, if it is here, or else the get that has been posted for it.
     #[inline(always)]
-    fn post(&self, place: usize) -> core::result::Result<u64, Op<'_, u64>> {
-        match self.cells[place] {
+    fn post(&self, cell: &Cell) -> core::result::Result<u64, Op<'_, u64>> {
+        match *cell {
             Cell { written: Some(written), .. } => Ok(written),
             Cell { at, .. } => match self.all.word(at) {
                 Ok(word) => Ok(word.load()),
@@ -384,21 +449,24 @@ impl<'a> Parts<'a> {
             // If this fails, the releases fail in the same way, and handle the error.
             let _ = self.endpoint.global_fence(self.all.object.node().members()).await;
         }
-        let releases = self.begin_releases(&self.endpoint.together());
-        releases.end(self.endpoint).await
+        match self.begin_releases(&self.endpoint.together()) {
+            Some(releases) => releases.into_inner().end(self.endpoint).await,
+            None => Ok(()),
+        }
     }
 
-    /// Begins to release all locks, the last one first.
+    /// Begins to release all locks, the last one first. Returns those that have to wait, and the first error of others.
     #[inline(never)]
-    fn begin_releases(&mut self, together: &Together<'_>) -> Releases<impl Rest<()> + use<'a>> {
-        let mut releases = Releases { rests: Few::new(), result: Ok(()) };
-        while let Some((_, guard)) = self.guards.pop() {
+    fn begin_releases(&mut self, together: &Together<'_>) -> Option<Kept<'a, Releases<impl Rest<()> + use<'a>>>> {
+        let mut releases = None;
+        while let Some(guard) = self.guards.last_mut() {
             together.next();
-            match guard.begin_unlock() {
+            match guard.begin_release() {
                 Ok(Ok(())) => {}
-                Ok(Err(rest)) => releases.rests.push(rest),
-                Err(error) => releases.note(Err(error)),
+                Ok(Err(rest)) => Releases::add(&mut releases, self.endpoint, Ok(rest)),
+                Err(error) => Releases::add(&mut releases, self.endpoint, Err(error)),
             }
+            let _released = ManuallyDrop::new(self.guards.pop()); // it holds nothing
         }
         together.next();
         releases
@@ -406,20 +474,35 @@ impl<'a> Parts<'a> {
 
     /// Whether one fence before all releases needs fewer gets than the fences of the releases, each of which exempts
     /// the node of its own lock.
+    #[inline(always)]
     fn fences_once(&self) -> bool {
-        let unflushed = || self.all.object.node().members().filter(|node| self.endpoint.has_unflushed(*node));
-        if self.guards.len() < 2 || self.endpoint.owes_no_fence() {
+        let held = self.guards.len();
+        if held < 2 || self.endpoint.owes_no_fence() {
             return false;
         }
         // As in a transfer within one other node.
-        if self.guards.iter().all(|(home, _)| self.endpoint.owes_no_fence_but(*home)) {
-            return false;
-        }
-        let once = unflushed().count();
+        !self.locks.iter().take(held).all(|lock| self.endpoint.owes_no_fence_but(lock.home))
+            && self.needs_fewer_gets_once()
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn needs_fewer_gets_once(&self) -> bool {
+        let once = self.all.object.node().members().filter(|node| self.endpoint.has_unflushed(*node)).count();
         let spared = |home: NodeId| {
             let orders = self.endpoint.is_ordered_before(RemotePtr::new(home, GroupKey::SIGNAL, 0));
             usize::from(orders && self.endpoint.has_unflushed(home))
         };
-        self.guards.iter().map(|(home, _)| once - spared(*home)).sum::<usize>() > once
+        self.locks.iter().take(self.guards.len()).map(|lock| once - spared(lock.home)).sum::<usize>() > once
+    }
+}
+
+/// The place of a cell among the named ones.
+#[inline(always)]
+fn place(cells: &[Cell], cell: usize) -> Option<usize> {
+    // A search is not worth its while among few.
+    match cells.len() {
+        0..=4 => cells.iter().position(|named| named.number == cell),
+        _ => cells.binary_search_by_key(&cell, |named| named.number).ok(),
     }
 }

@@ -422,8 +422,8 @@ impl BarrierThread {
         self.is_coming = false;
         self.is_untold = true;
         let mut told = self.tell_untold(endpoint);
-        // This thread's earlier stores come before its loads behind the barrier (`CW → GF → CR`), also where no put owes
-        // a fence. And other threads of this node may sleep until they see the row.
+        // This thread's earlier stores come before its loads behind the barrier (`CW → GF → CR`), also where no put
+        // owes a fence. And other threads of this node may sleep until they see the row.
         endpoint.fence_and_wake_local();
         if let Ok(next) = &mut told
             && *next < self.barrier.arrived.len()

@@ -52,18 +52,19 @@ pub struct Boxed<'e, F> {
 pub struct Kept<'e, T>(Boxed<'e, T>);
 
 impl Endpoint {
-    /// Moves a value into memory that passes from one such value to the next, as [`Endpoint::boxed`] does: as a rule
+    /// Makes a value in memory that passes from one such value to the next, as [`Endpoint::boxed`] does: as a rule
     /// nothing is allocated. For a state that its owner hands from call to call: it stays where it is.
     ///
     /// ```
     /// # use farfield_fabric::*;
     /// # fn f(ep: &Endpoint) {
-    /// let mut seen = ep.kept([0u64; 64]); // as large as a pointer, and so cheap to hand on
+    /// let mut seen = ep.kept(|| [0u64; 64]); // as large as a pointer, and so cheap to hand on
     /// seen[7] = 1;
     /// # }
     /// ```
-    pub fn kept<T>(&self, value: T) -> Kept<'_, T> {
-        Kept(self.blocks.boxed(value))
+    #[inline]
+    pub fn kept<T>(&self, make: impl FnOnce() -> T) -> Kept<'_, T> {
+        Kept(self.blocks.boxed(make))
     }
 
     /// Moves a future into memory of its own, which passes from one such future to the next: as a rule nothing is
@@ -80,13 +81,14 @@ impl Endpoint {
     /// }
     /// ```
     pub fn boxed<F: Future>(&self, future: F) -> Boxed<'_, F> {
-        self.blocks.boxed(future)
+        self.blocks.boxed(|| future)
     }
 }
 
 impl KeptBlocks {
+    /// The value is made when its place is there: so it need not be moved. (If that panics, the place is lost.)
     #[inline]
-    fn boxed<F>(&self, future: F) -> Boxed<'_, F> {
+    fn boxed<F>(&self, make: impl FnOnce() -> F) -> Boxed<'_, F> {
         let place = if Boxed::<F>::IS_KEPT {
             let block = self.0.borrow_mut().pop().unwrap_or_else(|| Box::new(KeptBlock(MaybeUninit::uninit())));
             NonNull::from(Box::leak(block)).cast()
@@ -94,7 +96,7 @@ impl KeptBlocks {
             NonNull::from(Box::leak(Box::<F>::new_uninit())).cast()
         };
         // SAFETY: the place is large enough for the future and aligned to it, and nothing else refers to it.
-        unsafe { place.write(future) };
+        unsafe { place.write(make()) };
         Boxed { blocks: self, future: place, owns: PhantomData }
     }
 }
@@ -151,7 +153,7 @@ impl<T> Kept<'_, T> {
     /// ```
     /// # use farfield_fabric::*;
     /// # fn f(ep: &Endpoint) {
-    /// let kept = ep.kept([1, 2, 3]);
+    /// let kept = ep.kept(|| [1, 2, 3]);
     /// assert_eq!(kept.into_inner(), [1, 2, 3]);
     /// # }
     /// ```
@@ -211,7 +213,7 @@ mod tests {
             let counted = Rc::new([3; N]);
             let mut cx = Context::from_waker(core::task::Waker::noop());
             for polls in 0..5 {
-                let mut boxed = pin!(blocks.boxed(future(&counted)));
+                let mut boxed = pin!(blocks.boxed(|| future(&counted)));
                 let polled: Vec<Poll<u8>> = (0..polls.min(3)).map(|_| boxed.as_mut().poll(&mut cx)).collect();
                 assert!(polled.iter().take(2).all(Poll::is_pending));
                 assert!(polled.get(2).is_none_or(|end| *end == Poll::Ready(6)));
@@ -223,7 +225,7 @@ mod tests {
         each::<900>(&blocks);
         assert_eq!(blocks.0.borrow().len(), 1, "one after the other needs one block");
         each::<2000>(&blocks);
-        let all: Vec<_> = (0..3).map(|_| blocks.boxed(async { 1 })).collect();
+        let all: Vec<_> = (0..3).map(|_| blocks.boxed(|| async { 1 })).collect();
         assert!(blocks.0.borrow().is_empty());
         drop(all);
         assert_eq!(blocks.0.borrow().len(), 3);
@@ -232,14 +234,14 @@ mod tests {
     #[test]
     fn values_are_kept_as_futures_are() {
         let (blocks, counted) = (KeptBlocks::default(), Rc::new(7));
-        let mut kept = Kept(blocks.boxed([Some(Rc::clone(&counted)), None]));
+        let mut kept = Kept(blocks.boxed(|| [Some(Rc::clone(&counted)), None]));
         kept[1] = Some(Rc::clone(&counted));
         let moved = kept;
         assert_eq!((moved[1].as_deref(), Rc::strong_count(&counted)), (Some(&7), 3));
         assert_eq!(blocks.0.borrow().len(), 0);
         let taken = moved.into_inner();
         assert_eq!((blocks.0.borrow().len(), Rc::strong_count(&counted)), (1, 3));
-        drop((taken, Kept(blocks.boxed(Rc::clone(&counted)))));
+        drop((taken, Kept(blocks.boxed(|| Rc::clone(&counted)))));
         assert_eq!((blocks.0.borrow().len(), Rc::strong_count(&counted)), (1, 1));
     }
 }

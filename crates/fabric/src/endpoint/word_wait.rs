@@ -79,8 +79,8 @@ impl WordWait {
         }
     }
 
-    /// Whether it is time for a rare check: at each look but while the thread spins. On shared memory the first look has
-    /// none, since the next ones follow at once, unless the thread is about to sleep for a wait beside this one.
+    /// Whether it is time for a rare check: at each look but while the thread spins. On shared memory the first look
+    /// has none, since the next ones follow at once, unless the thread is about to sleep for a wait beside this one.
     #[inline]
     fn is_rare(&self, endpoint: &Endpoint) -> bool {
         match self.polls {

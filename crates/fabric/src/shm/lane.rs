@@ -446,8 +446,8 @@ impl ShmLane {
 /// Wakes the sleepers of a bell, if there are any, after a store that they wait for.
 #[inline]
 pub(super) fn wake(bell: &DoorBell) {
-    // The caller's stores precede the read, as a sleeper's announcement precedes its own. They also precede the caller's
-    // next loads: `Endpoint::fence_and_wake_local` has no other fence.
+    // The caller's stores precede the read, as a sleeper's announcement precedes its own. They also precede the
+    // caller's next loads: `Endpoint::fence_and_wake_local` has no other fence.
     fence(Ordering::SeqCst);
     if bell.sleepers.load(Ordering::Relaxed) != 0 {
         ring(bell);

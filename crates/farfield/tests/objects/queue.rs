@@ -329,9 +329,9 @@ fn end(endpoint: &Endpoint, call: impl Future<Output = farfield::Result<Option<u
     (format!("{:?}", result.map_err(|error| error.kind().clone())), counts)
 }
 
-/// On shared memory a call looks the queue's memory up once, and takes a word without a handle. Its results and costs are
-/// those of a call that posts its operations one by one: by both nodes, with and without room, with and without values,
-/// and before and after the queue is closed.
+/// On shared memory a call looks the queue's memory up once, and takes a word without a handle. Its results and costs
+/// are those of a call that posts its operations one by one: by both nodes, with and without room, with and without
+/// values, and before and after the queue is closed.
 #[test]
 fn calls_that_look_memory_up_once_end_and_cost_the_same() {
     on_each_fabric("two endpoints", 2, |scene| {

@@ -1,5 +1,6 @@
 //! The guard of an ALock, and its release.
 
+use core::mem::ManuallyDrop;
 use std::sync::Arc;
 
 use farfield_core::Result;
@@ -149,9 +150,10 @@ impl<'a> ALockGuard<'a> {
     fn begins_to_leave(&mut self, spared: Spared) -> Result<Option<Leaving<'a>>> {
         let (held, next_grant) = self.take();
         match held {
-            AtHead::Remote(head) => {
-                Ok(self.locks.queue.leaves(self.endpoint, head, next_grant, spared)?.map(Leaving::Remote))
-            }
+            AtHead::Remote(head) => match self.locks.queue.leaves(self.endpoint, head, next_grant, spared)? {
+                None => Ok(None),
+                Some(moving) => Ok(Some(Leaving::Remote(moving))),
+            },
             AtHead::Local(head) if self.local().leaves_at_once(self.endpoint, head) => Ok(None),
             AtHead::Local(head) => Ok(self.leaves_local(head, next_grant)),
         }
@@ -161,7 +163,7 @@ impl<'a> ALockGuard<'a> {
     #[inline(never)]
     fn leaves_local(&self, head: LocalHead, next_grant: Grant) -> Option<Leaving<'a>> {
         let entry = self.local().at_head(self.endpoint, head, next_grant);
-        entry.leave_at_once().err().map(|entry| Leaving::Local(self.endpoint.kept(entry)))
+        entry.leave_at_once().err().map(|entry| Leaving::Local(self.endpoint.kept(|| entry)))
     }
 
     async fn release(&mut self) -> Result<()> {
@@ -198,10 +200,33 @@ impl<'a> ALockGuard<'a> {
         }
     }
 
+    /// Whether it was not released yet.
+    #[inline]
+    pub(crate) fn is_held(&self) -> bool {
+        self.holding.is_held()
+    }
+
+    /// [`LockGuard::begin_unlock`], where the guard stays where it is. It holds nothing afterwards.
+    #[inline(always)]
+    pub(crate) fn begin_release(&mut self) -> Result<Begun<(), impl Rest<()> + use<'a>>> {
+        let (node, spared) = (self.locks.spread.node(), self.spared());
+        let is_fenced = !self.holding.is_repaired() && fence_at_once(node, self.endpoint, spared.node());
+        if !is_fenced {
+            return Ok(Err(self.begin_rest(None)));
+        }
+        match self.begins_to_leave(spared)? {
+            None => Ok(Ok(())),
+            leaving => Ok(Err(self.begin_rest(leaving))),
+        }
+    }
+
     #[cold]
     #[inline(never)]
-    fn begin_rest(self, leaving: Option<Leaving<'a>>) -> impl Rest<()> + use<'a> {
-        self.endpoint.boxed(self.unlock_on(leaving))
+    fn begin_rest(&mut self, leaving: Option<Leaving<'a>>) -> impl Rest<()> + use<'a> {
+        let ALockGuard { locks, endpoint, held, budget, holding } = *self;
+        self.holding.end(); // the lock is that guard's from now on
+        let guard = ALockGuard { locks, endpoint, held, budget, holding };
+        endpoint.boxed(guard.unlock_on(leaving))
     }
 
     /// [`LockGuard::unlock`] where it has to wait: to leave the queue, if that has begun, or for the fence first.
@@ -217,16 +242,9 @@ impl<'a> ALockGuard<'a> {
 
 impl LockGuard for ALockGuard<'_> {
     #[inline(always)]
-    fn begin_unlock(mut self) -> Result<Begun<(), impl Rest<()>>> {
-        let (endpoint, spared) = (self.endpoint, self.spared());
-        let is_fenced = !self.holding.is_repaired() && fence_at_once(self.locks.spread.node(), endpoint, spared.node());
-        if !is_fenced {
-            return Ok(Err(self.begin_rest(None)));
-        }
-        match self.begins_to_leave(spared)? {
-            None => Ok(Ok(())),
-            leaving => Ok(Err(self.begin_rest(leaving))),
-        }
+    fn begin_unlock(self) -> Result<Begun<(), impl Rest<()>>> {
+        // Not dropped here, since nothing would be left to do.
+        ManuallyDrop::new(self).begin_release()
     }
 
     fn is_poisoned(&self) -> bool {
