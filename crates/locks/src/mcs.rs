@@ -43,6 +43,7 @@ use farfield_core::toolkit::Regions;
 use farfield_core::toolkit::release::{fence_at_once, fence_holder, release_later};
 use farfield_core::toolkit::{Either, ErrorContext, Holding, Rest};
 
+/// First, where `Queue` takes it to be.
 const TAIL: usize = 0;
 const CLAIMS: usize = 1;
 

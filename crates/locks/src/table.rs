@@ -159,7 +159,7 @@ impl LockTable {
     /// ```
     /// # use farfield::{LockKind, LockOptions, LockTable};
     /// # let node = farfield::Node::builder().session("doc-table-open").start()?;
-    /// for kind in LockKind::ALL {
+    /// for &kind in LockKind::ALL {
     ///     let locks = LockTable::open(&node, kind.name(), 8, LockOptions::new(*kind))?;
     ///     assert_eq!(locks.kind(), *kind);
     /// }
@@ -269,19 +269,8 @@ impl LockTable {
         endpoint: &'a Endpoint,
         index: usize,
         limit: L,
-    ) -> Result<
-        Begun<
-            TableGuard<'a>,
-            Taking<
-                OfKind<
-                    A,
-                    impl Rest<Option<SpinGuard<'a>>>,
-                    impl Rest<Option<McsGuard<'a>>>,
-                    impl Rest<Option<Guard<'a>>>,
-                >,
-            >,
-        >,
-    > {
+    ) -> BegunOf<'a, A, impl Rest<Option<SpinGuard<'a>>>, impl Rest<Option<McsGuard<'a>>>, impl Rest<Option<Guard<'a>>>>
+    {
         let begun = match &self.0 {
             Kind::ALock(_) => unreachable!("it is no rival"),
             Kind::Spin(locks) => locks.begin(endpoint, index, limit)?.map(Held::Spin).map_err(OfKind::Spin),
@@ -291,6 +280,9 @@ impl LockTable {
         Ok(begun.map(|held| TableGuard(Some(held))).map_err(Taking))
     }
 }
+
+/// A begun call of one of the kinds.
+type BegunOf<'a, A, S, M, X> = Result<Begun<TableGuard<'a>, Taking<OfKind<A, S, M, X>>>>;
 
 /// The rest of a call of one of the kinds.
 enum OfKind<A, S, M, X> {
@@ -348,20 +340,25 @@ where
 
 impl<'a> TableGuard<'a> {
     /// [`LockGuard::begin_unlock`], where the guard stays where it is: among others, for one. It holds nothing
-    /// afterwards, and releasing it again does nothing.
+    /// afterwards: releasing it again does nothing, and it no longer says whether the lock was poisoned.
     ///
     /// ```
     /// # use farfield::{LockArray, LockKind, LockOptions, LockTable, TableGuard};
     /// # let node = farfield::Node::builder().session("doc-table-release").start()?;
-    /// # let (locks, ep) = (LockTable::open(&node, "stripes", 64, LockOptions::new(LockKind::Mcs))?, node.endpoint()?);
-    /// let mut held = [3, 5].map(|index| ep.block_on(locks.lock(&ep, index)).unwrap());
-    /// for guard in &mut held {
-    ///     if let Err(rest) = guard.begin_release()? {
-    ///         ep.block_on(rest)?;
+    /// # let ep = node.endpoint()?;
+    /// for &kind in LockKind::ALL {
+    ///     let locks = LockTable::open(&node, kind.name(), 64, LockOptions::new(kind))?;
+    ///     let mut held = [3, 5].map(|index| ep.block_on(locks.lock(&ep, index)).unwrap());
+    ///     for guard in &mut held {
+    ///         if let Err(rest) = guard.begin_release()? {
+    ///             ep.block_on(rest)?;
+    ///         }
     ///     }
+    ///     let again = ep.block_on(locks.try_lock(&ep, 5))?;
+    ///     assert!(again.is_some() && held[1].begin_release()?.is_ok()); // the second release releases nothing
+    ///     assert!(ep.block_on(locks.try_lock(&ep, 5))?.is_none());
     /// }
-    /// assert!(ep.block_on(locks.try_lock(&ep, 5))?.is_some());
-    /// # drop(held); Ok::<(), farfield::Error>(())
+    /// # Ok::<(), farfield::Error>(())
     /// ```
     ///
     /// # Errors

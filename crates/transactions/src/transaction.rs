@@ -220,8 +220,8 @@ impl<'a> Transaction<'a> {
             let (meter, endpoint) = (parts.all.object.meter(), parts.endpoint);
             let timing = if meter.is_on() { meter.start(endpoint, COMMIT) } else { Timing::OFF };
             match parts.commit_at_once() {
-                Ok(()) => Ok(Ok(())),
-                Err(committing) => Ok(Err(endpoint.boxed(self.commit_on(committing, timing)))),
+                None => Ok(Ok(())),
+                Some(committing) => Ok(Err(endpoint.boxed(self.commit_on(committing, timing)))),
             }
         })
     }
@@ -339,25 +339,25 @@ impl<'a> Parts<'a> {
 
     /// Commits where nothing has to wait. Otherwise returns the rest of the commit.
     #[inline(never)]
-    fn commit_at_once(&mut self) -> core::result::Result<(), Committing<'a, impl Rest<()> + use<'a>>> {
+    fn commit_at_once(&mut self) -> Option<Committing<'a, impl Rest<()> + use<'a>>> {
         let together = self.endpoint.together();
         if self.all.object.meter().is_on() {
             // A measured commit takes the path of one that has to wait.
-            return Err(self.commit_rest(Writing::from(0, together), None, Parts::begin_releases));
+            return Some(self.commit_rest(Writing::from(0, together), None, Parts::begin_releases));
         }
         for (place, cell) in self.cells.iter().enumerate() {
             if let Err(put) = self.write(cell, &together) {
                 let (writing, put) = (Writing::from(place + 1, together), Some((*cell, put)));
-                return Err(self.commit_rest(writing, put, Parts::begin_releases));
+                return Some(self.commit_rest(writing, put, Parts::begin_releases));
             }
         }
         if self.fences_once() {
             let writing = Writing::from(self.cells.len(), together);
-            return Err(Committing { writing, releases: None });
+            return Some(Committing { writing, releases: None });
         }
         match self.begin_releases(&together) {
-            None => Ok(()),
-            releases => Err(Committing { writing: Writing::from(self.cells.len(), together), releases }),
+            None => None,
+            releases => Some(Committing { writing: Writing::from(self.cells.len(), together), releases }),
         }
     }
 
@@ -449,7 +449,9 @@ impl<'a> Parts<'a> {
             // If this fails, the releases fail in the same way, and handle the error.
             let _ = self.endpoint.global_fence(self.all.object.node().members()).await;
         }
-        match self.begin_releases(&self.endpoint.together()) {
+        // Not in the `match`: they are posted together, and awaited afterwards.
+        let releases = self.begin_releases(&self.endpoint.together());
+        match releases {
             Some(releases) => releases.into_inner().end(self.endpoint).await,
             None => Ok(()),
         }
