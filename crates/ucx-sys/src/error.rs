@@ -2,7 +2,7 @@
 
 use core::fmt;
 
-use crate::{LoadError, UCS_OK, Ucx, ucs_status_t};
+use crate::{ADDRESS_BYTES_MAX, LoadError, UCS_OK, Ucx, ucs_status_t};
 
 /// How a call or an operation of UCX ended.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
@@ -83,6 +83,12 @@ pub enum UcxError {
     /// A handle of another worker.
     #[error("the handle is that of another worker")]
     OtherWorker,
+    /// A peer's address is empty or too long.
+    #[error("{bytes} bytes are no address of a worker: one has 1 to {ADDRESS_BYTES_MAX}")]
+    NoAddress {
+        /// Its length.
+        bytes: usize,
+    },
     /// A message that is too long.
     #[error("a {part} of {bytes} bytes is longer than the {limit} bytes that are possible")]
     TooLong {

@@ -87,4 +87,4 @@ pub use send::{HEADER_BYTES_MAX, MESSAGE_BYTES_MAX};
 pub use sleep::{Sleeper, Slept, Waker, close_on_exec};
 pub use ucp::*;
 pub use ucs::*;
-pub use worker::{Address, Worker};
+pub use worker::{ADDRESS_BYTES_MAX, Address, Worker};

@@ -383,6 +383,9 @@ fn free_handler(handler: *mut Handler) {
     drop(unsafe { Box::from_raw(handler) });
 }
 
+/// The longest address of a worker. With TCP one takes about a hundred bytes for each interface.
+pub const ADDRESS_BYTES_MAX: usize = 32 << 10;
+
 /// The address of a worker, for peers.
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub struct Address(pub(crate) Box<[u8]>);
@@ -400,14 +403,36 @@ impl Address {
     /// The bytes are all those of [`as_bytes`](Address::as_bytes) of an address of a worker: UCX reads an address
     /// without knowing its length, and believes it. So they come from a peer that is authenticated, and this version of
     /// UCX reads the addresses of the peer's version.
-    #[must_use]
-    pub unsafe fn from_bytes(bytes: &[u8]) -> Address {
-        Address(bytes.into())
+    ///
+    /// # Errors
+    /// There are no bytes, or more than [`ADDRESS_BYTES_MAX`].
+    pub unsafe fn from_bytes(bytes: &[u8]) -> Result<Address, UcxError> {
+        if bytes.is_empty() || bytes.len() > ADDRESS_BYTES_MAX {
+            return Err(UcxError::NoAddress { bytes: bytes.len() });
+        }
+        Ok(Address(bytes.into()))
     }
 }
 
 impl fmt::Debug for Address {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Address({} bytes)", self.0.len())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bytes_that_can_be_no_address_are_refused() {
+        // SAFETY: no worker connects to it.
+        let address = |bytes| unsafe { Address::from_bytes(&vec![1; bytes]) }.map(|address| address.as_bytes().len());
+        for bytes in [0, ADDRESS_BYTES_MAX + 1] {
+            assert_eq!(address(bytes), Err(UcxError::NoAddress { bytes }));
+        }
+        for bytes in [1, ADDRESS_BYTES_MAX] {
+            assert_eq!(address(bytes), Ok(bytes));
+        }
     }
 }

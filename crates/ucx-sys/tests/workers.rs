@@ -525,7 +525,7 @@ fn the_other_process() {
     let mut line = String::new();
     std::io::stdin().read_line(&mut line).unwrap();
     // SAFETY: it is the whole address that the parent printed.
-    let address = unsafe { Address::from_bytes(&bytes(line.trim())) };
+    let address = unsafe { Address::from_bytes(&bytes(line.trim())) }.unwrap();
     let back = worker.connect(&address).unwrap();
     let hello = worker.send(&back, ID, b"", b"hello").unwrap();
     let (gone, is_gone) = mpsc::channel();
@@ -574,7 +574,7 @@ impl Other {
         let lines = BufReader::new(child.stdout.take().unwrap()).lines();
         let line = lines.map(|line| line.unwrap()).find_map(|line| Some(line.split_once(MARK)?.1.to_owned()));
         // SAFETY: it is the whole address that the child printed.
-        let address = unsafe { Address::from_bytes(&bytes(line.expect("the other process starts").trim())) };
+        let address = unsafe { Address::from_bytes(&bytes(line.expect("the other process starts").trim())) }.unwrap();
         Other { child, _stdin: stdin, address }
     }
 

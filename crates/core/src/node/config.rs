@@ -331,14 +331,16 @@ impl Builder {
     }
 
     /// Starts the node on UCX, which needs no RDMA device but TCP. [`Builder::hosts`] has the addresses at which the
-    /// nodes listen for each other, as on RDMA; for its data UCX uses ports of its own choice. In the environment this
-    /// is `FARFIELD_FABRIC=ucx`, in a file the table `[ucx]`. In a build without the feature `ucx`, [`Builder::start`]
-    /// returns [`ErrorKind::NotBuilt`](crate::ErrorKind::NotBuilt).
+    /// nodes listen for each other, as on RDMA; for its data UCX uses ports of its own choice. Several nodes need a
+    /// secret (`Builder::secret`). In the environment this is `FARFIELD_FABRIC=ucx`, in a file the table `[ucx]`. In a
+    /// build without the feature `ucx`, [`Builder::start`] returns [`ErrorKind::NotBuilt`](crate::ErrorKind::NotBuilt).
     ///
     /// ```no_run
     /// # fn main() -> farfield::Result<()> {
     /// let addresses = ["10.0.0.1:7471", "10.0.0.2:7471"].map(|address| address.parse().unwrap());
-    /// let node = farfield::Node::builder().session("orders").hosts(addresses).over_ucx().node(0).start()?;
+    /// let secret = farfield::fabric::ucx::Secret::new(b"sixteen bytes or more").unwrap();
+    /// let builder = farfield::Node::builder().session("orders").hosts(addresses).over_ucx().secret(secret);
+    /// let node = builder.node(0).start()?;
     /// # Ok(()) }
     /// ```
     pub fn over_ucx(mut self) -> Builder {
@@ -347,13 +349,15 @@ impl Builder {
     }
 
     /// Starts the node on RDMA if this host has a device for it, and otherwise on UCX. All hosts have to come to the
-    /// same result: a session is on one of them. The node logs (`tracing`) which one it has chosen, and why. In the
-    /// environment this is `FARFIELD_FABRIC=auto`.
+    /// same result: a session is on one of them. The node logs (`tracing`) which one it has chosen, and why. On UCX
+    /// several nodes need a secret (`Builder::secret`). In the environment this is `FARFIELD_FABRIC=auto`.
     ///
     /// ```no_run
     /// # fn main() -> farfield::Result<()> {
     /// let addresses = ["10.0.0.1:7471", "10.0.0.2:7471"].map(|address| address.parse().unwrap());
-    /// let node = farfield::Node::builder().session("orders").hosts(addresses).over_rdma_or_ucx().node(0).start()?;
+    /// let secret = farfield::fabric::ucx::Secret::new(b"sixteen bytes or more").unwrap();
+    /// let builder = farfield::Node::builder().session("orders").hosts(addresses).over_rdma_or_ucx().secret(secret);
+    /// let node = builder.node(0).start()?;
     /// # Ok(()) }
     /// ```
     pub fn over_rdma_or_ucx(mut self) -> Builder {

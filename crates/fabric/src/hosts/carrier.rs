@@ -32,6 +32,11 @@ pub(crate) trait Carrier: Configured + Sized + Send + Sync + 'static {
     const TECHNIQUE: &'static str;
     /// Whether a put of another node wakes threads of this one that sleep until a word changes.
     const PUTS_WAKE: bool;
+    /// Whether a target looks at the generation of memory before each operation. Then a late operation of a peer does
+    /// no harm, also where the peer does not answer.
+    const TARGETS_LOOK: bool;
+    /// Whether a node must prove that it knows the session's secret before its addresses are read.
+    const NEEDS_SECRET: bool;
 
     type Error: Display + Into<Error>;
     type Keeper: Keeper;
@@ -68,6 +73,11 @@ pub(crate) trait Carrier: Configured + Sized + Send + Sync + 'static {
 
     /// Whether it has failed for good.
     fn has_failed(&self) -> bool;
+
+    /// The peers that have broken the carrier's rules since the last call, and how.
+    fn refused(&self) -> Vec<(NodeId, &'static str)> {
+        Vec::new()
+    }
 
     /// Opens a lane without pairs.
     ///

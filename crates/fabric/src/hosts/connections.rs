@@ -205,6 +205,11 @@ impl<C: Carrier> OwnNode<C> {
         self.connections.is_fenced()
     }
 
+    /// Whether the calling thread is the service thread of the node, which must not wait.
+    pub(crate) fn is_service(&self) -> bool {
+        self.connections.is_service()
+    }
+
     /// Whether a request that was refused with a code is one to this node that would open the way there.
     ///
     /// # Errors

@@ -80,8 +80,18 @@ impl<C: Carrier> HostFabric<C> {
     /// ```
     ///
     /// # Errors
-    /// A number that cannot be, no device that fits, an address at which it cannot listen, no memory.
+    /// A number that cannot be, no device that fits, an address at which it cannot listen, no memory; over UCX with
+    /// several places, no secret.
     pub fn join(options: &HostOptions<C::Options>) -> Result<Arc<HostFabric<C>>> {
+        if C::NEEDS_SECRET && options.secret.is_none() && options.places > 1 {
+            let why = format!(
+                "a session over {} needs a secret, since the addresses of its nodes are read unchecked. Give all nodes \
+                 the same 16 bytes or more: FARFIELD_SECRET_FILE or FARFIELD_SECRET in the environment, `secret_file` \
+                 in the configuration file, `Builder::secret` or `HostOptions::secret` in the program",
+                C::TECHNIQUE
+            );
+            return Err(ErrorKind::Session { session: options.session.clone(), why }.into());
+        }
         HostFabric::join_with(options, C::open(&options.device).map_err(Into::<Error>::into)?)
     }
 

@@ -11,7 +11,7 @@ use super::control::{Limits, Secret};
 /// let device = UcxOptions { devices: Some("eth0".into()), ..UcxOptions::default() };
 /// let listen = "10.0.0.1:7400".parse().expect("an address");
 /// let options = HostOptions { device, ..HostOptions::new("sensors", 0, 3, listen) };
-/// assert!(options.secret.is_none()); // any process can be a node
+/// assert!(options.secret.is_none()); // to be set: over UCX a node of several does not join without
 /// ```
 #[derive(Clone, Debug)]
 pub struct HostOptions<D> {
@@ -28,7 +28,7 @@ pub struct HostOptions<D> {
     /// The addresses at which the nodes of all places listen.
     /// [`HostFabric::meet`](crate::HostFabric::meet) may set them later.
     pub addresses: Vec<SocketAddr>,
-    /// What all nodes know; none only if none of them has one.
+    /// What all nodes know; none only if none of them has one. Over UCX several nodes need one.
     pub secret: Option<Secret>,
     /// The device or the transport, and how it is used.
     pub device: D,

@@ -16,7 +16,7 @@ pub(crate) struct Sleepers {
 
 impl Sleepers {
     /// None yet.
-    pub(super) fn new(is_rung_by_puts: bool) -> Arc<Sleepers> {
+    pub(crate) fn new(is_rung_by_puts: bool) -> Arc<Sleepers> {
         let (count, rung) = (AtomicUsize::new(0), Mutex::new(0));
         Arc::new(Sleepers { is_rung_by_puts, count, rung, bell: Condvar::new() })
     }

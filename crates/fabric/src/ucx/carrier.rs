@@ -38,6 +38,8 @@ impl Carrier for Ucx {
     const NAME: &'static str = "ucx";
     const TECHNIQUE: &'static str = "UCX";
     const PUTS_WAKE: bool = true;
+    const TARGETS_LOOK: bool = true;
+    const NEEDS_SECRET: bool = true;
 
     type Error = UcxError;
     type Keeper = Mapped;
@@ -60,7 +62,7 @@ impl Carrier for Ucx {
     /// UCX's version is a part of it: one reads the addresses of its own version only.
     fn layout(&self) -> String {
         let version = sys::Ucx::get().map(|ucx| ucx.version().to_string()).unwrap_or_default();
-        format!("farfield-ucx-1/{}/{version}", env!("CARGO_PKG_VERSION"))
+        format!("farfield-ucx-2/{}/{version}", env!("CARGO_PKG_VERSION"))
     }
 
     fn keeper(&self) -> &Arc<Mapped> {
@@ -84,12 +86,17 @@ impl Carrier for Ucx {
         self.responder.has_failed()
     }
 
+    fn refused(&self) -> Vec<(NodeId, &'static str)> {
+        self.responder.refused()
+    }
+
     fn open_lane(&self) -> Result<UcxLane> {
         Ok(UcxLane::new(Port::new(&self.context), &self.responder, self.options.patience))
     }
 
-    fn target(&self, class: GroupKey, _from: NodeId, address: &Address) -> Result<(Target, Address), UcxError> {
-        let target = self.responder.target(class, address.id, &address.worker);
+    fn target(&self, class: GroupKey, from: NodeId, address: &Address) -> Result<(Target, Address), UcxError> {
+        address.worker()?;
+        let target = self.responder.target(class, from, address);
         let Responder { id, address, .. } = &*self.responder;
         let address = Address { worker: address.clone(), id: *id, token: target.token() };
         Ok((target, address))

@@ -20,8 +20,8 @@ pub type JoinOptions = hosts::HostOptions<UcxOptions>;
 /// ```no_run
 /// # use farfield_fabric::{ucx::*, *};
 /// # fn main() -> Result<()> {
-/// let listen = "10.0.0.1:7400".parse().expect("an address");
-/// let node = UcxFabric::join(&JoinOptions::new("sensors", 0, 3, listen))?;
+/// let (listen, secret) = ("10.0.0.1:7400".parse().expect("an address"), Secret::new(b"sixteen bytes or more").ok());
+/// let node = UcxFabric::join(&JoinOptions { secret, ..JoinOptions::new("sensors", 0, 3, listen) })?;
 /// println!("{} on {}", node.me(), node.name());
 /// # Ok(()) }
 /// ```
@@ -39,4 +39,17 @@ pub type UcxFabric = HostFabric<Ucx>;
 /// There is no library, or it is too old.
 pub fn check_library() -> Result<()> {
     farfield_ucx_sys::Ucx::get().map(drop).map_err(|error| farfield_ucx_sys::UcxError::from(error).into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Whether there is UCX on this machine or not.
+    #[test]
+    fn nodes_do_not_meet_without_a_secret() {
+        let options = JoinOptions::new("no-secret", 0, 2, (std::net::Ipv4Addr::LOCALHOST, 0).into());
+        let error = UcxFabric::join(&options).err().expect("it has no secret").to_string();
+        assert!(error.contains("`no-secret`") && error.contains("FARFIELD_SECRET_FILE"), "{error}");
+    }
 }

@@ -1,14 +1,17 @@
 //! A thread's lane: a worker of UCX, and an endpoint to each node that it has used.
 //!
-//! - **Posting waits for no reply**, but for a moment while the lane connects (below). Requests are copied into a
-//!   message, and UCX keeps what the network does not take at once. Above a limit of bytes without a reply they wait
-//!   here, in order. So do those of a batch, which share messages.
+//! - **Posting waits for no reply.** Requests are copied into a message, and UCX keeps what the network does not take
+//!   at once. Above a limit of bytes without a reply they wait here, in order. So do those of a batch, which share
+//!   messages. The first request to a node may wait while the lane connects (below), but not on the service thread.
 //! - **Nothing is lost.** Each request has a reply, or its pair ends, and with it all that were behind.
 //! - The worker is made with the first pair to another node. An endpoint is made when the lane is opened, or with the
 //!   first request to a later node. Both make progress when the lane is polled.
 //! - **Connections are made while a thread waits for them**, but not for long, and are closed only when they are made.
 //!   Otherwise the other side would have its answer to the first message pending until this lane is polled, and if the
-//!   connection failed meanwhile, UCX 1.13 would end the process there.
+//!   connection failed meanwhile, UCX 1.13 would end the process there. The service thread does not wait: its lane
+//!   reports a backlog until the connection is made, so it polls.
+//! - **A connection ends with the way to its node.** When another thread has ended that (the node was evicted or has
+//!   left, or this one is fenced), the lane closes the connection by force as soon as it is polled.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, PoisonError};
@@ -17,7 +20,7 @@ use std::time::{Duration, Instant};
 use farfield_ucx_sys::Request;
 
 use super::carrier::Ucx;
-use super::peer::Peer;
+use super::peer::{CLOSING_MAX, Peer};
 use super::port::{Arrival, Port};
 use super::responder::Responder;
 use super::wire::perform;
@@ -28,14 +31,13 @@ use crate::ptr::NodeId;
 
 /// Rounds of progress in one poll.
 const ROUNDS_MAX: usize = 16;
-/// Polls of a lane without operations between two of them that make progress.
+/// Polls of a lane without operations between two of them that make progress, and look at all nodes.
 const IDLE_POLLS: u32 = 64;
 /// Polls of a lane that is being closed until it sleeps between them.
 const CLOSING_POLLS: u32 = 256;
-/// The longest wait for connections to be made: of a lane that is being opened, perhaps by the service thread, and of
-/// one that is being closed.
+/// The longest wait for connections to be made, of a lane that is being opened, or uses a node for the first time; not
+/// of the service thread.
 const OPENING_MAX: Duration = Duration::from_millis(200);
-const CLOSING_MAX: Duration = Duration::from_secs(1);
 
 /// A lane over UCX.
 pub(crate) struct UcxLane {
@@ -157,7 +159,7 @@ impl UcxLane {
 
     fn start(&mut self, at: usize) {
         if !self.peers[at].has_endpoint() {
-            self.until_connected(OPENING_MAX, |peer| peer.is_node(at));
+            self.until_connected(self.opening_max(), |peer| peer.is_node(at));
         }
         if let Some(carried) = &mut *self.port.worker() {
             self.peers[at].start(&mut carried.worker, self.port.id(), &mut self.completions);
@@ -193,7 +195,17 @@ impl UcxLane {
     /// Connects to all nodes, as far as they answer soon.
     pub(super) fn connect(&mut self) {
         self.take_arrivals();
-        self.until_connected(OPENING_MAX, |_| true);
+        self.until_connected(self.opening_max(), |_| true);
+    }
+
+    fn opening_max(&self) -> Duration {
+        let must_not_wait = self.own_node.as_ref().is_some_and(OwnNode::is_service);
+        if must_not_wait { Duration::ZERO } else { OPENING_MAX }
+    }
+
+    /// Closes the connections to nodes that this one has ended the way to.
+    fn part(&mut self) {
+        self.peers.iter_mut().for_each(|peer| peer.part(&mut self.completions));
     }
 
     /// Waits until connections are made, but not for long.
@@ -303,7 +315,11 @@ impl Lane for UcxLane {
     fn poll(&mut self) {
         self.take_arrivals();
         self.polls = self.polls.wrapping_add(1);
-        if !self.busy.is_empty() || self.polls.is_multiple_of(IDLE_POLLS) {
+        let looks = self.polls.is_multiple_of(IDLE_POLLS);
+        if looks {
+            self.part();
+        }
+        if looks || !self.busy.is_empty() {
             self.progress();
         }
     }
@@ -316,6 +332,7 @@ impl Lane for UcxLane {
 impl Drop for UcxLane {
     /// Waits until all operations have ended, detached ones included. One that does not end fails in time.
     fn drop(&mut self) {
+        self.part();
         let (start, mut polls) = (Instant::now(), 0);
         let mut waits = |lane: &UcxLane| {
             // Of an operation that has failed the reply may still be on its way: see above.

@@ -27,14 +27,16 @@
 //!
 //! The target checks everything: the lane's right, the place, the generation of the memory. A lane checks the same
 //! before it posts, by what its node was told, so most mistakes are known at once. A request that a target refuses
-//! ends its pair: no later one is done. Only a request for memory that was freed meanwhile fails alone.
+//! ends its pair: no later one is done. Only a request for memory that was freed meanwhile fails alone. A lane that
+//! exceeds its window, or sends what is no request, is refused for good.
 //!
 //! UCX reports the end of a process or of a connection. It does not report a host that falls silent: a lane gives up a
 //! node that replies to nothing for several times [`UcxOptions::patience`], and membership may be sooner.
 //!
 //! # Strangers
 //!
-//! The control plane has its secret. UCX has none: a stranger that can connect to the ports of its workers can send
+//! The control plane has its secret, without which nodes do not join a session of several: UCX reads the addresses that
+//! they announce unchecked. UCX itself has none: a stranger that can connect to the ports of its workers can send
 //! them bytes, against which it has no defence, and an observer of the network reads everything. Use a network that
 //! only the session's hosts can reach.
 

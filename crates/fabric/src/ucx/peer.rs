@@ -5,24 +5,25 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use farfield_ucx_sys::{self as sys, Endpoint, Request, UcxError, Worker};
+use farfield_ucx_sys::{Endpoint, Request, UcxError, Worker};
 
 use super::port::{Address, Pair, Switch};
-use super::wire::{self, Header, InOrder, MESSAGE_WORDS, Outcome, PIECE_BYTES, REQUESTS, Reply, bytes_of};
+use super::wire::{
+    self, Header, InOrder, MESSAGE_WORDS, Outcome, PIECE_BYTES, REQUEST_BYTES, REQUESTS, Reply, WINDOW_BYTES, bytes_of,
+};
 use crate::error::Code;
 use crate::hosts::layout::PeerMemory;
 use crate::lane::{Completions, Keep, Local, Verb, WorkRequest, copy_words};
 use crate::ptr::{GroupKey, NodeId, RemotePtr};
 
-/// The most bytes under way to a node: what a request moves, and as much for each as it takes itself.
-const WINDOW_BYTES: usize = 4 << 20;
-const REQUEST_BYTES: usize = 64;
 /// A node that replies to nothing for so many times the patience is given up. The time to move the data under way, at
 /// the slowest acceptable pace, does not count.
 const PATIENCES_MAX: u32 = 8;
 const BYTES_PER_MS_MIN: u64 = 1000;
 /// After a pause of the lane for so long nothing is known of the time between.
 const PAUSE_MAX: Duration = Duration::from_secs(1);
+/// A connection that is to be closed, and is not made yet, is kept for so long at most: see `lane`.
+pub(super) const CLOSING_MAX: Duration = Duration::from_secs(1);
 
 /// A node, as a lane knows it.
 pub(super) struct Peer {
@@ -32,14 +33,17 @@ pub(super) struct Peer {
     link: Option<Link>,
     /// A message of it has come: the connection is made in both directions.
     has_answered: bool,
-    /// The connection has failed, or the node does not answer.
+    /// The connection has failed or is closed, or the node does not answer.
     is_lost: bool,
+    /// Since when the way to it is known to have ended.
+    ended: Option<Instant>,
     waiting: VecDeque<Waiting>,
     under_way: VecDeque<Piece>,
     /// The position of the first that is under way.
     first: u64,
-    /// Those under way that have not failed, and their bytes.
+    /// How many under way have not failed.
     open: usize,
+    /// Of all under way: for the node they count until it has replied.
     bytes: usize,
     /// Being filled.
     message: Vec<u64>,
@@ -75,7 +79,7 @@ impl PairHere {
 /// The way to a node's worker.
 struct Link {
     id: u64,
-    worker: Vec<u8>,
+    address: Address,
     endpoint: Option<Endpoint>,
 }
 
@@ -126,6 +130,7 @@ impl Peer {
             link: None,
             has_answered: false,
             is_lost: false,
+            ended: None,
             waiting: VecDeque::new(),
             under_way: VecDeque::new(),
             first: 1,
@@ -171,8 +176,8 @@ impl Peer {
     pub(super) fn add(&mut self, class: GroupKey, pair: Pair, completions: &mut Completions) {
         let Pair { target, switch, .. } = pair;
         let token = target.as_ref().map(|target| target.token);
-        if let (None, Some(Address { worker, id, .. })) = (&self.link, target) {
-            self.link = Some(Link { id, worker, endpoint: None });
+        if let (None, Some(address)) = (&self.link, target) {
+            self.link = Some(Link { id: address.id, address, endpoint: None });
         }
         let failed = self.is_lost.then_some(Code::Unreachable);
         let new = PairHere { class, token, switch, failed };
@@ -278,7 +283,7 @@ impl Peer {
     /// Begins to connect, if there is another node. The request is complete when the connection is made in both
     /// directions, and all is sent that was to be.
     pub(super) fn connect(&mut self, worker: &mut Worker, completions: &mut Completions) -> Option<Request> {
-        if self.link.is_none() || self.is_lost {
+        if self.link.is_none() || self.is_lost || self.has_ended() && !self.has_endpoint() {
             return None;
         }
         let flush = self.endpoint(worker).and_then(|endpoint| worker.flush_endpoint(endpoint));
@@ -307,33 +312,32 @@ impl Peer {
     }
 
     fn endpoint(&mut self, worker: &mut Worker) -> Result<&Endpoint, UcxError> {
-        let Some(Link { worker: address, endpoint, .. }) = &mut self.link else { return Err(UcxError::OtherWorker) };
+        let Some(Link { address, endpoint, .. }) = &mut self.link else { return Err(UcxError::OtherWorker) };
         match endpoint {
             Some(endpoint) => Ok(endpoint),
-            none => {
-                // SAFETY: the address is that of a node of this session. The control plane has brought it whole, and
-                // nodes of a session use the same version of UCX (`Carrier::layout`).
-                let address = unsafe { sys::Address::from_bytes(address) };
-                Ok(none.insert(worker.connect(&address)?))
-            }
+            none => Ok(none.insert(worker.connect(&address.worker()?)?)),
         }
     }
 
     /// A message of the node has come.
     pub(super) fn receive(&mut self, number: u64, words: Vec<u64>, completions: &mut Completions) {
+        if self.is_lost {
+            return;
+        }
         self.has_answered = true;
         let mut arrived = core::mem::take(&mut self.arrived);
-        arrived.arrived(number, words, |words| {
-            if self.take_replies(words, completions).is_none() {
-                self.lose("it replies to what was not asked", completions);
-            }
+        let taken = arrived.arrived(number, words, |words| {
+            self.take_replies(words, completions).ok_or("it replies to what was not asked")
         });
         self.arrived = arrived;
+        if let Err(why) = taken {
+            self.lose(why, completions);
+        }
     }
 
     /// None: the replies do not fit the requests.
     fn take_replies(&mut self, mut words: &[u64], completions: &mut Completions) -> Option<()> {
-        while !words.is_empty() && !self.is_lost {
+        while !words.is_empty() {
             let reply = Reply::take(&mut words)?;
             // For the puts before it.
             while self.first < reply.position {
@@ -370,8 +374,8 @@ impl Peer {
             return None;
         }
         // SAFETY: the operation has not ended, so its memory is kept, by this piece or by a later one; it is accessed
-        // by atomics only, or by no other code. The reply has as many bytes, in whole words.
-        unsafe { copy_words(reply.data.as_ptr().cast(), piece.local.ptr, piece.len) };
+        // by atomics only, or by no other code.
+        unsafe { wire::write_data(reply.data, piece.local.ptr, piece.len) };
         // It is visible to all before this thread's next reads.
         fence(Ordering::SeqCst);
         Some(())
@@ -381,10 +385,8 @@ impl Peer {
     fn next_piece(&mut self) -> Option<Piece> {
         let piece = self.under_way.pop_front()?;
         self.first += 1;
-        if !piece.is_dead {
-            self.open -= 1;
-            self.bytes -= piece.cost();
-        }
+        self.bytes -= piece.cost();
+        self.open -= usize::from(!piece.is_dead);
         Some(piece)
     }
 
@@ -427,7 +429,6 @@ impl Peer {
         let code = *here.failed.get_or_insert(here.switch.check().err().unwrap_or(code));
         for piece in self.under_way.iter_mut().filter(|piece| piece.pair == pair && !piece.is_dead) {
             self.open -= 1;
-            self.bytes -= piece.cost();
             piece.is_dead = true;
             piece.local = Local::nothing();
             if piece.is_last {
@@ -444,18 +445,45 @@ impl Peer {
 
     /// The node is not to be reached any more.
     fn lose(&mut self, why: &str, completions: &mut Completions) {
-        if core::mem::replace(&mut self.is_lost, true) {
+        if self.is_lost {
             return;
         }
         tracing::debug!("a lane has lost {}: {why}", self.node);
+        self.disconnect(completions);
+        if let Some(memory) = &self.memory {
+            memory.give_up();
+        }
+    }
+
+    /// Closes the connection by force: UCX cancels what it has not sent, and nothing more of the node is taken.
+    fn disconnect(&mut self, completions: &mut Completions) {
+        self.is_lost = true;
         if let Some(link) = &mut self.link {
             link.endpoint = None;
         }
         for pair in 0..self.pairs.len() {
             self.fail(pair, Code::Unreachable, completions);
         }
-        if let Some(memory) = &self.memory {
-            memory.give_up();
+        self.under_way.clear();
+        self.bytes = 0;
+        self.arrived = InOrder::default();
+    }
+
+    /// Whether another thread has ended the way to the node for good: the node was evicted or has left, or this one is
+    /// fenced.
+    fn has_ended(&self) -> bool {
+        self.pairs.iter().any(|pair| matches!(pair.switch.check(), Err(Code::Unreachable | Code::Fenced)))
+    }
+
+    /// Closes the connection to a node if the way to it has ended.
+    pub(super) fn part(&mut self, completions: &mut Completions) {
+        if self.is_lost || !self.has_ended() {
+            return;
+        }
+        let since = *self.ended.get_or_insert_with(Instant::now);
+        if !self.is_connecting() || since.elapsed() >= CLOSING_MAX {
+            tracing::debug!("a lane closes its connection to {}", self.node);
+            self.disconnect(completions);
         }
     }
 
@@ -468,6 +496,7 @@ impl Peer {
                 self.fail(pair, code, completions);
             }
         }
+        self.part(completions);
         let endpoint = self.link.as_ref().and_then(|link| link.endpoint.as_ref());
         if let Some(Err(error)) = endpoint.map(|endpoint| worker.check(endpoint)) {
             return self.lose(&error.to_string(), completions);
@@ -475,7 +504,7 @@ impl Peer {
         let now = Instant::now();
         let has_looked = now - core::mem::replace(&mut self.looked, now) < PAUSE_MAX;
         let (seen, since) = self.first_seen;
-        if self.open == 0 || seen != self.first || !has_looked {
+        if self.under_way.is_empty() || seen != self.first || !has_looked {
             self.first_seen = (self.first, now);
             return;
         }

@@ -3,7 +3,7 @@
 use core::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use farfield_ucx_sys::{Context, UcxError, Worker};
+use farfield_ucx_sys::{self as sys, Context, UcxError, Worker};
 use serde::{Deserialize, Serialize};
 
 use super::carrier::Ucx;
@@ -22,6 +22,19 @@ pub(crate) struct Address {
     pub(super) id: u64,
     /// The number of the target.
     pub(super) token: u64,
+}
+
+impl Address {
+    /// The address of the worker, for UCX.
+    ///
+    /// # Errors
+    /// No address has so many bytes.
+    pub(super) fn worker(&self) -> Result<sys::Address, UcxError> {
+        // SAFETY: it is an address of a node of this session, which has proved that it knows the secret
+        // (`Carrier::NEEDS_SECRET`). The control plane has brought it whole, and nodes of a session use the same
+        // version of UCX (`Carrier::layout`).
+        unsafe { sys::Address::from_bytes(&self.worker) }
+    }
 }
 
 /// The side of a lane for other threads.
@@ -150,6 +163,7 @@ impl carrier::Pair<Ucx> for Pair {
     }
 
     fn connect(&mut self, target: &Address) -> Result<(), UcxError> {
+        target.worker()?;
         self.target = Some(target.clone());
         Ok(())
     }
@@ -184,4 +198,19 @@ impl carrier::Switch for Switch {
 
     /// The target looks.
     fn warn(&self) {}
+}
+
+#[cfg(test)]
+mod tests {
+    use super::carrier::Pair as _;
+    use super::*;
+
+    #[test]
+    fn a_pair_connects_to_nothing_but_an_address() {
+        let mut pair = Pair::own();
+        for bytes in [0, sys::ADDRESS_BYTES_MAX + 1] {
+            let error = pair.connect(&Address { worker: vec![0; bytes], id: 1, token: 2 }).unwrap_err();
+            assert!(matches!(error, UcxError::NoAddress { .. }) && pair.target.is_none(), "{error}");
+        }
+    }
 }

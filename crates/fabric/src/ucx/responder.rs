@@ -4,17 +4,22 @@
 //! message is handled under the lock of the [`Board`], and what takes a right or memory takes that lock, too: so
 //! nothing lands afterwards. Operations of the node's own lanes hold the [`gate`](Responder::gate) open for the same
 //! reason.
+//!
+//! Bounds are checked, too. A lane that asks for more than its window ([`WINDOW_BYTES`]), or sends what is no request,
+//! is refused: its connection is closed, nothing of it is handled any more, and its node counts as lost.
 
 use core::sync::atomic::{AtomicBool, Ordering};
-use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
 use farfield_ucx_sys::{self as sys, Endpoint, Message, Slept, UcxError, Waker, Worker};
 
+use super::port::Address;
 use super::wire::{
-    Header, InOrder, Outcome, PIECE_BYTES, REPLIES, REQUESTS, Reply, Request, bytes_of, perform, words_of,
+    Breach, Header, InOrder, Outcome, PIECE_BYTES, REPLIES, REQUESTS, Reply, Request, WINDOW_BYTES, bytes_of,
+    message_bytes, perform, words_of, write_data,
 };
 use crate::error::{Code, Result};
 use crate::hosts::carrier;
@@ -33,6 +38,9 @@ const REST: Duration = Duration::from_millis(1);
 /// The worker is closed when it has had nothing to do for so long, or after so long.
 const QUIET: Duration = Duration::from_millis(20);
 const LEAVING_MAX: Duration = Duration::from_millis(500);
+/// The most bytes of replies to a lane that UCX has not sent. A lane has a window of them to get; UCX may report late
+/// that it has sent some.
+const UNSENT_BYTES_MAX: usize = 2 * WINDOW_BYTES;
 
 /// What other nodes' lanes reach of this node.
 pub(super) struct Responder {
@@ -56,6 +64,9 @@ struct Served {
     sleepers: Arc<Sleepers>,
 }
 
+/// A message that cannot be read.
+const NO_REQUEST: Breach = "it sends what is no request";
+
 #[derive(Default)]
 struct Board {
     /// By the numbers that they have chosen.
@@ -63,15 +74,22 @@ struct Board {
     /// Those with replies to send, and those that are gone.
     answered: Vec<u64>,
     gone: Vec<u64>,
+    /// The nodes of lanes that were refused, until they are reported.
+    refused: Vec<(NodeId, Breach)>,
     /// Something was written since the sleepers were woken last.
     has_written: bool,
 }
 
 /// A lane of another node.
 struct Caller {
-    address: Vec<u8>,
+    node: NodeId,
+    address: Address,
+    /// How many targets it was given that are not dropped. More than it can use, after some have refused.
+    targets: usize,
     arrived: InOrder,
     ends: Ends,
+    /// It has broken the rules.
+    is_refused: bool,
 }
 
 /// The targets of a lane, and the replies that it is to get.
@@ -155,12 +173,16 @@ impl Responder {
         }
     }
 
-    /// A target for a class of groups, for the lane of that number with its worker at that address.
-    pub(super) fn target(self: &Arc<Responder>, class: GroupKey, lane: u64, address: &[u8]) -> Target {
+    /// The nodes of lanes that were refused since the last call, and why.
+    pub(super) fn refused(&self) -> Vec<(NodeId, Breach)> {
+        core::mem::take(&mut self.lock().refused)
+    }
+
+    /// A target for a class of groups, for the lane at that address.
+    pub(super) fn target(self: &Arc<Responder>, class: GroupKey, from: NodeId, address: &Address) -> Target {
         let token = rand::random();
-        let caller = || Caller { address: address.to_vec(), arrived: InOrder::default(), ends: Ends::default() };
-        self.lock().lanes.entry(lane).or_insert_with(caller).ends.targets.insert(token, class);
-        Target { responder: Arc::clone(self), of: Some((lane, token)) }
+        self.lock().add(address, from, token, class);
+        Target { responder: Arc::clone(self), of: Some((address.id, token)) }
     }
 
     /// The target of an own lane's pair.
@@ -170,24 +192,18 @@ impl Responder {
 
     /// UCX has a message, and this thread makes progress.
     fn handle(&self, message: Message<'_>) {
-        let (Some(header), Some(words)) = (Header::decode(message.header), words_of(message.data)) else { return };
-        let Some(served) = self.served.get() else { return };
-        let mut board = self.lock();
-        let Board { lanes, answered, has_written, .. } = &mut *board;
-        let Some(Caller { arrived, ends, .. }) = lanes.get_mut(&header.from) else { return };
-        arrived.arrived(header.number, words, |words| *has_written |= ends.handle(words, served));
-        if !core::mem::replace(&mut ends.is_answered, true) {
-            answered.push(header.from);
+        if let (Some(header), Some(served)) = (Header::decode(message.header), self.served.get()) {
+            self.lock().handle(header, message.data, served);
         }
     }
 
     fn run(&self, mut worker: Worker) -> Result<(), UcxError> {
         let sleeper = worker.sleeper();
-        let mut endpoints = BTreeMap::new();
+        let mut ways = BTreeMap::new();
         let mut vain = 0;
         while !self.stops.load(Ordering::Acquire) {
             let did = worker.progress();
-            if self.answer(&mut worker, &mut endpoints) || did {
+            if self.answer(&mut worker, &mut ways) || did {
                 vain = 0;
                 continue;
             }
@@ -218,54 +234,140 @@ impl Responder {
     }
 
     /// Sends the replies, wakes sleepers, and forgets lanes that are gone. Whether there was anything to do.
-    fn answer(&self, worker: &mut Worker, endpoints: &mut Endpoints) -> bool {
+    fn answer(&self, worker: &mut Worker, ways: &mut BTreeMap<u64, Way>) -> bool {
         let mut board = self.lock();
         let has_written = core::mem::take(&mut board.has_written);
         let (gone, answered) = (core::mem::take(&mut board.gone), core::mem::take(&mut board.answered));
         let did = has_written || !gone.is_empty() || !answered.is_empty();
         // Endpoints close in the next round of progress.
-        gone.iter().for_each(|lane| drop(endpoints.remove(lane)));
+        gone.iter().for_each(|lane| drop(ways.remove(lane)));
         let messages: Vec<_> = answered.iter().filter_map(|lane| board.take_replies(*lane, self.id)).collect();
         drop(board);
         if has_written {
             self.wrote();
         }
-        for (lane, address, header, replies) in messages {
-            if let Err(error) = reply(worker, endpoints, (lane, &address), header, &replies) {
-                // Its lane finds that it has no answer, or is gone itself. It is not called back: see `lane`.
-                tracing::debug!("a lane cannot be answered: {error}");
-                endpoints.insert(lane, None);
+        for (address, header, replies) in messages {
+            let way = match ways.entry(address.id) {
+                Entry::Occupied(way) => way.into_mut(),
+                Entry::Vacant(place) => place.insert(Way::to(worker, &address)),
+            };
+            if !way.has_room(worker, message_bytes(&replies)) {
+                self.lock().refuse(address.id, "it does not take the replies that it asks for, and asks for more");
+            } else {
+                way.send(worker, header, &replies);
             }
         }
         did
     }
 }
 
-/// The endpoints to lanes; none to one whose connection has failed.
-type Endpoints = BTreeMap<u64, Option<Endpoint>>;
-
-/// Sends a message to a lane.
-fn reply(
-    worker: &mut Worker,
-    endpoints: &mut Endpoints,
-    (lane, address): (u64, &[u8]),
-    header: Header,
-    replies: &[u64],
-) -> Result<(), UcxError> {
-    if let Entry::Vacant(place) = endpoints.entry(lane) {
-        // SAFETY: the address is that of a lane of a node of this session. The control plane has brought it whole, and
-        // nodes of a session use the same version of UCX (`Carrier::layout`).
-        let address = unsafe { sys::Address::from_bytes(address) };
-        place.insert(Some(worker.connect(&address)?));
-    }
-    let Some(Some(endpoint)) = endpoints.get(&lane) else { return Ok(()) };
-    worker.send(endpoint, REPLIES, &header.encode(), bytes_of(replies)).map(drop)
+/// The way back to a lane.
+struct Way {
+    /// None if the connection has failed.
+    endpoint: Option<Endpoint>,
+    /// Messages that UCX has not sent, and their bytes.
+    unsent: VecDeque<(sys::Request, usize)>,
+    unsent_bytes: usize,
 }
 
-/// The lane, its address, the header of a message to it, and its words.
-type Replies = (u64, Vec<u8>, Header, Vec<u64>);
+impl Way {
+    fn to(worker: &mut Worker, address: &Address) -> Way {
+        let endpoint = address.worker().and_then(|address| worker.connect(&address));
+        let endpoint = endpoint.map_err(|error| tracing::debug!("a lane cannot be answered: {error}")).ok();
+        Way { endpoint, unsent: VecDeque::new(), unsent_bytes: 0 }
+    }
+
+    /// Whether UCX can keep so many bytes more.
+    fn has_room(&mut self, worker: &mut Worker, bytes: usize) -> bool {
+        let mut is_unsent = |request: &sys::Request| worker.is_complete(request) == Ok(false);
+        while let Some((_, sent)) = self.unsent.pop_front_if(|(request, _)| !is_unsent(request)) {
+            self.unsent_bytes -= sent;
+        }
+        if self.unsent_bytes + bytes > UNSENT_BYTES_MAX {
+            // UCX need not keep the order.
+            self.unsent.retain(|(request, _)| is_unsent(request));
+            self.unsent_bytes = self.unsent.iter().map(|(_, bytes)| bytes).sum();
+        }
+        self.unsent_bytes + bytes <= UNSENT_BYTES_MAX
+    }
+
+    fn send(&mut self, worker: &mut Worker, header: Header, replies: &[u64]) {
+        let Some(endpoint) = &self.endpoint else { return };
+        match worker.send(endpoint, REPLIES, &header.encode(), bytes_of(replies)) {
+            Ok(None) => {}
+            Ok(Some(request)) => {
+                self.unsent.push_back((request, message_bytes(replies)));
+                self.unsent_bytes += message_bytes(replies);
+            }
+            Err(error) => {
+                // The lane finds that it has no answer, or is gone itself. It is not called back: see `lane`.
+                tracing::debug!("a lane cannot be answered: {error}");
+                *self = Way { endpoint: None, unsent: VecDeque::new(), unsent_bytes: 0 };
+            }
+        }
+    }
+}
+
+/// The address of a lane, the header of a message to it, and its words.
+type Replies = (Address, Header, Vec<u64>);
 
 impl Board {
+    /// Adds a target of a lane.
+    fn add(&mut self, address: &Address, node: NodeId, token: u64, class: GroupKey) {
+        let caller = self.lanes.entry(address.id).or_insert_with(|| Caller {
+            node,
+            address: address.clone(),
+            targets: 0,
+            arrived: InOrder::default(),
+            ends: Ends::default(),
+            is_refused: false,
+        });
+        caller.targets += 1;
+        caller.ends.targets.insert(token, class);
+    }
+
+    /// A target is dropped. Whether it was the last one of its lane, which is forgotten then: one that gets another
+    /// target later is a new one, which counts its messages from 0.
+    fn remove(&mut self, lane: u64, token: u64) -> bool {
+        let Some(caller) = self.lanes.get_mut(&lane) else { return false };
+        caller.ends.targets.remove(&token);
+        caller.targets -= 1;
+        if caller.targets > 0 {
+            return false;
+        }
+        self.lanes.remove(&lane);
+        self.gone.push(lane);
+        true
+    }
+
+    /// A message has come. That of a lane that is gone, was refused or never was has no effect.
+    fn handle(&mut self, header: Header, data: &[u8], served: &Served) {
+        let Some(caller) = self.lanes.get_mut(&header.from).filter(|caller| !caller.is_refused) else { return };
+        let Caller { arrived, ends, .. } = caller;
+        let words = match data.len() {
+            0..=WINDOW_BYTES => words_of(data).ok_or(NO_REQUEST),
+            _ => Err("it sends a message that is longer than what may be under way"),
+        };
+        let has_written = &mut self.has_written;
+        let taken = words
+            .and_then(|words| arrived.arrived(header.number, words, |words| ends.handle(words, served, has_written)));
+        match taken {
+            Ok(()) if core::mem::replace(&mut ends.is_answered, true) => {}
+            Ok(()) => self.answered.push(header.from),
+            Err(why) => self.refuse(header.from, why),
+        }
+    }
+
+    /// Handles nothing of a lane any more, and has its connection closed.
+    fn refuse(&mut self, lane: u64, why: Breach) {
+        let Some(caller) = self.lanes.get_mut(&lane).filter(|caller| !caller.is_refused) else { return };
+        caller.is_refused = true;
+        // What it has sent, and the replies to it.
+        (caller.arrived, caller.ends) = Default::default();
+        self.gone.push(lane);
+        self.refused.push((caller.node, why));
+    }
+
     fn take_replies(&mut self, lane: u64, from: u64) -> Option<Replies> {
         let Caller { address, ends, .. } = self.lanes.get_mut(&lane)?;
         ends.is_answered = false;
@@ -280,25 +382,26 @@ impl Board {
         }
         let header = Header { from, number: ends.sent };
         ends.sent += 1;
-        Some((lane, address.clone(), header, core::mem::take(&mut ends.replies)))
+        Some((address.clone(), header, core::mem::take(&mut ends.replies)))
     }
 }
 
 impl Ends {
-    /// Does the requests of a message. Whether something was written.
-    fn handle(&mut self, mut words: &[u64], served: &Served) -> bool {
-        let mut has_written = false;
+    /// Does the requests of a message, and notes whether something was written.
+    ///
+    /// # Errors
+    /// They are no requests, or ask for more than may be under way.
+    fn handle(&mut self, mut words: &[u64], served: &Served, has_written: &mut bool) -> Result<(), Breach> {
         while !words.is_empty() {
-            let Some(request) = Request::take(&mut words) else {
-                // The rest of the lane's requests is unknown: it gets no answer.
-                tracing::warn!("a lane has sent bytes that are no request");
-                self.targets.clear();
-                break;
-            };
+            let request = Request::take(&mut words).ok_or(NO_REQUEST)?;
+            let brought = if request.verb == Verb::Put { 0 } else { request.len };
+            if message_bytes(&self.replies) + brought > WINDOW_BYTES {
+                return Err("it asks for more than may be under way");
+            }
             self.position += 1;
             match self.place(&request, served) {
                 Ok(at) => {
-                    has_written |= request.verb != Verb::Get;
+                    *has_written |= request.verb != Verb::Get;
                     self.perform(&request, at);
                 }
                 Err(outcome) => {
@@ -310,7 +413,7 @@ impl Ends {
                 }
             }
         }
-        has_written
+        Ok(())
     }
 
     /// The place of a request in this node's memory.
@@ -333,16 +436,16 @@ impl Ends {
 
     fn perform(&mut self, request: &Request<'_>, at: *mut u8) {
         debug_assert!(request.len <= PIECE_BYTES);
-        let local = if request.verb == Verb::Put {
-            request.data.as_ptr().cast_mut().cast()
-        } else {
-            let reply = Reply { position: self.position, outcome: Outcome::Done, len: request.len, data: &[] };
-            self.replied = self.position;
-            reply.encode(&mut self.replies)
-        };
-        // SAFETY: the place was just found in this node's memory, which is aligned to 8, stays mapped while there are
-        // targets, and is accessed by atomics only; it has as many bytes, and keeps them while the lock is held. The
-        // local end is of whole words of a message that no other code uses; a put only reads it.
+        if request.verb == Verb::Put {
+            // SAFETY: the place was just found in this node's memory, which is aligned to 8, stays mapped while there
+            // are targets, and is accessed by atomics only. It has as many bytes, and keeps them while the lock is
+            // held.
+            return unsafe { write_data(request.data, at, request.len) };
+        }
+        let reply = Reply { position: self.position, outcome: Outcome::Done, len: request.len, data: &[] };
+        self.replied = self.position;
+        let local = reply.encode(&mut self.replies);
+        // SAFETY: the place is as above. The local end is of whole words of a message that no other code uses.
         unsafe { perform(request.verb, at, local, request.len, request.operands) };
     }
 }
@@ -384,15 +487,12 @@ impl Drop for Target {
             return drop(self.responder.gate.write().unwrap_or_else(PoisonError::into_inner));
         };
         // The lock: no request is under way.
-        let mut board = self.responder.lock();
-        let Some(caller) = board.lanes.get_mut(&lane) else { return };
-        caller.ends.targets.remove(&token);
-        // A target that has refused is gone before it is dropped, and may be the last one then.
-        if caller.ends.targets.is_empty() {
-            board.lanes.remove(&lane);
-            board.gone.push(lane);
-            drop(board);
+        let was_last = self.responder.lock().remove(lane, token);
+        if was_last {
             self.responder.waker.wake();
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

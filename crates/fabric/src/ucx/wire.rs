@@ -25,8 +25,15 @@ pub(super) const PIECE_BYTES: usize = 1 << 20;
 /// A message gets no more requests or replies when it has as many words.
 pub(super) const MESSAGE_WORDS: usize = 8 << 10;
 
-/// The most messages that wait for an earlier one.
-const EARLY_MAX: usize = 1 << 16;
+/// The most bytes under way from a lane to a node: what a request moves, and as much for each as it takes itself. The
+/// lane counts a request until its reply has come. A node refuses a lane that does not keep to it.
+pub(super) const WINDOW_BYTES: usize = 4 << 20;
+pub(super) const REQUEST_BYTES: usize = 64;
+/// The header of a message.
+pub(super) const HEADER_BYTES: usize = 16;
+
+/// Why a peer that breaks the rules is refused.
+pub(super) type Breach = &'static str;
 
 /// What stands before the words of a message: the lane or the node that it is from, and its number, from 0 on.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -36,8 +43,8 @@ pub(super) struct Header {
 }
 
 impl Header {
-    pub(super) fn encode(self) -> [u8; 16] {
-        let mut bytes = [0; 16];
+    pub(super) fn encode(self) -> [u8; HEADER_BYTES] {
+        let mut bytes = [0; HEADER_BYTES];
         bytes[..8].copy_from_slice(&self.from.to_ne_bytes());
         bytes[8..].copy_from_slice(&self.number.to_ne_bytes());
         bytes
@@ -192,6 +199,23 @@ fn room(message: &mut Vec<u64>, len: usize) -> *mut u8 {
     message[at..].as_mut_ptr().cast()
 }
 
+/// Writes bytes of a message to memory, word by word.
+///
+/// # Safety
+/// The memory is aligned to 8 and valid for `len` bytes; it is accessed by atomics only, or by no other code.
+pub(super) unsafe fn write_data(words: &[u64], to: *mut u8, len: usize) {
+    use core::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+    let (whole, rest) = words[..len.div_ceil(8)].split_at(len / 8);
+    for (at, word) in whole.iter().enumerate() {
+        // SAFETY: by the contract of this function.
+        unsafe { AtomicU64::from_ptr(to.cast::<u64>().add(at)) }.store(*word, Ordering::Release);
+    }
+    for (at, byte) in bytes_of(rest).iter().take(len % 8).enumerate() {
+        // SAFETY: as above.
+        unsafe { AtomicU8::from_ptr(to.add(len / 8 * 8 + at)) }.store(*byte, Ordering::Release);
+    }
+}
+
 /// Does an operation on memory by this processor. `local` has the bytes of a put, and gets those of a get or the old
 /// word of an atomic.
 ///
@@ -227,25 +251,50 @@ pub(super) unsafe fn perform(verb: Verb, at: *mut u8, local: *mut u8, len: usize
 pub(super) struct InOrder {
     next: u64,
     early: BTreeMap<u64, Vec<u64>>,
+    /// Of those that are early, with their headers.
+    early_bytes: usize,
 }
 
 impl InOrder {
+    /// Whether nothing is early.
+    #[cfg(test)]
+    pub(super) fn is_empty(&self) -> bool {
+        self.early.is_empty()
+    }
+
     /// A message has arrived: it and those that have waited for it are taken, if it is their turn. A second one with
     /// the same number is dropped.
-    pub(super) fn arrived(&mut self, number: u64, message: Vec<u64>, mut take: impl FnMut(&[u64])) {
-        if number > self.next {
-            if self.early.len() < EARLY_MAX {
-                self.early.insert(number, message);
+    ///
+    /// # Errors
+    /// One was not taken, and why; or more bytes are early than can be under way.
+    pub(super) fn arrived(
+        &mut self,
+        number: u64,
+        message: Vec<u64>,
+        mut take: impl FnMut(&[u64]) -> Result<(), Breach>,
+    ) -> Result<(), Breach> {
+        if number > self.next && !self.early.contains_key(&number) {
+            self.early_bytes += message_bytes(&message);
+            if self.early_bytes > WINDOW_BYTES {
+                return Err("more of its bytes have come early than may be under way");
             }
+            self.early.insert(number, message);
         } else if number == self.next {
-            take(&message);
+            take(&message)?;
             self.next += 1;
             while let Some(message) = self.early.remove(&self.next) {
-                take(&message);
+                self.early_bytes -= message_bytes(&message);
+                take(&message)?;
                 self.next += 1;
             }
         }
+        Ok(())
     }
+}
+
+/// With its header. Those of all messages under way are fewer than their requests count.
+pub(super) fn message_bytes(words: &[u64]) -> usize {
+    HEADER_BYTES + size_of_val(words)
 }
 
 #[cfg(test)]
@@ -309,9 +358,46 @@ mod tests {
         let mut order = InOrder::default();
         let mut seen = Vec::new();
         for number in [1, 0, 0, 4, 3, 1, 2] {
-            order.arrived(number, vec![number], |message| seen.push(message[0]));
+            let take = |message: &[u64]| {
+                seen.push(message[0]);
+                Ok(())
+            };
+            order.arrived(number, vec![number], take).unwrap();
         }
-        assert_eq!(seen, [0, 1, 2, 3, 4]);
+        assert_eq!((seen, order.early_bytes), (vec![0, 1, 2, 3, 4], 0));
+        assert_eq!(order.arrived(5, vec![5], |_| Err("not that")), Err("not that"));
+    }
+
+    #[test]
+    fn no_more_bytes_are_early_than_can_be_under_way() {
+        for words in [0, 1, 1000] {
+            let mut order = InOrder::default();
+            let most = WINDOW_BYTES / (HEADER_BYTES + 8 * words);
+            for number in 1..=most as u64 {
+                // A second one of the same number counts for nothing.
+                for _ in 0..2 {
+                    order.arrived(number, vec![7; words], |_| unreachable!("the first one is missing")).unwrap();
+                }
+            }
+            let breach = order.arrived(most as u64 + 1, vec![7; words], |_| Ok(())).unwrap_err();
+            assert!(breach.contains("early"), "{breach}");
+        }
+    }
+
+    /// Bytes of a lane within its window, as the lane counts them, are within the bounds of the node.
+    #[test]
+    fn messages_and_replies_take_no_more_bytes_than_their_requests_count() {
+        for verb in [Verb::Put, Verb::Get, Verb::Cas, Verb::Faa] {
+            let lens = if matches!(verb, Verb::Put | Verb::Get) { 0..200 } else { 8..9 };
+            for len in lens {
+                let (mut message, mut reply) = (Vec::new(), Vec::new());
+                request(verb, len, &[]).encode(&mut message);
+                let brought = if verb == Verb::Put { 0 } else { len };
+                Reply { position: 1, outcome: Outcome::Done, len: brought, data: &[] }.encode(&mut reply);
+                let counted = len + REQUEST_BYTES;
+                assert!(message_bytes(&message) <= counted && message_bytes(&reply) <= counted, "{verb:?}: {len}");
+            }
+        }
     }
 
     proptest! {

@@ -52,6 +52,8 @@ impl Carrier for Rdma {
     const TECHNIQUE: &'static str = "RDMA";
     /// A card writes past the processor.
     const PUTS_WAKE: bool = false;
+    const TARGETS_LOOK: bool = false;
+    const NEEDS_SECRET: bool = false;
 
     type Error = VerbsError;
     type Keeper = Device;

@@ -39,12 +39,12 @@ fn until_freed(endpoint: &Endpoint, place: RemotePtr<u64>) {
 }
 
 /// The address of a region on this host.
-fn address(region: &Region) -> *const Word {
+pub(crate) fn address(region: &Region) -> *const Word {
     region.word(0)
 }
 
 /// Memory at the place of earlier memory, and the memory that was allocated on the way to it.
-fn again(node: &Node, key: GroupKey, address_before: *const Word, bytes: usize) -> (Region, Vec<Region>) {
+pub(crate) fn again(node: &Node, key: GroupKey, address_before: *const Word, bytes: usize) -> (Region, Vec<Region>) {
     let mut others = Vec::new();
     let found = eventually("the memory is given out again", || {
         let new = node.fabric.alloc(key, bytes).unwrap();

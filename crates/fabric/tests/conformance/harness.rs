@@ -204,11 +204,17 @@ fn verbs_session(name: &str, nodes: usize, group_bytes_max: usize) -> Vec<Arc<dy
     fabrics.into_iter().map(|fabric| fabric as Arc<dyn Transport>).collect()
 }
 
+/// The secret of nodes over UCX.
+pub(crate) fn ucx_secret() -> ucx::Secret {
+    ucx::Secret::new(b"known to the nodes of a test").unwrap()
+}
+
 /// Nodes over transports of UCX, which have met.
 fn ucx_session(name: &str, nodes: usize, group_bytes_max: usize, transports: &str) -> Vec<Arc<dyn Transport>> {
     let join = |index: usize| {
         let anywhere = (Ipv4Addr::LOCALHOST, 0).into();
         let mut options = ucx::JoinOptions::new(name, index as u16, nodes as u16, anywhere);
+        options.secret = Some(ucx_secret());
         options.device.transports = transports.into();
         options.group_bytes_max = group_bytes_max;
         options.seed = Some(index as u64);

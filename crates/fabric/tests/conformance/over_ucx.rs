@@ -1,21 +1,28 @@
-//! What nodes over UCX do beside what every fabric promises: long operations, idle nodes, processes that end or stop.
+//! What nodes over UCX do beside what every fabric promises: long operations, idle nodes, evictions, processes that end
+//! or stop.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr};
 use std::process::{Child, ChildStdin, Command, Stdio};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use farfield_fabric::ucx::{JoinOptions, UcxFabric};
-use farfield_fabric::{ControlEvent, ErrorKind, Fabric, GroupKey, NodeId, RemotePtr, Word};
+use farfield_fabric::{
+    ControlEvent, Endpoint, EndpointOptions, ErrorKind, Fabric, GroupKey, NodeId, RemotePtr, Transport, Word,
+};
 use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
 
 use crate::UCX;
-use crate::harness::{Harness, Node, SOON, eventually, refused};
+use crate::freeing::{address, again};
+use crate::harness::{Harness, Node, SOON, eventually, refused, ucx_secret};
 
 /// Set in the other process.
 const ROLE: &str = "FARFIELD_UCX_TEST_ROLE";
 /// The start of the other process's lines for this one.
 const MARK: &str = "line:";
+/// The memory of the other process.
+const OTHER_BYTES: usize = 512 << 10;
 /// The patience of nodes whose peer stops.
 const PATIENCE: Duration = Duration::from_millis(50);
 
@@ -101,19 +108,13 @@ fn a_process_that_stops_is_given_up() {
         let (node, other) = with_other();
         let (endpoint, word) = (node.endpoint(), other.word);
         assert_eq!(endpoint.faa(word, 1).wait().unwrap(), 0);
-        let pid = Pid::from_child(&other.child);
-        let stop = || {
-            kill_process(pid, Signal::STOP).unwrap();
-            // Until all of its threads have stopped.
-            waitpid(Some(pid), WaitOptions::UNTRACED).unwrap();
-        };
         // For a moment only: it is trusted again, and all is done.
-        stop();
+        other.stop();
         let early = endpoint.faa(word, 1);
         std::thread::sleep(4 * PATIENCE);
-        kill_process(pid, Signal::CONT).unwrap();
+        other.resume();
         assert_eq!(early.wait().unwrap(), 1);
-        stop();
+        other.stop();
         let stopped = Instant::now();
         let late: Vec<_> = (0..100).map(|_| endpoint.faa(word, 1)).collect();
         for op in late {
@@ -126,13 +127,149 @@ fn a_process_that_stops_is_given_up() {
     });
 }
 
+/// A node that is evicted while it stands still: whatever is under way to it, operations end at once. The connection to
+/// it is closed, soon if it was never made, so that nothing waits to be sent.
+#[test]
+fn a_lane_closes_its_connection_to_an_evicted_node() {
+    run("a_lane_closes_its_connection_to_an_evicted_node", |_| {
+        let session = new_session();
+        let fabric = join(&session, 0);
+        // Opened before there is a peer.
+        let unconnected = Endpoint::open(Arc::clone(&fabric) as _, EndpointOptions::default()).unwrap();
+        let (node, other) = meet(&session, fabric);
+        let connected = node.endpoint();
+        assert_eq!(connected.faa(other.word, 1).wait().unwrap(), 0);
+        other.stop();
+        let endpoints = [&connected, &unconnected];
+        let bufs = endpoints.map(|endpoint| endpoint.buf::<u64>(OTHER_BYTES / 8).unwrap());
+        let mut puts = Vec::new();
+        for (endpoint, buf) in endpoints.into_iter().zip(&bufs) {
+            // More than may be under way.
+            puts.extend((0..16).map(|_| endpoint.put(other.word, buf)));
+            assert!(endpoint.progress());
+        }
+        node.fabric.evict(NodeId(1), SOON).unwrap();
+        let evicted = Instant::now();
+        for put in puts {
+            assert_eq!(refused(put.wait()).node(), Some(NodeId(1)));
+        }
+        println!("operations end after {:?}", evicted.elapsed());
+        for endpoint in endpoints {
+            eventually("nothing waits to be sent", || (!endpoint.progress()).then_some(()));
+            println!("nothing is left after {:?}", evicted.elapsed());
+            refused(endpoint.get(other.word).wait());
+        }
+    });
+}
+
+/// Nothing of an evicted node lands, whether it was under way or is posted later.
+#[test]
+fn nothing_of_an_evicted_node_lands() {
+    run("nothing_of_an_evicted_node_lands", |harness| {
+        let nodes = harness.session(2);
+        let (region, endpoint) = (nodes[0].region(64), nodes[1].endpoint());
+        let word = region.remote::<u64>(0);
+        endpoint.faa(word, 1).wait().unwrap();
+        let late: Vec<_> = (0..1000).map(|_| endpoint.faa(word, 1)).collect();
+        nodes[0].fabric.evict(NodeId(1), SOON).unwrap();
+        let landed = region.word(0).load();
+        late.into_iter().for_each(|op| drop(op.wait()));
+        let is_refused = || endpoint.faa(word, 1).wait().is_err();
+        eventually("it is refused", || is_refused().then_some(()));
+        assert_eq!(region.word(0).load(), landed);
+    });
+}
+
+/// The service thread posts to a node that stands still, and is not connected to it yet. It does not wait for that.
+#[test]
+fn the_service_thread_waits_for_no_connection() {
+    run("the_service_thread_waits_for_no_connection", |_| {
+        let session = new_session();
+        let fabric: Arc<UcxFabric> = join(&session, 0);
+        // Opened before there is a peer.
+        let open = |()| Endpoint::open(Arc::clone(&fabric) as _, EndpointOptions::default()).unwrap();
+        let endpoints = [(); 3].map(open);
+        let other = Other::start(&session, &fabric);
+        let served = Arc::clone(&fabric);
+        let body = move || {
+            let mut is_up = false;
+            while !is_up {
+                let mut note = |event| is_up |= event == ControlEvent::Up(NodeId(1));
+                served.serve(Duration::from_millis(50), &mut note);
+            }
+            other.stop();
+            let (mut ops, mut took) = (Vec::new(), Vec::new());
+            for endpoint in &endpoints {
+                let start = Instant::now();
+                ops.push(endpoint.faa(other.word, 1));
+                took.push(start.elapsed());
+            }
+            other.resume();
+            let mut seen: Vec<u64> = ops.into_iter().map(|op| op.wait().unwrap()).collect();
+            seen.sort_unstable();
+            assert_eq!(seen, [0, 1, 2]);
+            // A busy machine may delay one.
+            println!("posting takes {took:?}");
+            assert!(took.iter().min() < Some(&Duration::from_millis(100)), "posting takes {took:?}");
+            drop(endpoints);
+            served.leave();
+        };
+        let ended = fabric.spawn_service("service".into(), Box::new(body)).unwrap().join();
+        assert!(ended.is_ok(), "{ended:?}");
+    });
+}
+
+/// Memory is given out again although a peer stands still and may have late operations: these are refused.
+#[test]
+fn memory_comes_back_while_a_peer_stands_still() {
+    run("memory_comes_back_while_a_peer_stands_still", |_| {
+        let (node, other) = with_other();
+        let region = node.region(64);
+        let lay = address(&region);
+        other.stop();
+        node.fabric.free(region).unwrap();
+        again(&node, GroupKey::DATA, lay, 64);
+    });
+}
+
 /// A node in another process, which is killed when this is dropped.
 struct Other {
     child: Child,
     /// The process ends when it is closed.
     _stdin: ChildStdin,
-    /// A word of it.
+    /// A word of it, the first of [`OTHER_BYTES`].
     word: RemotePtr<u64>,
+}
+
+impl Other {
+    /// Starts it, for a node without peers.
+    fn start(session: &str, fabric: &UcxFabric) -> Other {
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        command.args(["--exact", "over_ucx::the_other_process", "--nocapture"]).env(ROLE, session);
+        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+        let mut stdin = child.stdin.take().unwrap();
+        let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        let mut next_line = || {
+            let line = lines.by_ref().find_map(|line| Some(line.unwrap().split_once(MARK)?.1.to_owned()));
+            line.expect("the other process continues")
+        };
+        let addresses = [fabric.address(), next_line().parse().unwrap()];
+        writeln!(stdin, "{}", addresses[0]).unwrap();
+        fabric.meet(&addresses).unwrap();
+        let word = RemotePtr::from_packed(next_line().parse().unwrap());
+        Other { child, _stdin: stdin, word }
+    }
+
+    fn stop(&self) {
+        let pid = Pid::from_child(&self.child);
+        kill_process(pid, Signal::STOP).unwrap();
+        // Until all of its threads have stopped.
+        waitpid(Some(pid), WaitOptions::UNTRACED).unwrap();
+    }
+
+    fn resume(&self) {
+        kill_process(Pid::from_child(&self.child), Signal::CONT).unwrap();
+    }
 }
 
 impl Drop for Other {
@@ -142,35 +279,32 @@ impl Drop for Other {
     }
 }
 
-fn join(session: &str, place: u16) -> std::sync::Arc<UcxFabric> {
+fn join(session: &str, place: u16) -> Arc<UcxFabric> {
     let mut options = JoinOptions::new(session, place, 2, (Ipv4Addr::LOCALHOST, 0).into());
+    options.secret = Some(ucx_secret());
     options.device.patience = PATIENCE;
-    options.group_bytes_max = 1 << 20;
+    options.group_bytes_max = 4 << 20;
     UcxFabric::join(&options).expect("joining a new session")
+}
+
+fn new_session() -> String {
+    static SESSIONS: std::sync::atomic::AtomicUsize = std::sync::atomic::AtomicUsize::new(0);
+    let number = SESSIONS.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+    format!("over-ucx-{}-{number}", std::process::id())
 }
 
 /// A node, and another in another process, which have met.
 fn with_other() -> (Node, Other) {
-    static SESSIONS: std::sync::atomic::AtomicUsize = std::sync::atomic::AtomicUsize::new(0);
-    let number = SESSIONS.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
-    let session = format!("over-ucx-{}-{number}", std::process::id());
-    let fabric = join(&session, 0);
-    let mut command = Command::new(std::env::current_exe().unwrap());
-    command.args(["--exact", "over_ucx::the_other_process", "--nocapture"]).env(ROLE, &session);
-    let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
-    let mut stdin = child.stdin.take().unwrap();
-    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
-    let mut next_line = || {
-        let line = lines.by_ref().find_map(|line| Some(line.unwrap().split_once(MARK)?.1.to_owned()));
-        line.expect("the other process continues")
-    };
-    let addresses = [fabric.address(), next_line().parse().unwrap()];
-    writeln!(stdin, "{}", addresses[0]).unwrap();
-    fabric.meet(&addresses).unwrap();
-    let word = RemotePtr::from_packed(next_line().parse().unwrap());
+    let session = new_session();
+    meet(&session, join(&session, 0))
+}
+
+/// The same, with a node that has joined.
+fn meet(session: &str, fabric: Arc<UcxFabric>) -> (Node, Other) {
+    let other = Other::start(session, &fabric);
     let node = Node::start(fabric);
     eventually("it is up", || node.events().contains(&ControlEvent::Up(NodeId(1))).then_some(()));
-    (node, Other { child, _stdin: stdin, word })
+    (node, other)
 }
 
 /// Not a test but the other process: a node that does nothing.
@@ -183,7 +317,7 @@ fn the_other_process() {
     std::io::stdin().read_line(&mut line).unwrap();
     let addresses: [SocketAddr; 2] = [line.trim().parse().unwrap(), fabric.address()];
     fabric.meet(&addresses).unwrap();
-    let region = fabric.alloc(GroupKey::DATA, 64).unwrap();
+    let region = fabric.alloc(GroupKey::DATA, OTHER_BYTES).unwrap();
     println!("{MARK}{}", region.remote::<u64>(0).packed());
     let _node = Node::start(fabric);
     let (gone, is_gone) = std::sync::mpsc::channel();

@@ -8,6 +8,7 @@ use std::sync::{Condvar, Mutex, Once, PoisonError, mpsc};
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
+use farfield::fabric::ucx::Secret;
 use farfield::fabric::verbs::VerbsOptions;
 use farfield::fabric::weak::weaken;
 use farfield::{Builder, Endpoint, Error, Node, NodeId, Result, local_session_with, loopback_hosts, on_each};
@@ -238,7 +239,10 @@ pub(crate) fn over(over: Over, nodes: usize) -> impl Fn(Builder) -> Builder {
                 // times.
                 builder.hosts(hosts.clone()).device(device).suspect_timeout(Duration::from_secs(3))
             }
-            Over::Ucx => builder.hosts(hosts.clone()).over_ucx().suspect_timeout(Duration::from_secs(3)),
+            Over::Ucx => {
+                let secret = Secret::new(b"known to the nodes of a test").expect("it is long enough");
+                builder.hosts(hosts.clone()).over_ucx().secret(secret).suspect_timeout(Duration::from_secs(3))
+            }
         }
     }
 }

@@ -9,6 +9,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, bail, ensure};
+use farfield::fabric::ucx::Secret;
 use farfield::fabric::verbs::VerbsOptions;
 use farfield::fabric::weak::weaken;
 use farfield::fabric::{GroupKey, memory_fence};
@@ -41,6 +42,7 @@ fn session(on: On, nodes: usize, ask: &Ask) -> Result<Vec<Node>> {
         Some(_) => FabricChoice::Verbs.silence()?.unwrap_or(SILENCE_DEFAULT),
         None => SILENCE_DEFAULT,
     };
+    let secret = Secret::new(&rand::random::<[u8; 32]>())?;
     let nodes = local_session_with(nodes, |builder| match on {
         On::Shm | On::Sim => builder.seed(ask.seed),
         On::Weak => {
@@ -54,7 +56,7 @@ fn session(on: On, nodes: usize, ask: &Ask) -> Result<Vec<Node>> {
             let device = VerbsOptions { patience: silence, ..ask.device.clone() };
             builder.hosts(hosts.clone()).device(device).suspect_timeout(silence)
         }
-        On::Ucx => builder.hosts(hosts.clone()).over_ucx().suspect_timeout(silence),
+        On::Ucx => builder.hosts(hosts.clone()).over_ucx().secret(secret.clone()).suspect_timeout(silence),
     });
     nodes.context("starting the nodes")
 }

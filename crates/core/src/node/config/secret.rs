@@ -58,7 +58,8 @@ impl Config {
 
 impl Builder {
     /// Sets a secret that all nodes on RDMA or UCX share: a process without it is refused. Without a secret, any
-    /// process that can connect is admitted. Needs the feature `verbs` or `ucx`.
+    /// process that can connect is admitted on RDMA, and several nodes on UCX do not start. Needs the feature `verbs`
+    /// or `ucx`.
     ///
     /// ```
     /// use farfield::fabric::verbs::Secret;

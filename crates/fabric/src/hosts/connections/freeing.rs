@@ -12,7 +12,8 @@
 //!   work request, or never will, and its bytes are in memory some microseconds later: [`PLACED`] is far longer.
 //! - A lane that is not polled keeps the memory out of use until it is polled or closed, and so does a node that is
 //!   suspected and does not answer. A departed or evicted node has lost its targets here: nothing of it lands any
-//!   more.
+//!   more. Where targets look at the generation themselves (UCX), nothing late lands from any node: an answer only
+//!   says that the node knows the new generation, and one that is suspected is not waited for.
 //! - The node's own lanes use the device, too: they are counted in the same way.
 //!
 //! A later node gets all generations before it can reach any memory.
@@ -79,7 +80,7 @@ impl<C: Carrier> Board<C> {
         let mut given_back = core::mem::take(&mut self.groups[usize::from(key.0)].given_back);
         let now = Instant::now();
         given_back.retain_mut(|given| {
-            given.peers.retain(|node| self.peers.contains_key(node));
+            given.peers.retain(|node| self.peers.get(node).is_some_and(|peer| !C::TARGETS_LOOK || peer.answers()));
             given.lanes.retain(|lane| self.is_under_way(*lane));
             if !given.peers.is_empty() || !given.lanes.is_empty() {
                 return true;

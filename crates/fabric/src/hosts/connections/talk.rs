@@ -59,9 +59,12 @@ impl<C: Carrier> Connections<C> {
         self.control.serve(timeout, &mut |what| happened.push(what));
         let mut board = self.lock();
         happened.into_iter().for_each(|what| self.handle(&mut board, what, &mut news));
+        for (node, why) in self.carrier.refused() {
+            self.lose(&mut board, node, why, &mut news);
+        }
         let is_lost = |(_, peer): &(&NodeId, &Peer<C>)| peer.is_linked && peer.memory.is_unreachable();
         let lost: Vec<NodeId> = board.peers.iter().filter(is_lost).map(|(node, _)| *node).collect();
-        lost.into_iter().for_each(|node| self.lose(&mut board, node, "the device has given up on it", &mut news));
+        lost.into_iter().for_each(|node| self.lose(&mut board, node, "its lanes do not reach it any more", &mut news));
         self.pass(&mut board);
         if owes {
             board.peers.iter_mut().filter(|(_, peer)| peer.is_linked).for_each(|(node, peer)| self.pay(*node, peer));
@@ -228,7 +231,7 @@ impl<C: Carrier> Connections<C> {
                 (None, _) => {}
                 (Some(asked), Declined::Revoked) => peer.memory.revoke(GroupKey(asked.class), true),
                 (Some(asked), Declined::NoQueuePair(why)) => {
-                    let why = format!("{node} has no queue pair for this one: {why}");
+                    let why = format!("{node} does not connect: {why}");
                     self.fail(board, node, asked.lane, ErrorKind::System { what: C::TECHNIQUE, why }.into());
                 }
             },
@@ -264,7 +267,7 @@ impl<C: Carrier> Connections<C> {
         let made = if is_taken {
             Err(Declined::Revoked)
         } else if !is_known || peer.targets.len() >= TARGETS_MAX {
-            Err(Declined::NoQueuePair(format!("{} are open for it", peer.targets.len())))
+            Err(Declined::NoQueuePair(format!("{} pairs are open for it", peer.targets.len())))
         } else {
             let made = self.carrier.target(GroupKey(class), node, address);
             made.map_err(|error| Declined::NoQueuePair(error.to_string()))
