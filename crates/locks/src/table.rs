@@ -159,7 +159,7 @@ impl LockTable {
     /// ```
     /// # use farfield::{LockKind, LockOptions, LockTable};
     /// # let node = farfield::Node::builder().session("doc-table-open").start()?;
-    /// for &kind in LockKind::ALL {
+    /// for kind in LockKind::ALL {
     ///     let locks = LockTable::open(&node, kind.name(), 8, LockOptions::new(*kind))?;
     ///     assert_eq!(locks.kind(), *kind);
     /// }
