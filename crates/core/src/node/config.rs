@@ -348,9 +348,10 @@ impl Builder {
         self
     }
 
-    /// Starts the node on RDMA if this host has a device for it, and otherwise on UCX. All hosts have to come to the
-    /// same result: a session is on one of them. The node logs (`tracing`) which one it has chosen, and why. On UCX
-    /// several nodes need a secret (`Builder::secret`). In the environment this is `FARFIELD_FABRIC=auto`.
+    /// Starts the node on RDMA if this host has a device for it, and otherwise on UCX. A node whose device is named is
+    /// on RDMA, or does not start. All hosts have to come to the same result: a session is on one of them. The node
+    /// logs (`tracing`) which one it has chosen, and why. On UCX several nodes need a secret (`Builder::secret`). In
+    /// the environment this is `FARFIELD_FABRIC=auto`.
     ///
     /// ```no_run
     /// # fn main() -> farfield::Result<()> {

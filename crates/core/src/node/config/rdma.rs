@@ -43,9 +43,14 @@ impl Config {
         Ok(VerbsFabric::join(&self.rdma())?)
     }
 
-    /// The reason why this host has no RDMA for the node, if it has none.
+    /// The reason why this host has no RDMA for the node, if it has none. A device that is named demands RDMA: if it is
+    /// not there, that is the error of joining.
     pub(super) fn lacks_rdma(&self) -> Option<String> {
-        Device::open(&self.hosts.rdma.device).err().map(|error| error.to_string())
+        let device = &self.hosts.rdma.device;
+        if device.device.is_some() {
+            return None;
+        }
+        Device::open(device).err().map(|error| error.to_string())
     }
 
     /// The options for joining a session on RDMA.

@@ -140,6 +140,9 @@ fn a_node_is_on_the_fabric_that_is_demanded() {
     assert!(matches!(with("verbs").unwrap().fabric, Choice::Verbs));
     assert!(matches!(with("").unwrap().fabric, Choice::Verbs));
     assert!(matches!(with("auto").unwrap().fabric, Choice::Auto));
+    // A device that is named, and is not there, is an error: such a node is not on UCX instead.
+    let named = from(&[hosts, ("FARFIELD_FABRIC", "auto"), ("FARFIELD_DEVICE", "none0")]).unwrap();
+    assert!(matches!(named.fabric, Choice::Auto) && named.lacks_rdma().is_none());
     for alone in ["shm", "auto"] {
         assert!(matches!(from(&[("FARFIELD_FABRIC", alone)]).unwrap().fabric, Choice::Shm));
     }
