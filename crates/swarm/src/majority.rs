@@ -126,7 +126,7 @@ impl Core<'_> {
         let needed = order.len();
         let gives_up = needed > self.majority() || self.live(0).len() > self.majority();
         // It may be several round trips.
-        let at_least = patience::ATTEMPT.max(2 * self.patience(Duration::ZERO));
+        let at_least = patience::ATTEMPT.max(2 * self.patience(self.shared.options.patience));
         self.ask(at_least, gives_up, order, needed, self.if_counting(post)).await.1.answers
     }
 
@@ -139,7 +139,7 @@ impl Core<'_> {
     where
         F: Future<Output = fabric::Result<T>> + Unpin,
     {
-        let at_least = patience::ATTEMPT.max(2 * self.patience(Duration::ZERO));
+        let at_least = patience::ATTEMPT.max(2 * self.patience(self.shared.options.patience));
         let gives_up = self.live(0).len() > self.majority();
         self.ask(at_least, gives_up, holders, holders.len(), post).await.1.answers
     }
