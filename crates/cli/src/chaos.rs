@@ -2,7 +2,7 @@
 //! started again.
 //!
 //! [`plan`] draws the faults and their targets, and [`run`] injects them. [`processes`] manages the nodes' processes,
-//! [`link`] the network between them on RDMA, and [`worker`] is one node. [`load`] contains the work of their threads
+//! [`link`] the network between them, and [`worker`] is one node. [`load`] contains the work of their threads
 //! on the objects, with each call [logged](log); [`custom`] has the loads of other crates. [`judge`] checks the logs,
 //! and [`report`] prints the result.
 
@@ -79,12 +79,13 @@ the logs are judged:
 
 With --fabric verbs or ucx no operating system reports a death: the nodes detect it themselves, within --detection.
 Until then calls may fail because a dead or stopped node does not answer, and values on it still seem to exist. If
-detection takes longer, because the machine is busy, the plan waits, up to ten times --detection, and the pace is judged
-from the detection on. Stops are too short for a node to be taken for dead. A cut separates the nodes of one device from those of
-the other: the nodes on the smaller side have to be evicted and notified; the others are judged as after a death.
-Replicated logs, and the locks, elections and data types on them, are at work there if --objects names them: with
-variables only (vars,wrdt,log) if the machine is emulated, and without lost packets, each of which may cost a leader its
-turn. A queue with each restarted node, and the loads of other crates, are always at work.
+detection takes longer, because the machine is busy, the plan waits, up to ten times --detection, and the pace is
+judged from the detection on. Stops are too short for a node to be taken for dead. A cut separates the nodes of one
+device, or of the last host, from all others: the nodes on the smaller side have to be evicted and notified, and the
+others are judged as after a death. Replicated logs, and the locks, elections and data types on them, are at work there
+if --objects names them: with variables only (vars,wrdt,log) if the machine is emulated, and without lost packets, each
+of which may cost a leader its turn. A queue with each restarted node, and the loads of other crates, are always at
+work.
 
 A thread that waited for a CPU rests eight times as long, so that a slow or busy machine keeps time for the nodes'
 service threads.
@@ -128,7 +129,9 @@ pub(crate) struct ChaosArgs {
     #[arg(long, value_name = "S", value_parser = parse_seconds)]
     detection: Option<Duration>,
     /// With verbs: the two network interfaces of the devices in FARFIELD_DEVICE. `tc` cuts the link between them or
-    /// drops packets, as root (after an interrupted run: `tc qdisc del dev IF root`)
+    /// drops packets, as root (after an interrupted run: `tc qdisc del dev IF root`). With ucx: NAMESPACE/IF of each
+    /// host, which is a network namespace. The nodes run there in turn, and a cut takes the interface of the last one
+    /// down
     #[arg(long, value_name = "IF,IF", value_delimiter = ',', num_args = 1)]
     link: Vec<String>,
     /// Percentage of packets that the link drops all the time. A dropped packet delays its sender until the device
@@ -159,7 +162,8 @@ pub(crate) fn main(args: &ChaosArgs) -> Result<ExitCode> {
     let silence = args.fabric.silence().or_usage()?;
     let detection = args.detection().or_usage()?;
     let link = args.link().or_usage()?;
-    let plan = plan::draw(seed, args.seconds, &Terms { nodes, faults: &args.faults, silence, detection });
+    let ends = link.as_ref().map_or(2, Link::ends);
+    let plan = plan::draw(seed, args.seconds, &Terms { nodes, ends, faults: &args.faults, silence, detection });
     let again = args.line(seed);
     let mut out = io::stderr().lock();
     // The report may still be wanted if this output fails.
@@ -174,11 +178,10 @@ pub(crate) fn main(args: &ChaosArgs) -> Result<ExitCode> {
         Report { seed, nodes, seconds, plan, again, generations: 0, injected, operations: 0, findings, recoveries };
     let bar = output::progress("chaos", args.seconds);
     let plan = report.plan.clone();
-    let hosts = link.as_ref().map_or(Ok(Vec::new()), |link| link.hosts(nodes))?;
     // Removed only when all was right.
     let mut logs = caretaker::folder("farfield-chaos-").context("creating a directory for the logs")?;
     logs.disable_cleanup(true);
-    let processes = Processes::new(nodes, args.fabric, silence, &hosts, logs.path(), args.mutant);
+    let processes = Processes::new(nodes, args.fabric, silence, link.as_ref(), logs.path(), args.mutant)?;
     let objects = (args.kinds(), args.locks);
     let mut director = Director::new(seed, detection, objects, link, processes, logs.path(), &bar);
     let ended = director.conduct(nodes, &plan, &mut report);
@@ -225,9 +228,8 @@ impl ChaosArgs {
     }
 
     fn link(&self) -> Result<Option<Link>> {
-        ensure!(self.link.is_empty() || self.fabric == FabricChoice::Verbs, "--link: it takes --fabric verbs");
         ensure!(!self.link.is_empty() || !self.faults.contains(&Fault::Cut), "to cut a link, say which: --link");
-        if self.link.is_empty() { Ok(None) } else { Link::new(&self.link, self.loss).map(Some) }
+        if self.link.is_empty() { Ok(None) } else { Link::new(&self.link, self.loss, self.fabric).map(Some) }
     }
 
     /// The command line for the same plan.

@@ -13,10 +13,10 @@ use clap::Args;
 use farfield::Node;
 use farfield::fabric::verbs::VerbsOptions;
 use farfield::swarm::MemoryNode;
-use farfield_check::cli::exit::OrUsage;
+use farfield_check::cli::exit::{OrUsage, usage};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
-use crate::launch;
+use crate::launch::{self, FabricChoice};
 use crate::run;
 
 /// How soon a signal ends it.
@@ -35,7 +35,7 @@ Examples:
   farfield memory --size 1GiB --session shop --node 0 --nodes 8        three of these, with --node 0, 1 and 2
   farfield memory --size 1GiB --session shop --node 0 --nodes 8 --replace   when that one has died
   FARFIELD_SESSION=shop FARFIELD_NODE=3 FARFIELD_NODES=8 ./my-client   a client, at any time
-  FARFIELD_SECRET_FILE=~/shop.secret farfield memory --size 64GiB --hosts hosts --node 0   over RDMA
+  FARFIELD_SECRET_FILE=~/shop.secret farfield memory --size 64GiB --hosts hosts --node 0   between hosts
 
 Ends with status 0 after SIGINT, SIGTERM or SIGHUP, and with 1 if the others have evicted it.";
 
@@ -59,12 +59,15 @@ pub(crate) struct MemoryArgs {
     /// later
     #[arg(long)]
     replace: bool,
-    /// Connect the session by RDMA: a file with all its places, as of `run --hosts`
+    /// Connect the session by RDMA or UCX: a file with all its places, as of `run --hosts`
     ///
     /// A host in each line, with its settings: `HOST [address=IP] [nodes=N] [port=P] [device=NAME,…]`. The secret of
     /// the session is in FARFIELD_SECRET or in the file FARFIELD_SECRET_FILE
     #[arg(long, value_name = "FILE", requires = "node")]
     hosts: Option<PathBuf>,
+    /// The fabric that connects the hosts [default: verbs if this one has a device for it, or ucx]
+    #[arg(long, value_enum, requires = "hosts")]
+    fabric: Option<FabricChoice>,
 }
 
 pub(crate) fn main(args: &MemoryArgs) -> Result<ExitCode> {
@@ -92,7 +95,24 @@ pub(crate) fn main(args: &MemoryArgs) -> Result<ExitCode> {
 }
 
 fn start(args: &MemoryArgs) -> Result<Node> {
-    let mut builder = Node::builder().environment()?;
+    let (mut builder, mut device) = (Node::builder(), None);
+    if let (Some(hosts), Some(node)) = (&args.hosts, args.node) {
+        let seats = run::seats(hosts).or_usage()?;
+        let count = seats.len();
+        ensure!(usize::from(node) < count, "--node {node}: {} has {count} places, from 0", hosts.display());
+        device = seats[usize::from(node)].1.clone();
+        builder = builder.hosts(seats.into_iter().map(|(address, _)| address)).over_rdma_or_ucx();
+    }
+    builder = builder.environment()?;
+    match args.fabric {
+        None => {}
+        Some(FabricChoice::Verbs) => builder = builder.over_rdma(),
+        Some(FabricChoice::Ucx) => builder = builder.over_ucx(),
+        Some(FabricChoice::Shm) => return Err(usage("--fabric shm: it connects the nodes of one host")),
+    }
+    if device.is_some() {
+        builder = builder.device(VerbsOptions { device, ..VerbsOptions::default() });
+    }
     if let Some(session) = &args.session {
         builder = builder.session(session);
     }
@@ -101,16 +121,6 @@ fn start(args: &MemoryArgs) -> Result<Node> {
     }
     if let Some(node) = args.node {
         builder = builder.node(node);
-    }
-    if let (Some(hosts), Some(node)) = (&args.hosts, args.node) {
-        let seats = run::seats(hosts).or_usage()?;
-        let count = seats.len();
-        ensure!(usize::from(node) < count, "--node {node}: {} has {count} places, from 0", hosts.display());
-        let device = seats[usize::from(node)].1.clone();
-        builder = builder.hosts(seats.into_iter().map(|(address, _)| address));
-        if device.is_some() {
-            builder = builder.device(VerbsOptions { device, ..VerbsOptions::default() });
-        }
     }
     Ok(builder.start()?)
 }

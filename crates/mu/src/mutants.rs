@@ -144,4 +144,9 @@ farfield_core::mutants! {
     /// *Scenario:* `mu/commands-leader-dies`.
     MU_COMMAND_TWICE = "mu-command-twice" in "Mu":
         "A leader takes every command for a new one.";
+    /// *Missing:* the turns of the others, when the first in line does not ask. Needs no reordering.
+    ///
+    /// *Scenario:* `mu/unheard`.
+    MU_FIRST_ALONE = "mu-first-alone" in "Mu":
+        "Only the first in line asks to lead after a leader's death.";
 }

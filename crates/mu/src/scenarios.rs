@@ -20,7 +20,7 @@ use farfield_check::parts::Excuse;
 use farfield_check::{Cluster, Faults, Scenario, choose, with_slow};
 use farfield_core::history::Recorder;
 use farfield_core::{Endpoint, Error, Result};
-use farfield_fabric::{DeathRule, Word};
+use farfield_fabric::{DeathRule, NodeId, Word, fault};
 
 use self::histories::{LogAnswer, LogCall, LogModel};
 use crate::layout::BASE;
@@ -50,6 +50,7 @@ pub fn all() -> Vec<Scenario> {
         recycled_dies(),
         two_of_five(),
         asks_and_dies(),
+        unheard(),
     ];
     let parts = [
         returns::scenarios(),
@@ -415,4 +416,51 @@ fn asks_and_dies() -> Scenario {
         Ok(())
     })
     .faults(Faults::new().crashes(2).of([0, 1]))
+}
+
+/// The stages of [`unheard`].
+const FIRST_IS_KNOWN: u64 = 1;
+const LAST_HAS_LEFT: u64 = 2;
+
+/// Node 1 leads. Node 2 replaces it and leaves, and node 0 never hears of that: the link between the two is cut. Then
+/// node 1 is not the first in line, and node 0, which is, takes node 1 for the leader.
+fn unheard() -> Scenario {
+    let about = "a log has a next leader, also when the first in line has not heard of the last one";
+    Scenario::new("mu/unheard", about, 3, |cluster| {
+        let refusals = fault::Faults::default();
+        (0..2).try_for_each(|node| cluster.start(node).map(drop))?;
+        let last = cluster.start_refusing(2, refusals.clone())?;
+        last.wait_for_all(last.timeout())?;
+        let (members, history) = open(cluster, 4, 1)?;
+        let stage = Rc::new(Word::new(0));
+        for (me, member) in members.into_iter().enumerate() {
+            let (history, stage) = (Rc::clone(&history), Rc::clone(&stage));
+            let (refusals, last) = (refusals.clone(), last.clone());
+            cluster.thread(me, "part", move |ep| {
+                let is_at = |of: u64| ep.block_on(ep.wait_until(ep.deadline(), || (stage.load() >= of).then_some(())));
+                match me {
+                    0 => {
+                        let hears = || (member.log.leader() == Some(NodeId(1))).then_some(());
+                        ep.block_on(ep.wait_until(ep.deadline(), hears))?;
+                        stage.store(FIRST_IS_KNOWN);
+                    }
+                    1 => member.log.ask_to_lead(),
+                    _ => {
+                        is_at(FIRST_IS_KNOWN)?;
+                        refusals.cut(NodeId(0), true);
+                        member.log.ask_to_lead();
+                        ep.block_on(ep.wait_until(ep.deadline(), || member.log.is_leader().then_some(())))?;
+                        last.clone().leave();
+                        stage.store(LAST_HAS_LEFT);
+                        return Ok(());
+                    }
+                }
+                is_at(LAST_HAS_LEFT)?;
+                take_part(me, &member, &history, ep)
+            });
+        }
+        Ok(())
+    })
+    .late_nodes()
+    .kills(&["mu-first-alone"])
 }

@@ -85,6 +85,8 @@ const STOP_BRIEFLY_MS: std::ops::RangeInclusive<u64> = 50..=600;
 /// The terms of a plan: the nodes, the allowed faults, and the times until a death is known.
 pub(super) struct Terms<'a> {
     pub(super) nodes: usize,
+    /// The ends of the link, on which the nodes are in turn.
+    pub(super) ends: usize,
     pub(super) faults: &'a [Fault],
     /// If no system reports deaths: nodes suspect a node that is silent for so long, and a majority of them decides.
     pub(super) silence: Option<Duration>,
@@ -151,10 +153,11 @@ fn draw_newcomers(rng: &mut SmallRng, events: &[Event]) -> Vec<Event> {
     deaths.filter_map(&mut newcomer).collect()
 }
 
-/// The nodes that lose when the link between even and odd places is cut; none if no side, or both sides, would lose.
-fn losing_side(alive: &BTreeSet<usize>) -> Vec<usize> {
-    let (even, odd): (Vec<usize>, Vec<usize>) = alive.iter().partition(|place| *place % 2 == 0);
-    let (fewer, more) = if even.len() < odd.len() { (even, odd) } else { (odd, even) };
+/// The nodes that lose when the last end of the link is cut off from the others; none if no side, or both sides, would
+/// lose.
+fn losing_side(alive: &BTreeSet<usize>, ends: usize) -> Vec<usize> {
+    let (last, others): (Vec<usize>, Vec<usize>) = alive.iter().partition(|place| *place % ends == ends - 1);
+    let (fewer, more) = if last.len() < others.len() { (last, others) } else { (others, last) };
     if fewer.len() < more.len() && more.len() >= ALIVE_MIN { fewer } else { Vec::new() }
 }
 
@@ -164,7 +167,7 @@ fn draw_events(rng: &mut SmallRng, load: Duration, alive: &mut BTreeSet<usize>, 
     let is_alone = !terms.allow(Fault::Kill) && !terms.allow(Fault::Stop);
     let is_cut = terms.allow(Fault::Cut) && (is_alone || rng.random_bool(CUT_SHARE));
     if is_cut && now + terms.detection + END <= load {
-        let cut_off = losing_side(alive);
+        let cut_off = losing_side(alive, terms.ends);
         if !cut_off.is_empty() {
             alive.retain(|place| !cut_off.contains(place));
             return cut_off.into_iter().map(|place| Event { at: now, place, action: Action::Cut }).collect();
@@ -260,7 +263,8 @@ mod tests {
     const SILENCES: [Option<Duration>; 3] = [None, Some(Duration::from_millis(500)), Some(Duration::from_millis(2500))];
 
     fn drawn(seed: u64, nodes: usize, faults: &[Fault], silence: Option<Duration>) -> Vec<Generation> {
-        draw(seed, Duration::from_secs(120), &Terms { nodes, faults, silence, detection: silence.unwrap_or_default() })
+        let (ends, detection) = (2 + seed as usize / 7 % 2, silence.unwrap_or_default());
+        draw(seed, Duration::from_secs(120), &Terms { nodes, ends, faults, silence, detection })
     }
 
     #[test]

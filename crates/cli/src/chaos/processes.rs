@@ -4,7 +4,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
 use std::fs::File;
 use std::io::{BufRead, BufReader, Write};
-use std::net::SocketAddr;
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
@@ -19,6 +18,7 @@ use rustix::process::{Pid, PidfdFlags, Signal, WaitId, WaitIdOptions, kill_proce
 use serde::{Deserialize, Serialize};
 
 use super::kind::Kind;
+use super::link::Link;
 use super::log::now_ns;
 use crate::launch::{FabricChoice, SILENCE, variables};
 
@@ -128,6 +128,8 @@ impl Gone {
 /// The processes of a run. Dropping it ends them.
 pub(super) struct Processes {
     variables: Vec<(&'static str, OsString)>,
+    /// Of each place, the network namespace that it runs in, if it is another one.
+    namespaces: Vec<Option<String>>,
     folder: PathBuf,
     mutant: Option<Mutant>,
     places: Vec<Option<Process>>,
@@ -143,12 +145,15 @@ impl Processes {
         places: usize,
         fabric: FabricChoice,
         silence: Option<Duration>,
-        hosts: &[SocketAddr],
+        link: Option<&Link>,
         folder: &Path,
         mutant: Option<Mutant>,
-    ) -> Processes {
+    ) -> Result<Processes> {
+        let hosts = link.map_or(Ok(Vec::new()), |link| link.hosts(places))?;
+        let namespace_of = |place| link.and_then(|link| link.namespace_of(place)).map(String::from);
+        let namespaces = (0..places).map(namespace_of).collect();
         let session = format!("chaos-{}-{:08x}", std::process::id(), rand::random::<u32>());
-        let mut variables = match hosts {
+        let mut variables = match &hosts[..] {
             [] => {
                 fabric.clean_up(&session);
                 fabric.variables(&session, places)
@@ -158,7 +163,8 @@ impl Processes {
         variables.extend(silence.map(|silence| (SILENCE, silence.as_millis().to_string().into())));
         let (say, heard) = mpsc::channel();
         let (none, killed) = ((0..places).map(|_| None).collect(), (0..places).map(|_| None).collect());
-        Processes { variables, folder: folder.into(), mutant, places: none, killed, lives: vec![0; places], say, heard }
+        let (folder, lives) = (folder.into(), vec![0; places]);
+        Ok(Processes { variables, namespaces, folder, mutant, places: none, killed, lives, say, heard })
     }
 
     /// Starts a process at a place where none is.
@@ -171,7 +177,17 @@ impl Processes {
         let path = self.errors_of(place);
         let errors = File::options().create(true).append(true).open(&path);
         let errors = errors.with_context(|| format!("creating {}", path.display()))?;
-        let mut child = Command::new(std::env::current_exe().context("finding this program")?)
+        let own = std::env::current_exe().context("finding this program")?;
+        let mut command = match &self.namespaces[place] {
+            None => Command::new(own),
+            // It becomes the node's process.
+            Some(namespace) => {
+                let mut within = Command::new("ip");
+                within.args(["netns", "exec", namespace]).arg(own);
+                within
+            }
+        };
+        let mut child = command
             .args(["__chaos".as_ref(), self.folder.as_os_str()])
             .args(self.mutant.iter().flat_map(|mutant| ["--mutant", mutant.name()]))
             .envs(self.variables.iter().cloned())

@@ -4,6 +4,7 @@ use std::io::{BufRead, BufReader};
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use farfield::fabric::ucx::{self, Secret};
 use farfield::swarm::{SwarmStore, SwarmStoreClient, SwarmStoreOptions};
 use farfield::{ByteString, Endpoint, ErrorKind, Node, NodeId, Result};
 use rustix::process::{Pid, Signal, kill_process};
@@ -41,6 +42,10 @@ impl Memory {
             &place.to_string(),
         ]);
         command.args(more);
+        Memory::run(node, command)
+    }
+
+    fn run(node: u16, mut command: Command) -> Memory {
         let mut process = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().expect("farfield starts");
         let lines = BufReader::new(process.stdout.take().expect("piped"));
         let mut memory = Memory { process, lines };
@@ -66,6 +71,9 @@ impl Drop for Memory {
         let _ = self.process.wait();
     }
 }
+
+/// The secret of a session between hosts.
+const SECRET: &str = "known to the nodes of a test";
 
 fn start(session: &str, place: u16) -> Node {
     Node::builder().session(session).node(place).nodes(PLACES).start().expect("the node starts")
@@ -168,6 +176,47 @@ fn clients_come_and_go_and_a_memory_node_dies() {
         memory.signal(Signal::TERM);
         assert!(memory.process.wait().expect("it ends").success());
     }
+}
+
+/// As between hosts, by a file of their addresses. One memory node dies, and another one takes its place.
+#[test]
+fn memory_nodes_lend_over_ucx() {
+    if let Err(error) = ucx::check_library() {
+        assert_ne!(std::env::var("FARFIELD_NEED_UCX").as_deref(), Ok("1"), "{error}");
+        return eprintln!("passed over: {error}");
+    }
+    let folder = tempfile::tempdir().expect("a folder");
+    let (file, addresses) = (folder.path().join("hosts"), farfield::loopback_hosts(PLACES));
+    let lines: String = addresses.iter().map(|address| format!("here address={}\n", address.ip())).collect();
+    std::fs::write(&file, lines).expect("written");
+    let memory = |place: u16, node: u16, more: &[&str]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_farfield"));
+        command.args(["memory", "--size", "64MiB", "--session", "lent", "--fabric", "ucx"]);
+        command.args(["--node", &place.to_string(), "--hosts"]).arg(&file).args(more);
+        command.env("FARFIELD_SECRET", SECRET).env("FARFIELD_LIFE", (node / PLACES).to_string());
+        Memory::run(node, command)
+    };
+    let mut nodes: Vec<Memory> = (0..3).map(|node| memory(node, node, &[])).collect();
+    let secret = Secret::new(SECRET.as_bytes()).expect("it is long enough");
+    let client = Node::builder().session("lent").hosts(addresses).over_ucx().secret(secret).node(3);
+    let client = client.start().expect("the client starts");
+    let stock = open(&client, 500).expect("the memory nodes lend it");
+    with_client(&client, &stock, |client, _| add(client, 0..100).expect("all memory nodes live"));
+    nodes[1].signal(Signal::KILL);
+    with_client(&client, &stock, |client, _| add(client, 0..100).expect("two of three live"));
+    let replacing = memory(1, 1 + PLACES, &["--replace"]);
+    drop(std::mem::replace(&mut nodes[1], replacing));
+    let line = nodes[1].line();
+    assert!(line.starts_with("lends ") && line.trim_end().ends_with("in place of node 1"), "{line}");
+    // Without the third one only the replaced one makes a majority.
+    nodes[2].signal(Signal::KILL);
+    with_client(&client, &stock, |client, _| {
+        for number in 0..100 {
+            assert_eq!(client.get_blocking(&key(number)).expect("two of three live"), Some(2));
+        }
+    });
+    drop(stock);
+    client.leave();
 }
 
 /// A key of each thread, which it increments again and again, and others that come and go.

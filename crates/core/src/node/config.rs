@@ -348,6 +348,17 @@ impl Builder {
         self
     }
 
+    /// Starts the node on RDMA, whatever was set before: a choice of the environment, say. [`Builder::hosts`] has the
+    /// addresses. In the environment this is `FARFIELD_FABRIC=verbs`.
+    ///
+    /// ```
+    /// let builder = farfield::Node::builder().hosts(farfield::loopback_hosts(3)).over_rdma();
+    /// ```
+    pub fn over_rdma(mut self) -> Builder {
+        self.config.fabric = Choice::Verbs;
+        self
+    }
+
     /// Starts the node on RDMA if this host has a device for it, and otherwise on UCX. A node whose device is named is
     /// on RDMA, or does not start. All hosts have to come to the same result: a session is on one of them. The node
     /// logs (`tracing`) which one it has chosen, and why. On UCX several nodes need a secret (`Builder::secret`). In

@@ -18,12 +18,17 @@ const GRANT_MAX: Duration = Duration::from_secs(1);
 const UNANSWERED_MAX: u64 = 200;
 /// A leader that was replaced waits for the request of its successor. If there is none, it asks again.
 const REST: Duration = Duration::from_millis(1);
+/// A node without a leader waits so long for each one before it: far longer than a change of the leader takes, and than
+/// the survivors of a leader take to learn of its death one after another.
+const TURN: Duration = Duration::from_secs(2);
 
 /// This node as a candidate or leader.
 pub(super) struct Lead {
     candidacy: Option<Candidacy>,
     /// It does not ask before this.
     rests_until: Option<Instant>,
+    /// Since then this node has known of no leader.
+    leaderless_since: Option<Instant>,
     /// The highest round that it has heard of.
     round: u64,
 }
@@ -107,7 +112,7 @@ impl Candidacy {
 
 impl Lead {
     pub(super) fn new() -> Lead {
-        Lead { candidacy: None, rests_until: None, round: 0 }
+        Lead { candidacy: None, rests_until: None, leaderless_since: None, round: 0 }
     }
 
     /// Another node has come to a rank. The grants of the one before it are void.
@@ -117,17 +122,15 @@ impl Lead {
         }
     }
 
-    /// Whether this node should lead. A leader stays as long as it is trusted, also when a lower rank returns: each
-    /// change costs a pause.
-    fn should_lead(core: &Core) -> bool {
-        if !core.has_vote(core.me) {
-            return false;
-        }
-        let promised_to = core.promised_to.load();
-        match promised_to.checked_sub(1).map(|rank| rank as usize) {
-            Some(rank) if rank == core.me => true,
-            Some(rank) if core.is_trusted(rank) => false,
-            _ => (0..core.ranks()).find(|rank| core.is_trusted(*rank)) == Some(core.me),
+    /// How many are before this node in the line of those that may lead next, by rank. None if it knows of a leader
+    /// (which stays when a lower rank returns: each change costs a pause), or has no vote. The first in line may not
+    /// have heard of the last leader, over a link that was cut, and wait for the one before. So the others ask, too.
+    fn place(core: &Core) -> Option<u32> {
+        let before = || (0..core.me).filter(|rank| core.is_trusted(*rank)).count() as u32;
+        match core.promised_to.load().checked_sub(1).map(|rank| rank as usize) {
+            Some(rank) if rank == core.me => core.has_vote(core.me).then_some(0),
+            Some(rank) if core.is_trusted(rank) => None,
+            _ => core.is_trusted(core.me).then(before),
         }
     }
 
@@ -136,12 +139,15 @@ impl Lead {
         let now = endpoint.now();
         let Some(candidacy) = &mut self.candidacy else {
             let is_wanted = core.is_wanted.load() != 0 && core.has_vote(core.me);
-            if !is_wanted && !Lead::should_lead(core) {
+            let Some(place) = (if is_wanted { Some(0) } else { Lead::place(core) }) else {
+                self.leaderless_since = None;
                 return Progress::Idle;
-            }
-            if let Some(until) = self.rests_until.filter(|until| now < *until) {
+            };
+            let turn = *self.leaderless_since.get_or_insert(now) + TURN * place;
+            if let Some(until) = self.rests_until.into_iter().chain([turn]).max().filter(|until| now < *until) {
                 return Progress::Until(until);
             }
+            self.leaderless_since = None;
             core.is_wanted.store(0);
             self.round = self.round.max(promised.round()) + 1;
             let stamp = Stamp::first(self.round, core.me);

@@ -24,7 +24,8 @@ impl Builder {
     /// `FARFIELD_LATENCIES`, 0 or 1, see [`Builder::latencies`]. Settings without a variable are unchanged.
     ///
     /// `FARFIELD_HOSTS` puts the nodes on RDMA, or with `FARFIELD_FABRIC=ucx` on UCX. It contains the addresses of the
-    /// nodes of all places, separated by commas. These variables are then read, too:
+    /// nodes of all places, separated by commas. With it, or with [`Builder::hosts`] before, these variables are read,
+    /// too:
     /// - `FARFIELD_SECRET`, or `FARFIELD_SECRET_FILE`, the path of a file with the secret;
     /// - `FARFIELD_DEVICE`, one for all nodes, or several, which they use in turns;
     /// - `FARFIELD_GID_INDEX`;
@@ -109,10 +110,14 @@ impl Builder {
             return Err(config_error("FARFIELD_FABRIC needs the addresses of the nodes, FARFIELD_HOSTS"));
         }
         self.config.fabric = demanded.unwrap_or(self.config.fabric);
-        let Some(hosts) = hosts else { return Ok(self) };
-        let addresses: Result<Vec<SocketAddr>> =
-            hosts.split(',').map(|address| parse("an address of FARFIELD_HOSTS, as 10.0.0.1:7471", address)).collect();
-        self = self.hosts(addresses?);
+        if let Some(hosts) = hosts {
+            let address = |text| parse("an address of FARFIELD_HOSTS, as 10.0.0.1:7471", text);
+            let addresses: Result<Vec<SocketAddr>> = hosts.split(',').map(address).collect();
+            self = self.hosts(addresses?);
+        }
+        if !has_addresses {
+            return Ok(self);
+        }
         let hosts = &mut self.config.hosts;
         if let Some(life) = variable("FARFIELD_LIFE") {
             hosts.life = parse("the number FARFIELD_LIFE", &life)?;

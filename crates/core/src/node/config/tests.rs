@@ -130,6 +130,12 @@ fn addresses_put_a_node_on_rdma() {
         assert!(from(&[hosts, wrong][usize::from(wrong.0 == hosts.0)..]).is_err(), "{wrong:?}");
     }
     assert!(matches!(from(&node).unwrap().fabric, Choice::Shm));
+
+    // Addresses from elsewhere.
+    let told = |name: &str| (name == "FARFIELD_SECRET").then(|| "0123456789abcdef".into());
+    let builder = Node::builder().hosts(crate::loopback_hosts(3)).over_ucx().variables(told).unwrap();
+    assert!(matches!(builder.config.fabric, Choice::Ucx) && builder.config.hosts.secret.0.is_some());
+    assert!(matches!(builder.over_rdma().config.fabric, Choice::Verbs));
 }
 
 #[test]
