@@ -119,7 +119,8 @@ impl Check {
 type Groups = Vec<(&'static str, Vec<Check>)>;
 
 fn examine() -> Groups {
-    let base = rendezvous::base();
+    let (base, rdma, ucx) = (rendezvous::base(), rdma::devices(), ucx::checks());
+    let between_hosts = between_hosts(&rdma, &ucx);
     vec![
         ("machine", vec![machine::kernel(), machine::processor(), machine::ordering(), machine::cores()]),
         (
@@ -135,9 +136,26 @@ fn examine() -> Groups {
         ("kernel features", vec![machine::membarrier(), machine::robust_futex(), machine::pidfd()]),
         ("rendezvous", vec![rendezvous::directory(&base), rendezvous::leftovers(&base)]),
         ("limits", vec![machine::address_space(), machine::open_files(), machine::locked_memory()]),
-        ("rdma", rdma::devices()),
-        ("ucx", ucx::checks()),
+        ("rdma", rdma),
+        ("ucx", ucx),
+        ("several hosts", vec![between_hosts]),
     ]
+}
+
+/// What connects this host with others if nothing is demanded, as with `FARFIELD_FABRIC=auto`.
+fn between_hosts(rdma: &[Check], ucx: &[Check]) -> Check {
+    let has = |checks: &[Check], name| checks.iter().any(|check| check.name == name && check.mark == Mark::Ok);
+    if has(rdma, "device") {
+        Check::ok("auto", "RDMA").data(json!("verbs"))
+    } else if has(ucx, "library") {
+        Check::ok("auto", "UCX, over TCP: there is no usable RDMA device").data(json!("ucx"))
+    } else {
+        Check::note(
+            "auto",
+            "neither RDMA nor UCX",
+            "to connect this host with others over TCP: apt-get install libucx0",
+        )
+    }
 }
 
 fn table(groups: &Groups, usable: bool, coloured: bool, out: &mut impl Write) -> io::Result<()> {
@@ -203,6 +221,15 @@ mod tests {
     #[test]
     fn sizes_are_readable() {
         assert_eq!([size(0), size(1536), size(2 * GIB)], ["0 B", "1.5 KiB", "2 GiB"]);
+    }
+
+    #[test]
+    fn rdma_comes_before_ucx() {
+        let device = [Check::ok("device", "mlx5_0"), Check::note("  order", "none", "none")];
+        let (library, none) = ([Check::ok("library", "UCX 1.13")], [Check::note("devices", "none", "none")]);
+        assert_eq!(between_hosts(&device, &library).data, json!("verbs"));
+        assert_eq!(between_hosts(&none, &library).data, json!("ucx"));
+        assert_eq!(between_hosts(&none, &none).mark, Mark::Note);
     }
 
     #[test]
