@@ -32,6 +32,8 @@ pub(crate) enum Left {
     Folder(PathBuf),
     /// A group of processes, by its leader's number.
     Group(i32),
+    /// A change of the system, which this command takes back: a program and its arguments.
+    Change(Vec<String>),
 }
 
 /// What the command tells its caretaker.
@@ -143,6 +145,10 @@ fn clean_up(left: &Left, patience: Duration) {
             let is_gone = || fs::remove_dir_all(path).is_ok() || !path.exists();
             within(patience, is_gone);
         }
+        Left::Change(undo) => {
+            let [program, arguments @ ..] = &undo[..] else { return };
+            let _ = Command::new(program).args(arguments).stdout(Stdio::null()).stderr(Stdio::null()).status();
+        }
     }
 }
 
@@ -177,5 +183,14 @@ mod tests {
         let reaps = thread::spawn(move || sleeps.wait());
         clean_up(&Left::Group(leader), ENDING_MAX);
         assert!(!reaps.join().unwrap().unwrap().success());
+    }
+
+    #[test]
+    fn changes_of_the_system_are_taken_back() {
+        let change = tempfile::NamedTempFile::new().unwrap();
+        let path = change.path().to_str().unwrap();
+        clean_up(&Left::Change(["rm", path].map(String::from).into()), ENDING_MAX);
+        assert!(!change.path().exists());
+        clean_up(&Left::Change(["no-such-program"].map(String::from).into()), ENDING_MAX);
     }
 }

@@ -129,9 +129,8 @@ pub(crate) struct ChaosArgs {
     #[arg(long, value_name = "S", value_parser = parse_seconds)]
     detection: Option<Duration>,
     /// With verbs: the two network interfaces of the devices in FARFIELD_DEVICE. `tc` cuts the link between them or
-    /// drops packets, as root (after an interrupted run: `tc qdisc del dev IF root`). With ucx: NAMESPACE/IF of each
-    /// host, which is a network namespace. The nodes run there in turn, and a cut takes the interface of the last one
-    /// down
+    /// drops packets, as root. With ucx: NAMESPACE/IF of each host, which is a network namespace. The nodes run there
+    /// in turn, and a cut takes the interface of the last one down, with the routes over it
     #[arg(long, value_name = "IF,IF", value_delimiter = ',', num_args = 1)]
     link: Vec<String>,
     /// Percentage of packets that the link drops all the time. A dropped packet delays its sender until the device
@@ -163,6 +162,9 @@ pub(crate) fn main(args: &ChaosArgs) -> Result<ExitCode> {
     let detection = args.detection().or_usage()?;
     let link = args.link().or_usage()?;
     let ends = link.as_ref().map_or(2, Link::ends);
+    if nodes < ends {
+        return Err(usage(format!("--nodes {nodes}: --link has {ends} ends, and at least one node is at each")));
+    }
     let plan = plan::draw(seed, args.seconds, &Terms { nodes, ends, faults: &args.faults, silence, detection });
     let again = args.line(seed);
     let mut out = io::stderr().lock();

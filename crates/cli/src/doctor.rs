@@ -144,10 +144,10 @@ fn examine() -> Groups {
 
 /// What connects this host with others if nothing is demanded, as with `FARFIELD_FABRIC=auto`.
 fn between_hosts(rdma: &[Check], ucx: &[Check]) -> Check {
-    let has = |checks: &[Check], name| checks.iter().any(|check| check.name == name && check.mark == Mark::Ok);
-    if has(rdma, "device") {
+    let is_usable = |checks: &[Check]| checks.iter().any(|check| check.data["usable"] == true);
+    if is_usable(rdma) {
         Check::ok("auto", "RDMA").data(json!("verbs"))
-    } else if has(ucx, "library") {
+    } else if is_usable(ucx) {
         Check::ok("auto", "UCX, over TCP: there is no usable RDMA device").data(json!("ucx"))
     } else {
         Check::note(
@@ -225,11 +225,14 @@ mod tests {
 
     #[test]
     fn rdma_comes_before_ucx() {
-        let device = [Check::ok("device", "mlx5_0"), Check::note("  order", "none", "none")];
-        let (library, none) = ([Check::ok("library", "UCX 1.13")], [Check::note("devices", "none", "none")]);
+        let usable = |is_usable: bool| json!({ "usable": is_usable });
+        // A device that could be better, as one with RoCE v1 only.
+        let device = [Check::note("device", "mlx5_0", "better").data(usable(true)), Check::note("  order", "", "")];
+        let none = [Check::note("device", "mlx5_0", "broken").data(usable(false))];
+        let library = [Check::ok("library", "UCX 1.13").data(usable(true))];
         assert_eq!(between_hosts(&device, &library).data, json!("verbs"));
         assert_eq!(between_hosts(&none, &library).data, json!("ucx"));
-        assert_eq!(between_hosts(&none, &none).mark, Mark::Note);
+        assert_eq!(between_hosts(&[], &none).mark, Mark::Note);
     }
 
     #[test]

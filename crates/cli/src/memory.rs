@@ -1,6 +1,7 @@
 //! `farfield memory`: a memory node, which lends memory to replicated registers and stores (SWARM).
 
 use std::io::{self, Write};
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -95,23 +96,26 @@ pub(crate) fn main(args: &MemoryArgs) -> Result<ExitCode> {
 }
 
 fn start(args: &MemoryArgs) -> Result<Node> {
-    let (mut builder, mut device) = (Node::builder(), None);
-    if let (Some(hosts), Some(node)) = (&args.hosts, args.node) {
-        let seats = run::seats(hosts).or_usage()?;
-        let count = seats.len();
-        ensure!(usize::from(node) < count, "--node {node}: {} has {count} places, from 0", hosts.display());
-        device = seats[usize::from(node)].1.clone();
-        builder = builder.hosts(seats.into_iter().map(|(address, _)| address)).over_rdma_or_ucx();
-    }
-    builder = builder.environment()?;
+    let mut builder = Node::builder();
+    builder = match (&args.hosts, args.node) {
+        (Some(hosts), Some(node)) => {
+            let seats = run::seats(hosts).or_usage()?;
+            let count = seats.len();
+            ensure!(usize::from(node) < count, "--node {node}: {} has {count} places, from 0", hosts.display());
+            if let Some(device) = seats[usize::from(node)].1.clone() {
+                builder = builder.device(VerbsOptions { device: Some(device), ..VerbsOptions::default() });
+            }
+            let addresses: Vec<SocketAddr> = seats.into_iter().map(|(address, _)| address).collect();
+            // The environment has the secret, and perhaps the fabric. The places are those of the file.
+            builder.hosts(addresses.clone()).over_rdma_or_ucx().environment()?.hosts(addresses)
+        }
+        _ => builder.environment()?,
+    };
     match args.fabric {
         None => {}
         Some(FabricChoice::Verbs) => builder = builder.over_rdma(),
         Some(FabricChoice::Ucx) => builder = builder.over_ucx(),
         Some(FabricChoice::Shm) => return Err(usage("--fabric shm: it connects the nodes of one host")),
-    }
-    if device.is_some() {
-        builder = builder.device(VerbsOptions { device, ..VerbsOptions::default() });
     }
     if let Some(session) = &args.session {
         builder = builder.session(session);

@@ -29,10 +29,10 @@
 //! all, and does not wait for that.
 //!
 //! *Change of the leader.* It is the service threads' work. A node asks to lead if the leader that it has recognised is
-//! no longer trusted, and it has the lowest rank of those that are. The others ask, too, if that one does not within
-//! two seconds for each rank. The candidate puts a *request* with a ballot to all replicas, itself included. A replica
-//! that has promised no higher ballot promises this one. It revokes the right of all nodes to its log, gives it to the
-//! candidate alone, and then puts the *grant*. With the grants of a majority the candidate
+//! no longer trusted, and it has the lowest rank of those that are. The others ask, too, if that one does not, after
+//! two seconds for each live node of a lower rank. The candidate puts a *request* with a ballot to all replicas, itself
+//! included. A replica that has promised no higher ballot promises this one. It revokes the right of all nodes to its
+//! log, gives it to the candidate alone, and then puts the *grant*. With the grants of a majority the candidate
 //!
 //! 1. copies the entries from the granting replica that knows of the most decided ones,
 //! 2. reads the slots after those on all of them, and adopts the entry with the highest ballot, index by index, until

@@ -149,4 +149,9 @@ farfield_core::mutants! {
     /// *Scenario:* `mu/unheard`.
     MU_FIRST_ALONE = "mu-first-alone" in "Mu":
         "Only the first in line asks to lead after a leader's death.";
+    /// *Missing:* the rests that grow. Needs no reordering.
+    ///
+    /// *Scenario:* `mu/deposed`.
+    MU_RESTS_ALIKE = "mu-rests-alike" in "Mu":
+        "A candidate that was replaced rests no longer the next time.";
 }

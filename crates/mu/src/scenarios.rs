@@ -23,7 +23,7 @@ use farfield_core::{Endpoint, Error, Result};
 use farfield_fabric::{DeathRule, NodeId, Word, fault};
 
 use self::histories::{LogAnswer, LogCall, LogModel};
-use crate::layout::BASE;
+use crate::layout::{BASE, Stamp, request_at};
 use crate::{LogFull, LogOptions, LogReader, NotLeader, OutcomeUnknown, Proposer, ReplicatedLog};
 
 /// All of them.
@@ -51,6 +51,7 @@ pub fn all() -> Vec<Scenario> {
         two_of_five(),
         asks_and_dies(),
         unheard(),
+        deposed(),
     ];
     let parts = [
         returns::scenarios(),
@@ -464,3 +465,56 @@ fn unheard() -> Scenario {
     .late_nodes()
     .kills(&["mu-first-alone"])
 }
+
+/// Node 4 leads, and leaves when nodes 0 and 1 do not reach each other any more. Node 0 is the next one. Node 1 does not
+/// hear of it, asks in its turn, and deposes it, which node 0 does not hear of either.
+fn deposed() -> Scenario {
+    let about = "two candidates that do not reach each other depose each other ever more rarely";
+    Scenario::new("mu/deposed", about, 5, |cluster| {
+        let refusals = [fault::Faults::default(), fault::Faults::default()];
+        for (node, refusals) in refusals.iter().enumerate() {
+            cluster.start_refusing(node, refusals.clone())?;
+        }
+        (2..4).try_for_each(|node| cluster.start(node).map(drop))?;
+        let last = cluster.start(4)?;
+        last.wait_for_all(last.timeout())?;
+        let (members, _) = open(cluster, 4, 0)?;
+        let known: Rc<[Word; 4]> = Rc::new(core::array::from_fn(|_| Word::new(0)));
+        let has_left = Rc::new(Word::new(0));
+        for (me, member) in members.into_iter().enumerate() {
+            let (known, has_left) = (Rc::clone(&known), Rc::clone(&has_left));
+            let (refusals, last) = (refusals.clone(), last.clone());
+            cluster.thread(me, "part", move |ep| {
+                let comes = |condition: &dyn Fn() -> bool| {
+                    ep.block_on(ep.wait_until(ep.deadline(), || condition().then_some(())))
+                };
+                if me == 4 {
+                    member.log.ask_to_lead();
+                    comes(&|| known.iter().all(|word| word.load() != 0))?;
+                    refusals[0].cut(NodeId(1), true);
+                    refusals[1].cut(NodeId(0), true);
+                    last.clone().leave();
+                    has_left.store(1);
+                    return Ok(());
+                }
+                comes(&|| member.log.leader() == Some(NodeId(4)))?;
+                known[me].store(1);
+                if me == 2 {
+                    comes(&|| has_left.load() != 0)?;
+                    ep.block_on(ep.sleep_until(ep.now() + Duration::from_secs(4)));
+                    let asked = |rank| Stamp(member.log.0.core.control.word(request_at(rank)).load()).round();
+                    let rounds = asked(0).max(asked(1));
+                    assert!(rounds < ROUNDS_MAX, "{rounds} rounds");
+                    comes(&|| member.log.leader().is_some())?;
+                }
+                Ok(())
+            });
+        }
+        Ok(())
+    })
+    .late_nodes()
+    .kills(&["mu-rests-alike"])
+}
+
+/// In the two seconds after the turn of node 1. Without rests that grow there are hundreds.
+const ROUNDS_MAX: u64 = 60;

@@ -8,11 +8,12 @@ use std::process::{Command, Stdio};
 use anyhow::{Context, Result, bail, ensure};
 use serde::Deserialize;
 
+use crate::caretaker::{self, Left};
 use crate::launch::FabricChoice;
 
 /// The interfaces by which the nodes are connected: those of two RDMA devices, with one link between them, or those of
 /// several hosts that are network namespaces. The nodes are on each in turn, and a cut separates the last one from the
-/// others. Dropping it restores the network.
+/// others. Dropping it restores the network, but for routes beside that of the interface's own addresses.
 pub(super) struct Link {
     ends: Vec<End>,
     /// The percentage of packets that are lost.
@@ -41,24 +42,30 @@ impl End {
         }
     }
 
-    /// Runs `ip` or `tc` where the interface is.
-    fn run(&self, program: &str, arguments: &[&str], told: &str) -> Result<String> {
+    /// The command line of `ip` or `tc` where the interface is.
+    fn line(&self, program: &str, arguments: &[&str]) -> Vec<String> {
         let within = self.namespace.iter().flat_map(|namespace| ["-n", namespace]);
-        run(program, &within.chain(arguments.iter().copied()).collect::<Vec<_>>(), told)
+        [program].into_iter().chain(within).chain(arguments.iter().copied()).map(String::from).collect()
     }
 
-    fn set(&self, state: &str) -> Result<()> {
-        self.run("ip", &["link", "set", "dev", &self.interface, state], "").map(drop)
+    fn set(&self, state: &str) -> Vec<String> {
+        self.line("ip", &["link", "set", "dev", &self.interface, state])
+    }
+
+    /// Takes the loss of packets back.
+    fn lose_none(&self) -> Vec<String> {
+        self.line("tc", &["qdisc", "del", "dev", &self.interface, "root"])
     }
 
     fn address(&self) -> Result<IpAddr> {
-        let text = self.run("ip", &["-json", "-4", "address", "show", "dev", &self.interface], "")?;
+        let text = run(&self.line("ip", &["-json", "-4", "address", "show", "dev", &self.interface]), "");
+        let text = text.with_context(|| format!("--link {self}: is it there? ci/ucx-hosts makes three hosts"))?;
         let interfaces: Vec<Interface> = serde_json::from_str(&text).with_context(|| format!("ip says `{text}`"))?;
         let mut addresses = interfaces.into_iter().flat_map(|interface| interface.addr_info);
         addresses.next().map(|it| it.local).with_context(|| format!("{self} has no IPv4 address"))
     }
 
-    /// Whether a node can listen there. In another namespace nothing else does.
+    /// Whether a node can listen there, as far as that shows from here: not for another namespace.
     fn is_free(&self, address: SocketAddr) -> bool {
         self.namespace.is_some() || TcpListener::bind(address).is_ok()
     }
@@ -68,29 +75,43 @@ impl Link {
     /// # Errors
     /// There is no such interface, no `tc`, or no right to use it.
     pub(super) fn new(ends: &[String], loss: f64, fabric: FabricChoice) -> Result<Link> {
+        let differ = ends.iter().enumerate().all(|(at, end)| !ends[..at].contains(end));
         let ends: Vec<End> = ends.iter().map(|end| End::new(end)).collect();
-        let are_in_namespaces = ends.iter().all(|end| end.namespace.is_some());
+        let of_hosts = ends.iter().filter(|end| end.namespace.is_some()).count();
         match fabric {
             FabricChoice::Shm => bail!("--link: it takes --fabric verbs or ucx"),
             FabricChoice::Verbs => {
-                let are_here = ends.iter().all(|end| end.namespace.is_none());
-                ensure!(ends.len() == 2 && are_here, "--link: the two interfaces that the link joins");
+                ensure!(ends.len() == 2 && of_hosts == 0 && differ, "--link: the two interfaces that the link joins");
             }
             FabricChoice::Ucx => {
-                ensure!(ends.len() >= 2 && are_in_namespaces, "--link: NAMESPACE/INTERFACE of each host, two at least");
+                let all = of_hosts == ends.len() && ends.len() >= 2 && differ;
+                ensure!(all, "--link: NAMESPACE/INTERFACE of each host, two at least");
             }
         }
         ends.iter().try_for_each(|end| end.address().map(drop))?;
         let link = Link { ends, loss, is_cut: false };
-        link.lose(loss)?;
+        if link.has_loss() {
+            link.ends.iter().for_each(|end| caretaker::owed(Left::Change(end.lose_none())));
+            link.lose(loss)?;
+        }
         Ok(link)
+    }
+
+    /// Whether the ends are those of hosts, which are network namespaces.
+    fn is_of_hosts(&self) -> bool {
+        self.ends[0].namespace.is_some()
+    }
+
+    /// Whether `tc` is needed. It also cuts a link between devices, which an interface that is down would show to them.
+    fn has_loss(&self) -> bool {
+        self.loss > 0.0 || !self.is_of_hosts()
     }
 
     pub(super) fn is_cut(&self) -> bool {
         self.is_cut
     }
 
-    /// The hosts, or devices, on which the nodes are in turn.
+    /// The number of hosts, or devices, on which the nodes are in turn.
     pub(super) fn ends(&self) -> usize {
         self.ends.len()
     }
@@ -100,35 +121,44 @@ impl Link {
         self.ends[place % self.ends.len()].namespace.as_deref()
     }
 
+    /// The last end, which a cut separates from the others, if it is that of a host.
+    fn last_host(&self) -> Option<&End> {
+        self.ends.last().filter(|end| end.namespace.is_some())
+    }
+
     /// Separates the last end from the others. After this returns, nothing crosses the link.
     pub(super) fn cut(&mut self) -> Result<()> {
         self.is_cut = true;
-        match &self.ends[..] {
-            // Not every kernel has netem; and a device is not to learn of it.
-            [.., last] if last.namespace.is_some() => last.set("down"),
-            _ => self.lose(100.0),
+        match self.last_host() {
+            Some(host) => {
+                caretaker::owed(Left::Change(host.set("up")));
+                run(&host.set("down"), "").map(drop)
+            }
+            None => self.lose(100.0),
         }
     }
 
     pub(super) fn mend(&mut self) -> Result<()> {
-        self.is_cut = false;
-        match &self.ends[..] {
-            [.., last] if last.namespace.is_some() => last.set("up"),
-            _ => self.lose(self.loss),
+        match self.last_host() {
+            Some(host) => {
+                run(&host.set("up"), "")?;
+                caretaker::settled(Left::Change(host.set("up")));
+            }
+            None => self.lose(self.loss)?,
         }
+        self.is_cut = false;
+        Ok(())
     }
 
     /// Sets the share of packets that are lost, in percent.
     fn lose(&self, loss: f64) -> Result<()> {
         let line = |end: &End| format!("qdisc replace dev {} root netem loss {loss}%\n", end.interface);
-        if self.namespace_of(0).is_none() {
-            // At all ends at the same time.
-            return run("tc", &["-batch", "-"], &self.ends.iter().map(line).collect::<String>()).map(drop);
+        if !self.is_of_hosts() {
+            // At both ends at the same time.
+            let lines: String = self.ends.iter().map(line).collect();
+            return run(&["tc", "-batch", "-"].map(String::from), &lines).map(drop);
         }
-        if loss == 0.0 {
-            return Ok(());
-        }
-        self.ends.iter().try_for_each(|end| end.run("tc", &["-batch", "-"], &line(end)).map(drop))
+        self.ends.iter().try_for_each(|end| run(&end.line("tc", &["-batch", "-"]), &line(end)).map(drop))
     }
 
     /// The addresses on which the nodes listen, so that the connections between them cross the link, too.
@@ -154,9 +184,10 @@ impl Drop for Link {
         if self.is_cut {
             let _ = self.mend();
         }
-        if self.loss > 0.0 || self.namespace_of(0).is_none() {
+        if self.has_loss() {
             for end in &self.ends {
-                let _ = end.run("tc", &["qdisc", "del", "dev", &end.interface, "root"], "");
+                let _ = run(&end.lose_none(), "");
+                caretaker::settled(Left::Change(end.lose_none()));
             }
         }
     }
@@ -175,16 +206,16 @@ struct AddressInfo {
 }
 
 /// Runs a program with this input. Returns its output, if it succeeded.
-fn run(program: &str, arguments: &[&str], told: &str) -> Result<String> {
-    let mut command = Command::new(program);
-    let command = command.args(arguments).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-    let mut child = command.spawn().with_context(|| format!("running {program}: is iproute2 installed?"))?;
+fn run(line: &[String], told: &str) -> Result<String> {
+    let mut command = Command::new(&line[0]);
+    let command = command.args(&line[1..]).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn().with_context(|| format!("running {}: is iproute2 installed?", line[0]))?;
     // A program that does not read its input reports the reason itself.
     let _ = child.stdin.take().map(|mut stdin| stdin.write_all(told.as_bytes()));
-    let output = child.wait_with_output().with_context(|| format!("waiting for {program}"))?;
+    let output = child.wait_with_output().with_context(|| format!("waiting for {}", line[0]))?;
     if !output.status.success() {
         let why = String::from_utf8_lossy(&output.stderr);
-        bail!("{program} {}: {} (to change a link takes root)", arguments.join(" "), why.trim());
+        bail!("{}: {} (to change a link takes root)", line.join(" "), why.trim());
     }
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }

@@ -194,6 +194,8 @@ fn memory_nodes_lend_over_ucx() {
         command.args(["memory", "--size", "64MiB", "--session", "lent", "--fabric", "ucx"]);
         command.args(["--node", &place.to_string(), "--hosts"]).arg(&file).args(more);
         command.env("FARFIELD_SECRET", SECRET).env("FARFIELD_LIFE", (node / PLACES).to_string());
+        // The file's places count, wherever it runs.
+        command.env("FARFIELD_HOSTS", "127.0.0.9:1").envs([("SLURM_PROCID", "0"), ("SLURM_NTASKS", "1")]);
         Memory::run(node, command)
     };
     let mut nodes: Vec<Memory> = (0..3).map(|node| memory(node, node, &[])).collect();

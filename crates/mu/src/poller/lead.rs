@@ -7,7 +7,7 @@ use farfield_fabric::{Buf, Endpoint, Instant, Op};
 use smallvec::SmallVec;
 
 use super::returns::{begins_at, begins_to_read, get_reads, known_reads};
-use super::trips::{wait_for, wait_for_all};
+use super::trips::{get_slots, wait_for, wait_for_all};
 use crate::layout::{BASE, BROUGHT, CHECK, COMMIT, Image, RAISED, Stamp, applied_at, grant_at, request_at};
 use crate::replica::{Core, FEW, Follower, Leading, Peer};
 
@@ -16,8 +16,10 @@ const GRANT_MIN: Duration = Duration::from_millis(5);
 const GRANT_MAX: Duration = Duration::from_secs(1);
 /// Attempts of one ballot at a replica that does not answer.
 const UNANSWERED_MAX: u64 = 200;
-/// A leader that was replaced waits for the request of its successor. If there is none, it asks again.
+/// A leader that was replaced waits for the request of its successor. If there is none, it asks again: at first after
+/// so long, and after twice as long each further time: nodes that do not reach each other may depose each other.
 const REST: Duration = Duration::from_millis(1);
+const REST_MAX: Duration = Duration::from_millis(200);
 /// A node without a leader waits so long for each one before it: far longer than a change of the leader takes, and than
 /// the survivors of a leader take to learn of its death one after another.
 const TURN: Duration = Duration::from_secs(2);
@@ -27,6 +29,8 @@ pub(super) struct Lead {
     candidacy: Option<Candidacy>,
     /// It does not ask before this.
     rests_until: Option<Instant>,
+    /// How long it rests at least when it is replaced next.
+    rest: Duration,
     /// Since then this node has known of no leader.
     leaderless_since: Option<Instant>,
     /// The highest round that it has heard of.
@@ -112,7 +116,7 @@ impl Candidacy {
 
 impl Lead {
     pub(super) fn new() -> Lead {
-        Lead { candidacy: None, rests_until: None, leaderless_since: None, round: 0 }
+        Lead { candidacy: None, rests_until: None, rest: REST, leaderless_since: None, round: 0 }
     }
 
     /// Another node has come to a rank. The grants of the one before it are void.
@@ -123,8 +127,9 @@ impl Lead {
     }
 
     /// How many are before this node in the line of those that may lead next, by rank. None if it knows of a leader
-    /// (which stays when a lower rank returns: each change costs a pause), or has no vote. The first in line may not
-    /// have heard of the last leader, over a link that was cut, and wait for the one before. So the others ask, too.
+    /// (which stays when a lower rank returns: each change costs a pause), or has no vote. The first in line may take an
+    /// earlier leader for the present one, because a cut link kept the last one's request from it. So the others ask,
+    /// too.
     fn place(core: &Core) -> Option<u32> {
         let before = || (0..core.me).filter(|rank| core.is_trusted(*rank)).count() as u32;
         match core.promised_to.load().checked_sub(1).map(|rank| rank as usize) {
@@ -148,6 +153,9 @@ impl Lead {
                 return Progress::Until(until);
             }
             self.leaderless_since = None;
+            if promised.rank() != core.me {
+                self.rest = REST; // it has heard of the one that has replaced it
+            }
             core.is_wanted.store(0);
             self.round = self.round.max(promised.round()) + 1;
             let stamp = Stamp::first(self.round, core.me);
@@ -216,7 +224,8 @@ impl Lead {
         self.candidacy = None;
         // Two candidates do not ask again at the same moment.
         let turn = (core.me as u64 + self.round) % core.ranks() as u64;
-        self.rests_until = Some(now + REST * (1 + turn as u32));
+        self.rests_until = Some(now + self.rest * (1 + turn as u32));
+        self.rest = REST_MAX.min(2 * self.rest);
     }
 }
 
@@ -581,19 +590,6 @@ impl Other {
         wait_for(endpoint, flush)?;
         Some((has, told))
     }
-}
-
-/// Gets slots that lie side by side, from `first` on, and at most those before `until`.
-fn get_slots(core: &Core, peer: &Peer, endpoint: &Endpoint, first: u64, until: u64) -> Option<Vec<u64>> {
-    let slots = core.slots;
-    let to_the_end = slots.count - first % slots.count;
-    let count = (until - first).min(core.chunk).min(to_the_end) as usize;
-    if count == 0 {
-        return Some(Vec::new());
-    }
-    let buf = endpoint.buf::<u64>(count * slots.words).ok()?;
-    let got = wait_for_all(endpoint, vec![endpoint.get_into(slots.remote(peer.log, first), buf)]);
-    got.into_iter().next()?.map(|buf| buf.to_vec())
 }
 
 #[cfg(test)]

@@ -7,6 +7,8 @@ use std::time::Duration;
 
 use farfield_fabric::{self as fabric, Endpoint};
 
+use crate::replica::{Core, Peer};
+
 /// The longest time for one round trip: a replica that takes longer is asked for the right again, so that puts under
 /// way cannot land later.
 const PATIENCE: Duration = Duration::from_millis(2);
@@ -36,4 +38,17 @@ where
     });
     let _ = endpoint.block_on(endpoint.within(until, all));
     results
+}
+
+/// Gets slots that lie side by side, from `first` on, and at most those before `until`.
+pub(super) fn get_slots(core: &Core, peer: &Peer, endpoint: &Endpoint, first: u64, until: u64) -> Option<Vec<u64>> {
+    let slots = core.slots;
+    let to_the_end = slots.count - first % slots.count;
+    let count = (until - first).min(core.chunk).min(to_the_end) as usize;
+    if count == 0 {
+        return Some(Vec::new());
+    }
+    let buf = endpoint.buf::<u64>(count * slots.words).ok()?;
+    let got = wait_for_all(endpoint, vec![endpoint.get_into(slots.remote(peer.log, first), buf)]);
+    got.into_iter().next()?.map(|buf| buf.to_vec())
 }

@@ -24,8 +24,8 @@ impl Builder {
     /// `FARFIELD_LATENCIES`, 0 or 1, see [`Builder::latencies`]. Settings without a variable are unchanged.
     ///
     /// `FARFIELD_HOSTS` puts the nodes on RDMA, or with `FARFIELD_FABRIC=ucx` on UCX. It contains the addresses of the
-    /// nodes of all places, separated by commas. With it, or with [`Builder::hosts`] before, these variables are read,
-    /// too:
+    /// nodes of all places, separated by commas. With it, or with addresses that were set before, these variables are
+    /// read, too, and replace earlier settings:
     /// - `FARFIELD_SECRET`, or `FARFIELD_SECRET_FILE`, the path of a file with the secret;
     /// - `FARFIELD_DEVICE`, one for all nodes, or several, which they use in turns;
     /// - `FARFIELD_GID_INDEX`;
@@ -96,7 +96,9 @@ impl Builder {
         let demanded = match fabric.as_deref() {
             None => None,
             Some("shm") if has_addresses => {
-                return Err(config_error("FARFIELD_FABRIC=shm, and the nodes have addresses (FARFIELD_HOSTS)"));
+                return Err(config_error(
+                    "FARFIELD_FABRIC=shm, and the nodes have addresses (FARFIELD_HOSTS, a file, or `Builder::hosts`)",
+                ));
             }
             Some("shm") => Some(Choice::Shm),
             Some("verbs") => Some(Choice::Verbs),
