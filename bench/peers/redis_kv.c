@@ -1,8 +1,8 @@
 /*
- * Redis: YCSB's mixes of GET and SET by several client processes, over a UNIX socket, with hiredis.
+ * Redis: YCSB's mixes of GET and SET by several client processes, over a UNIX socket or TCP, with hiredis.
  *
- * The program starts one redis-server of its own, with persistence off and no TCP port, and stops it at the end. The
- * clients load the keys 0 to K-1 (8 bytes each), and then keep a window of W requests outstanding, each on its one
+ * The program starts one redis-server of its own, with persistence off, and stops it at the end. Over TCP it listens
+ * on a free port of the loopback interface, and otherwise on no port. The clients load the keys 0 to K-1 (8 bytes each), and then keep a window of W requests outstanding, each on its one
  * connection. The window slides: what a client reads from its socket at once it replaces at once, so requests and
  * replies travel in groups, as with the pipeline of redis-benchmark.
  *
@@ -11,8 +11,10 @@
  *
  * Build: gcc -O2 -o redis_kv redis_kv.c $(pkg-config --cflags --libs hiredis) -lm
  * Run:   ./redis_kv [--seconds S] [--clients C] [--window W] [--keys K] [--value-size BYTES] [--read-percent P]
- *                   [--distribution uniform|zipfian] [--server PROGRAM] [--directory FOR_THE_SOCKET]
+ *                   [--distribution uniform|zipfian] [--network unix|tcp] [--bench kv|fabric] [--server PROGRAM]
+ *                   [--directory FOR_THE_SOCKET]
  */
+#include <arpa/inet.h>
 #include <fcntl.h>
 #include <hiredis.h>
 #include <math.h>
@@ -29,6 +31,8 @@ static uint64_t clients, window, keys, value_size, read_percent;
 static double seconds;
 static int is_zipfian;
 static char directory[64], socket_path[80];
+/* 0: over the UNIX socket. */
+static int port;
 static pid_t server;
 
 /* What the clients share with the parent. */
@@ -73,7 +77,7 @@ static uint64_t draw_key(uint64_t *state)
 
 static redisContext *connect_once(void)
 {
-	redisContext *to = redisConnectUnix(socket_path);
+	redisContext *to = port ? redisConnect("127.0.0.1", port) : redisConnectUnix(socket_path);
 	if (!to || to->err) {
 		redisFree(to);
 		return NULL;
@@ -90,8 +94,23 @@ static redisContext *connect_or_fail(void)
 	return to;
 }
 
+/* Another process may take it before the server does: then the server ends, and so does this program. */
+static int free_port(void)
+{
+	struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+	socklen_t length = sizeof address;
+	int probe = socket(AF_INET, SOCK_STREAM, 0);
+	if (probe < 0 || bind(probe, (struct sockaddr *)&address, length) ||
+	    getsockname(probe, (struct sockaddr *)&address, &length))
+		peer_fail("no port for redis-server");
+	close(probe);
+	return ntohs(address.sin_port);
+}
+
 static void start_server(const char *program)
 {
+	char port_text[8];
+	snprintf(port_text, sizeof port_text, "%d", port);
 	server = fork();
 	if (server < 0)
 		peer_fail("no process for redis-server");
@@ -100,8 +119,8 @@ static void start_server(const char *program)
 		int nowhere = open("/dev/null", O_RDWR);
 		dup2(nowhere, STDIN_FILENO);
 		dup2(nowhere, STDOUT_FILENO);
-		execlp(program, program, "--port", "0", "--unixsocket", socket_path, "--save", "", "--appendonly", "no",
-		       "--daemonize", "no", "--dir", directory, (char *)NULL);
+		execlp(program, program, "--port", port_text, "--bind", "127.0.0.1", "--unixsocket", socket_path, "--save", "",
+		       "--appendonly", "no", "--daemonize", "no", "--dir", directory, (char *)NULL);
 		fprintf(stderr, "%s: cannot start %s\n", peer_name, program);
 		_exit(127);
 	}
@@ -114,7 +133,7 @@ static void start_server(const char *program)
 		if (waitpid(server, NULL, WNOHANG) == server)
 			peer_fail("redis-server has ended at once");
 		if (peer_now_ns() > end)
-			peer_fail("redis-server has not opened its socket within %d s", START_S);
+			peer_fail("redis-server does not listen within %d s", START_S);
 		usleep(10000);
 	}
 }
@@ -350,7 +369,8 @@ int main(int argc, char **argv)
 {
 	peer_arguments(argc, argv,
 		       (const char *const[]){"--seconds", "--clients", "--window", "--keys", "--value-size",
-					     "--read-percent", "--distribution", "--server", "--directory", NULL});
+					     "--read-percent", "--distribution", "--network", "--bench", "--server",
+					     "--directory", NULL});
 	seconds = peer_real(argc, argv, "--seconds", 1, 0.001, 3600);
 	clients = peer_number(argc, argv, "--clients", 3, 1, CLIENTS_MAX);
 	window = peer_number(argc, argv, "--window", 32, 1, WINDOW_MAX);
@@ -361,6 +381,14 @@ int main(int argc, char **argv)
 	is_zipfian = !strcmp(distribution, "zipfian");
 	if (!is_zipfian && strcmp(distribution, "uniform"))
 		peer_fail("--distribution %s: uniform or zipfian", distribution);
+	const char *network = peer_text(argc, argv, "--network", "unix");
+	if (strcmp(network, "unix") && strcmp(network, "tcp"))
+		peer_fail("--network %s: unix or tcp", network);
+	port = strcmp(network, "tcp") ? 0 : free_port();
+	const char *bench = peer_text(argc, argv, "--bench", "kv");
+	int is_fabric = !strcmp(bench, "fabric");
+	if (!is_fabric && strcmp(bench, "kv"))
+		peer_fail("--bench %s: kv or fabric", bench);
 	const char *given = peer_text(argc, argv, "--directory", NULL);
 	if (given && strlen(given) >= sizeof directory)
 		peer_fail("--directory: a path for a socket has at most %zu bytes", sizeof directory - 1);
@@ -402,14 +430,17 @@ int main(int argc, char **argv)
 		for (unsigned at = 0; at < PEER_BUCKETS; at++)
 			latencies.counts[at] += client->latencies.counts[at];
 	}
+	const char *which = read_percent == 100 ? "c" : read_percent == 95 ? "b" : read_percent == 50 ? "a" : "mix";
+	if (is_fabric)
+		which = read_percent == 100 ? "get" : "put";
 	char more[96];
 	snprintf(more, sizeof more, ",\"reads\":%llu,\"updates\":%llu", (unsigned long long)reads,
 		 (unsigned long long)updates);
 	peer_print(&(struct peer_result){
 		.system = "redis",
 		.version = version,
-		.bench = "kv",
-		.which = read_percent == 100 ? "c" : read_percent == 95 ? "b" : read_percent == 50 ? "a" : "mix",
+		.bench = bench,
+		.which = which,
 		.processes = (unsigned)clients,
 		.seconds = longest,
 		.operations = reads + updates,

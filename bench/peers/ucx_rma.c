@@ -1,5 +1,5 @@
 /*
- * UCX (the ucp API): waited-for operations of 8 bytes between two processes, on shared memory.
+ * UCX (the ucp API): waited-for operations of 8 bytes between two processes, on shared memory or over TCP.
  *
  * The program forks. The child is the target: it maps memory that UCX allocates, and passes its worker's address and
  * the memory's key through a pipe. The parent times put, get, compare-and-swap and fetch-and-add, one at a time, each
@@ -20,13 +20,15 @@
 
 #include "peer.h"
 
-enum { BATCH = 2000, BATCHES_MIN = 5, BATCHES_MAX = 100000, LANES = 8, BLOB_MAX = 1 << 16 };
+enum { BATCH = 2000, BATCH_OF_A_NETWORK = 100, BATCHES_MIN = 5, BATCHES_MAX = 100000, LANES = 8, BLOB_MAX = 1 << 16 };
 /* How long anything may take that is no measurement, and an operation that the target may have to help with. */
 enum { PATIENCE_S = 20, HELP_S = 1 };
 
 enum { PUT = 0, GET = 1, CAS = 2, FAA = 3, KINDS = 4 };
 static const char *const KIND_NAMES[KINDS] = {"put", "get", "cas", "faa"};
 static uint64_t issued[KINDS];
+/* Operations between two looks at the clock. */
+static long batch = BATCH;
 
 static ucp_worker_h worker;
 static ucp_ep_h ep;
@@ -243,15 +245,15 @@ static void measure(int kind, double seconds)
 
 	/* An operation that needs the target shows here. */
 	operate(kind);
-	for (long i = 0; i < BATCH; i++)
+	for (long i = 0; i < batch; i++)
 		operate(kind);
 	uint64_t start = peer_now_ns(), now = start;
 	while (batches < BATCHES_MIN || ((double)(now - start) < seconds * 1e9 && batches < BATCHES_MAX)) {
 		uint64_t before = now;
-		for (long i = 0; i < BATCH; i++)
+		for (long i = 0; i < batch; i++)
 			operate(kind);
 		now = peer_now_ns();
-		batch_ns[batches++] = (double)(now - before) / BATCH;
+		batch_ns[batches++] = (double)(now - before) / (double)batch;
 	}
 	qsort(batch_ns, (size_t)batches, sizeof batch_ns[0], compare_doubles);
 	peer_print(&(struct peer_result){
@@ -261,7 +263,7 @@ static void measure(int kind, double seconds)
 		.which = KIND_NAMES[kind],
 		.processes = 2,
 		.seconds = (double)(now - start) / 1e9,
-		.operations = (uint64_t)batches * BATCH,
+		.operations = (uint64_t)batches * (uint64_t)batch,
 		.throughput = 1e9 / batch_ns[batches / 2],
 		.more = is_helped ? ",\"target_progresses\":true" : ",\"target_progresses\":false",
 	});
@@ -311,6 +313,8 @@ int main(int argc, char **argv)
 	peer_arguments(argc, argv, (const char *const[]){"--seconds", "--tls", NULL});
 	double seconds = peer_real(argc, argv, "--seconds", 1, 0.001, 3600);
 	const char *transports = peer_text(argc, argv, "--tls", "shm");
+	if (strcmp(transports, "shm"))
+		batch = BATCH_OF_A_NETWORK;
 	peer_limit(seconds);
 
 	int there[2], back[2];

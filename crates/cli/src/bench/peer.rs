@@ -31,9 +31,9 @@ use crate::caretaker;
 pub(crate) enum Peer {
     /// Open MPI: barrier, broadcast, other collectives, one-sided operations, locks of windows
     Mpi,
-    /// Redis: GET and SET in a pipeline, over a UNIX socket
+    /// Redis: GET and SET in a pipeline, over a UNIX socket, or over TCP beside the fabric `ucx`
     Redis,
-    /// UCX: one-sided operations on shared memory
+    /// UCX: one-sided operations on shared memory, or over TCP beside the fabric `ucx`
     Ucx,
 }
 

@@ -86,6 +86,16 @@ fn only_comparable_work_is_given_to_a_peer() {
     let mut elsewhere = ours("fabric", "put", plain());
     elsewhere.setup.fabric = Some("verbs".into());
     assert_eq!(work(Peer::Mpi, &elsewhere), None);
+    let over_tcp = |case| {
+        let mut ours = ours("fabric", case, plain());
+        ours.setup.fabric = Some("ucx".into());
+        ours
+    };
+    assert_eq!(work(Peer::Mpi, &over_tcp("put")), None);
+    assert_eq!(work(Peer::Ucx, &over_tcp("put")), with("--tls tcp --seconds 0.5"));
+    let set = "--bench fabric --network tcp --clients 1 --window 1 --keys 1 --read-percent 0 --seconds 0.5";
+    assert_eq!(work(Peer::Redis, &over_tcp("put")), Some((1, set.into())));
+    assert_eq!(work(Peer::Redis, &over_tcp("cas")), None);
 
     assert_eq!(work(Peer::Mpi, &ours("barrier", "fenced", plain())), with("--seconds 0.5"));
     assert_eq!(work(Peer::Mpi, &ours("barrier", "fenced", Setup { puts: Some(1), ..plain() })), None);
@@ -203,6 +213,22 @@ fn ucx_does_the_work_of_the_fabric() {
     let all = run(Peer::Ucx, &fabric());
     // On shared memory no process has to answer.
     assert!(all.iter().all(|one| one.figures["target_progresses"] == 0.0), "{all:?}");
+}
+
+/// Both sides over TCP.
+#[test]
+fn peers_work_over_tcp() {
+    let over_tcp = |mut ours: Measurement| {
+        ours.setup.fabric = Some("ucx".into());
+        ours
+    };
+    let fabric: Vec<Measurement> = fabric().into_iter().map(over_tcp).collect();
+    let all = run(Peer::Ucx, &fabric);
+    // No processor does the operations by itself.
+    assert!(all.iter().all(|one| one.figures["target_progresses"] == 1.0), "{all:?}");
+    run(Peer::Redis, &fabric[..2]);
+    let keys = Setup { keys: Some(2000), window: Some(32), ..Setup::default() };
+    run(Peer::Redis, &[over_tcp(ours("kv", "c", keys))]);
 }
 
 #[test]

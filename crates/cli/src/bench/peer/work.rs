@@ -26,10 +26,12 @@ impl Work {
     /// The work of a peer that is comparable to a measurement of Farfield, if there is any.
     pub(super) fn of(peer: Peer, ours: &Measurement, seconds: f64) -> Option<Work> {
         let setup = &ours.setup;
-        // The peers work on shared memory: over a network they would be compared with something else.
-        if setup.fabric.as_deref().is_some_and(|fabric| fabric != "shm") {
-            return None;
-        }
+        // The peers work on shared memory, and some over TCP. MPI is not asked to: its windows need another transport.
+        let is_over_tcp = match setup.fabric.as_deref() {
+            None | Some("shm") => false,
+            Some("ucx") if peer != Peer::Mpi => true,
+            Some(_) => return None,
+        };
         let nodes = setup.nodes.unwrap_or(2);
         let threads = setup.threads.unwrap_or(1);
         let all = nodes * threads;
@@ -43,7 +45,20 @@ impl Work {
         };
         match (peer, ours.bench.as_str(), ours.case.as_str()) {
             (Peer::Mpi, "fabric", "put" | "get" | "cas" | "faa") if all == 2 => {}
-            (Peer::Ucx, "fabric", "put" | "get" | "cas" | "faa") if all == 2 => work.program = Program::UCX_RMA,
+            (Peer::Ucx, "fabric", "put" | "get" | "cas" | "faa") if all == 2 => {
+                work.program = Program::UCX_RMA;
+                if is_over_tcp {
+                    work.argument("--tls", "tcp");
+                }
+            }
+            // A client that waits for each reply, and the server.
+            (Peer::Redis, "fabric", "put" | "get") if all == 2 && is_over_tcp => {
+                work.program = Program::REDIS_KV;
+                work.processes = 1;
+                let read_percent = if ours.case == "get" { "100" } else { "0" };
+                let words = ["--bench", "fabric", "--network", "tcp", "--clients", "1", "--window", "1", "--keys", "1"];
+                work.arguments.extend(words.iter().chain(&["--read-percent", read_percent]).map(ToString::to_string));
+            }
             // MPI_Barrier moves no data. With puts before it the two would do different work.
             (Peer::Mpi, "barrier", _) if all >= 2 && setup.puts.is_none() => work.program = Program::MPI_BARRIER,
             (Peer::Mpi, "broadcast", "ring") if nodes >= 2 => {
@@ -92,6 +107,9 @@ impl Work {
                 work.argument("--value-size", setup.size.unwrap_or(8));
                 work.argument("--read-percent", read_percent);
                 work.argument("--distribution", setup.distribution.as_deref().unwrap_or("uniform"));
+                if is_over_tcp {
+                    work.argument("--network", "tcp");
+                }
             }
             _ => return None,
         }
