@@ -466,8 +466,8 @@ fn unheard() -> Scenario {
     .kills(&["mu-first-alone"])
 }
 
-/// Node 4 leads, and leaves when nodes 0 and 1 do not reach each other any more. Node 0 is the next one. Node 1 does not
-/// hear of it, asks in its turn, and deposes it, which node 0 does not hear of either.
+/// Node 4 leads, and leaves when nodes 0 and 1 do not reach each other any more. Node 0 is the next one. Node 1 does
+/// not hear of it, asks in its turn, and deposes it, which node 0 does not hear of either.
 fn deposed() -> Scenario {
     let about = "two candidates that do not reach each other depose each other ever more rarely";
     Scenario::new("mu/deposed", about, 5, |cluster| {

@@ -127,9 +127,9 @@ impl Lead {
     }
 
     /// How many are before this node in the line of those that may lead next, by rank. None if it knows of a leader
-    /// (which stays when a lower rank returns: each change costs a pause), or has no vote. The first in line may take an
-    /// earlier leader for the present one, because a cut link kept the last one's request from it. So the others ask,
-    /// too.
+    /// (which stays when a lower rank returns: each change costs a pause), or has no vote. The first in line may take
+    /// an earlier leader for the present one, because a cut link kept the last one's request from it. So the others
+    /// ask, too.
     fn place(core: &Core) -> Option<u32> {
         let before = || (0..core.me).filter(|rank| core.is_trusted(*rank)).count() as u32;
         match core.promised_to.load().checked_sub(1).map(|rank| rank as usize) {
