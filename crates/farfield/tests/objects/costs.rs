@@ -29,6 +29,21 @@ fn costs<T>(endpoint: &Endpoint, call: impl Future<Output = farfield::Result<T>>
     result.expect("a call that works")
 }
 
+/// The cost of a replicated write without that of reserving timestamps, on two of three memory nodes: its client does so
+/// when a second or more has passed since it last did, however short the calls are.
+fn unless_reserving(counts: Counts, atomics: u64) -> Cost {
+    let [puts, gets, found, round_trips] = card(counts);
+    if found == atomics + 2 { [puts, gets, atomics, round_trips - 1] } else { [puts, gets, found, round_trips] }
+}
+
+/// As [`costs`], of a replicated write.
+#[track_caller]
+fn costs_of_write<T>(endpoint: &Endpoint, call: impl Future<Output = farfield::Result<T>>, expected: Cost) -> T {
+    let (result, counts) = endpoint.block_on(endpoint.counted(call));
+    assert_eq!(unless_reserving(counts, expected[2]), expected, "puts, gets, atomics, round trips");
+    result.expect("a call that works")
+}
+
 fn scene() -> Scene {
     let over = between_hosts().unwrap_or(Over::Shm);
     Scene { nodes: session(3, over), over, threads: 1 }
@@ -265,7 +280,7 @@ fn replicated_registers_cost_as_documented() {
     for register in 1..3 {
         costs(&ep, client.read(register), [0, 2, 0, 1]);
         // In the background, the value in place, and that its timestamp is fresh.
-        costs(&ep, client.write(register, [7; 4]), [3, 2, 4, 1]);
+        costs_of_write(&ep, client.write(register, [7; 4]), [3, 2, 4, 1]);
         assert_eq!(costs(&ep, client.read(register), [0, 2, 0, 1]), [7; 4]);
         assert_eq!(costs(&other, reader.read(register), [0, 2, 0, 1]), [7; 4]);
     }
@@ -285,10 +300,10 @@ fn a_replicated_store_costs_as_documented() {
     for key in 1..4 {
         // Of each of three memory nodes: the value, its word, the record and the cell; in the background the record in
         // place, and that it was chosen; and the value in place.
-        assert!(costs(&ep, client.insert(&key, &[7; 4]), [10, 0, 9, 1]));
+        assert!(costs_of_write(&ep, client.insert(&key, &[7; 4]), [10, 0, 9, 1]));
         assert_eq!(costs(&ep, client.get(&key), [0, 2, 0, 1]), Some([7; 4]));
         // Each compare-and-swap of a word has one of the instance word after it: the key might move.
-        costs(&ep, client.update(&key, &[8; 4]), [3, 2, 6, 1]);
+        costs_of_write(&ep, client.update(&key, &[8; 4]), [3, 2, 6, 1]);
         // The index, and then the value.
         assert_eq!(costs(&other, reader.get(&key), [0, 4, 0, 2]), Some([8; 4]));
         assert_eq!(costs(&other, reader.get(&key), [0, 2, 0, 1]), Some([8; 4]));
@@ -296,7 +311,8 @@ fn a_replicated_store_costs_as_documented() {
         // the limit with the register's next owner.
         let (updated, counts) = ep.block_on(ep.counted(client.update_if(&key, |found| found[0] == 8, &[9; 4])));
         // Two memory nodes are frozen and read, each by itself: the second one may count as one more.
-        assert!(updated.unwrap() && matches!(card(counts), [14, 10, 11, 7 | 8]), "{:?}", card(counts));
+        let is_as_documented = matches!(unless_reserving(counts, 11), [14, 10, 11, 7 | 8]);
+        assert!(updated.unwrap() && is_as_documented, "{:?}", card(counts));
         // The old place, the index, and the new place; one get more for a copy in place that has not landed yet.
         let (found, counts) = other.block_on(other.counted(reader.get(&key)));
         assert_eq!(found.unwrap(), Some([9; 4]));
@@ -305,7 +321,7 @@ fn a_replicated_store_costs_as_documented() {
             "{:?}",
             card(counts)
         );
-        costs(&ep, client.delete(&key), [0, 2, 4, 1]);
+        costs_of_write(&ep, client.delete(&key), [0, 2, 4, 1]);
     }
 }
 
