@@ -29,8 +29,8 @@ fn costs<T>(endpoint: &Endpoint, call: impl Future<Output = farfield::Result<T>>
     result.expect("a call that works")
 }
 
-/// The cost of a replicated write without that of reserving timestamps, on two of three memory nodes: its client does so
-/// when a second or more has passed since it last did, however short the calls are.
+/// The cost of a replicated write without that of reserving timestamps, on two of three memory nodes: its client does
+/// so when a second or more has passed since it last did, however short the calls are.
 fn unless_reserving(counts: Counts, atomics: u64) -> Cost {
     let [puts, gets, found, round_trips] = card(counts);
     if found == atomics + 2 { [puts, gets, atomics, round_trips - 1] } else { [puts, gets, found, round_trips] }
