@@ -2,9 +2,10 @@
  * Redis: YCSB's mixes of GET and SET by several client processes, over a UNIX socket or TCP, with hiredis.
  *
  * The program starts one redis-server of its own, with persistence off, and stops it at the end. Over TCP it listens
- * on a free port of the loopback interface, and otherwise on no port. The clients load the keys 0 to K-1 (8 bytes each), and then keep a window of W requests outstanding, each on its one
- * connection. The window slides: what a client reads from its socket at once it replaces at once, so requests and
- * replies travel in groups, as with the pipeline of redis-benchmark.
+ * on a free port of the loopback interface, and otherwise on no port. The clients load the keys 0 to K-1 (8 bytes
+ * each), and then keep a window of W requests outstanding, each on its one connection. The window slides: what a
+ * client reads from its socket at once it replaces at once, so requests and replies travel in groups, as with the
+ * pipeline of redis-benchmark.
  *
  * A value begins with its key, so every GET is checked; a SET must be answered with OK. A latency runs from the write
  * of a request to the read that brings its reply.
