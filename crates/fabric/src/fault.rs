@@ -224,6 +224,14 @@ impl Lane for FaultLane {
         self.inner.doorbell(peer);
     }
 
+    fn hold_all(&mut self) -> bool {
+        self.inner.hold_all()
+    }
+
+    fn release_all(&mut self) {
+        self.inner.release_all();
+    }
+
     fn ring(&mut self) {
         self.inner.ring();
     }

@@ -174,6 +174,16 @@ pub trait Lane: Any + Send + sealed::Sealed {
     /// Ends a batch to the peer: its requests start now at the latest.
     fn doorbell(&mut self, _peer: NodeId) {}
 
+    /// Begins a round of the thread's tasks: requests to any node may be held back until
+    /// [`release_all`](Lane::release_all) or [`ring`](Lane::ring), so that those of several tasks travel together.
+    /// Rounds may be nested. Whether the lane does that: then tasks need not poll it during the round.
+    fn hold_all(&mut self) -> bool {
+        false
+    }
+
+    /// Ends a round that [`hold_all`](Lane::hold_all) has begun: its requests start now at the latest.
+    fn release_all(&mut self) {}
+
     /// Starts all requests that are held back. The thread is about to wait.
     fn ring(&mut self) {}
 

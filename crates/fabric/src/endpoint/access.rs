@@ -469,8 +469,13 @@ impl Endpoint {
 
     /// A scratch block for an operation of a dynamic lane.
     fn dyn_block(&self, bytes: usize) -> Result<Arc<Block>, Code> {
-        self.poll_lane();
-        self.scratch(bytes).take(bytes.max(8)).map_err(|error| match error.kind() {
+        self.poll_lane_for_task();
+        let scratch = self.scratch(bytes);
+        let taken = scratch.take(bytes.max(8)).or_else(|_| {
+            self.poll_lane();
+            scratch.take(bytes.max(8))
+        });
+        taken.map_err(|error| match error.kind() {
             ErrorKind::NoBufferMemory { .. } => Code::NoBufferMemory,
             _ => Code::PoolExhausted,
         })

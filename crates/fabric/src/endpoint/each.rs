@@ -45,9 +45,11 @@ impl Endpoint {
             }
             Inner::Dyn(_) => {
                 let mut gets = Vec::with_capacity(sources.len());
+                let round = self.round();
                 for source in sources {
                     gets.push(self.get_into(*source, self.buf(stride)?));
                 }
+                drop(round);
                 let mut first = Ok(());
                 for (index, get) in gets.into_iter().enumerate() {
                     match get.await {

@@ -19,6 +19,7 @@ mod marks;
 mod near;
 mod op;
 mod quorum;
+mod round;
 mod run;
 mod together;
 mod word_wait;
@@ -111,6 +112,8 @@ struct DynState {
     fence_gets: Cell<VecDeque<fence::PostedGet>>,
     /// How many tasks wait for reads while others have the handles ([`Endpoint::wait_for_reads`]).
     reads_awaited: Cell<u32>,
+    /// Rounds of tasks in which the lane holds back what is posted ([`Round`](round::Round)).
+    rounds: Cell<u32>,
 }
 
 impl DynState {
@@ -123,6 +126,7 @@ impl DynState {
             issued: Cell::new(0),
             fence_gets: Cell::default(),
             reads_awaited: Cell::new(0),
+            rounds: Cell::new(0),
         }
     }
 

@@ -396,7 +396,7 @@ impl<'e, T: Plain> Op<'e, T> {
 
     fn look_pending(&mut self, pending: Pending) -> Poll<Result<T>> {
         let endpoint = self.endpoint;
-        endpoint.poll_lane();
+        endpoint.poll_lane_for_task();
         let (peer, sequence) = (pending.remote.node(), pending.sequence);
         let failure = match endpoint.status(peer, sequence) {
             Status::Pending => {

@@ -384,6 +384,9 @@ impl Endpoint {
 
     /// [`Endpoint::run_window`] as a future.
     ///
+    /// What the tasks post may be sent together, when each has had its turn. So a task that has something to compute
+    /// does it in short parts ([`Endpoint::pause`]).
+    ///
     /// ```
     /// # async fn f(ep: &farfield_fabric::Endpoint, words: &[farfield_fabric::RemotePtr<u64>]) {
     /// let mut failed = 0;
@@ -398,14 +401,17 @@ impl Endpoint {
     ) {
         let mut futures = futures.into_iter().fuse();
         let start = self.depth.get();
+        // Operations that are tasks themselves are posted as they are taken.
+        let round = self.round();
         // A task and its depth. The first two need no memory of their own: a window of two allocates nothing.
         let (mut first, mut second) = (pin!(futures.next()), pin!(if window > 1 { futures.next() } else { None }));
         let (mut first_depth, mut second_depth) = (start, start);
         let further = futures.by_ref().take(window.saturating_sub(2));
         let mut further: Vec<(Pin<Box<Option<F>>>, u64)> = further.map(|it| (Box::pin(Some(it)), start)).collect();
+        drop(round);
         let mut deepest = start;
         poll_fn(|cx| {
-            let outside = self.depth.get();
+            let (outside, _round) = (self.depth.get(), self.round());
             let mut is_open = false;
             let mut poll = |mut task: Pin<&mut Option<F>>, depth: &mut u64| {
                 // A task that ends is replaced at once by the next future, in the same memory.

@@ -32,6 +32,9 @@ pub(crate) trait Carrier: Configured + Sized + Send + Sync + 'static {
     const TECHNIQUE: &'static str;
     /// Whether a put of another node wakes threads of this one that sleep until a word changes.
     const PUTS_WAKE: bool;
+    /// How often a waiting thread looks before it sleeps where threads outnumber cores, with a turn of the others after
+    /// each: they may have to move its operation.
+    const YIELDS_CROWDED: u32;
     /// Whether a target looks at the generation of memory before each operation. Then a late operation of a peer does
     /// no harm, also where the peer does not answer.
     const TARGETS_LOOK: bool;

@@ -24,11 +24,10 @@ use crate::sys::fence::register_membarrier;
 
 /// The longest wait of one `serve`: what lanes and devices report is looked for as often.
 const SERVE_MAX: Duration = Duration::from_millis(100);
-/// Steps of a wait before it sleeps: spins where every thread has a core, then yields; few where threads outnumber
-/// cores, since each further look keeps another thread from working.
+/// Steps of a wait before it sleeps where every thread has a core: spins, then yields. Where threads outnumber cores:
+/// [`Carrier::YIELDS_CROWDED`].
 const SPINS: u32 = 100;
 const YIELDS: u32 = 200;
-const YIELDS_CROWDED: u32 = 10;
 /// One sleep. Nothing rings a bell when an operation of the thread is complete: a waiting thread polls. Stores of the
 /// node's threads for each other ring one ([`Sleepers`]), and so do puts that the node's processor does.
 const SLEEP: Duration = Duration::from_micros(50);
@@ -407,7 +406,7 @@ impl<C: Carrier> Transport for HostFabric<C> {
             };
         }
         let is_crowded = waiting.spins == 0;
-        let yields = if is_crowded { YIELDS_CROWDED } else { YIELDS };
+        let yields = if is_crowded { C::YIELDS_CROWDED } else { YIELDS };
         if let Some(heard) = waiting.announced.take() {
             let sleep = if is_crowded { SLEEP_CROWDED } else { SLEEP };
             self.sleepers.sleep(heard, (sleep * (1 + waiting.sleeps / SLEEPS)).min(SLEEP_MAX));

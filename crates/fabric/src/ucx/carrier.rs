@@ -38,6 +38,8 @@ impl Carrier for Ucx {
     const NAME: &'static str = "ucx";
     const TECHNIQUE: &'static str = "UCX";
     const PUTS_WAKE: bool = true;
+    /// For about as long as an answer takes.
+    const YIELDS_CROWDED: u32 = 60;
     const TARGETS_LOOK: bool = true;
     const NEEDS_SECRET: bool = true;
 

@@ -1,8 +1,9 @@
 //! A thread's lane: a worker of UCX, and an endpoint to each node that it has used.
 //!
 //! - **Posting waits for no reply.** Requests are copied into a message, and UCX keeps what the network does not take
-//!   at once. Above a limit of bytes without a reply they wait here, in order. So do those of a batch, which share
-//!   messages. The first request to a node may wait while the lane connects (below), but not on the service thread.
+//!   at once. Above a limit of bytes without a reply they wait here, in order. So do those of a batch, and those of
+//!   tasks in a round, which share messages. The first request to a node may wait while the lane connects (below), but
+//!   not on the service thread.
 //! - **Nothing is lost.** Each request has a reply, or its pair ends, and with it all that were behind.
 //! - The worker is made with the first pair to another node. An endpoint is made when the lane is opened, or with the
 //!   first request to a later node. Both make progress when the lane is polled.
@@ -50,6 +51,8 @@ pub(crate) struct UcxLane {
     ids: BTreeMap<u64, usize>,
     /// Those with operations.
     busy: Vec<usize>,
+    /// Rounds of tasks that are not over: what they post waits for each other.
+    rounds: u32,
     completions: Completions,
     responder: Arc<Responder>,
     patience: Duration,
@@ -66,6 +69,7 @@ impl UcxLane {
             peers: Vec::new(),
             ids: BTreeMap::new(),
             busy: Vec::new(),
+            rounds: 0,
             completions: Completions::default(),
             responder: Arc::clone(responder),
             patience,
@@ -180,11 +184,11 @@ impl UcxLane {
                 self.peers[*at].receive(header.number, words, &mut self.completions);
             }
         }
-        let (peers, completions) = (&mut self.peers, &mut self.completions);
+        let UcxLane { peers, rounds, completions, .. } = self;
         self.busy.retain(|at| {
             let peer = &mut peers[*at];
             peer.look(&mut carried.worker, self.patience, completions);
-            if peer.holds == 0 {
+            if peer.holds == 0 && *rounds == 0 {
                 peer.start(&mut carried.worker, self.port.id(), completions);
             }
             peer.is_busy = !peer.is_idle();
@@ -282,7 +286,7 @@ impl Lane for UcxLane {
         if !core::mem::replace(&mut peer.is_busy, true) {
             self.busy.push(at);
         }
-        if peer.holds == 0 {
+        if peer.holds == 0 && self.rounds == 0 {
             self.start(at);
         }
         sequence
@@ -298,14 +302,30 @@ impl Lane for UcxLane {
         let at = peer.index();
         let Some(peer) = self.peers.get_mut(at) else { return };
         peer.holds = peer.holds.saturating_sub(1);
-        if peer.holds == 0 && peer.has_waiting() {
+        if peer.holds == 0 && self.rounds == 0 && peer.has_waiting() {
             self.start(at);
         }
     }
 
+    fn hold_all(&mut self) -> bool {
+        self.rounds += 1;
+        true
+    }
+
+    fn release_all(&mut self) {
+        self.rounds = self.rounds.saturating_sub(1);
+        if self.rounds == 0 {
+            self.ring();
+        }
+    }
+
     fn ring(&mut self) {
-        let held: Vec<usize> = self.busy.iter().copied().filter(|at| self.peers[*at].has_waiting()).collect();
-        held.into_iter().for_each(|at| self.start(at));
+        for place in 0..self.busy.len() {
+            let at = self.busy[place];
+            if self.peers[at].has_waiting() {
+                self.start(at);
+            }
+        }
     }
 
     fn has_backlog(&self) -> bool {

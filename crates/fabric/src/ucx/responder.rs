@@ -35,6 +35,8 @@ const SLEEP_MAX: Duration = Duration::from_secs(60);
 /// connection and not answered, UCX 1.13 reports events all the time.
 const VAIN_MAX: u32 = 16;
 const REST: Duration = Duration::from_millis(1);
+/// The longest look for the next message before the thread sleeps: about as long as it takes to wake it.
+const LOOK_MAX: Duration = Duration::from_micros(100);
 /// The worker is closed when it has had nothing to do for so long, or after so long.
 const QUIET: Duration = Duration::from_millis(20);
 const LEAVING_MAX: Duration = Duration::from_millis(500);
@@ -201,10 +203,17 @@ impl Responder {
         let sleeper = worker.sleeper();
         let mut ways = BTreeMap::new();
         let mut vain = 0;
+        let mut looks = Looks::default();
         while !self.stops.load(Ordering::Acquire) {
             let did = worker.progress();
             if self.answer(&mut worker, &mut ways) || did {
                 vain = 0;
+                looks.found(Instant::now());
+                continue;
+            }
+            if looks.go_on(Instant::now()) {
+                // Others need the core as much.
+                std::thread::yield_now();
                 continue;
             }
             if vain > VAIN_MAX {
@@ -258,6 +267,30 @@ impl Responder {
             }
         }
         did
+    }
+}
+
+/// How long to look for the next message before a sleep: for a while if the last one came so soon, and not at all
+/// otherwise. So the thread of a busy node does not sleep, and the beats of an idle one cost no looks.
+#[derive(Default)]
+struct Looks {
+    pays: bool,
+    /// Since when there has been nothing to do.
+    since: Option<Instant>,
+}
+
+impl Looks {
+    /// Something has come.
+    fn found(&mut self, now: Instant) {
+        if let Some(since) = self.since.take() {
+            self.pays = now - since < LOOK_MAX;
+        }
+    }
+
+    /// Nothing has come: whether to look again.
+    fn go_on(&mut self, now: Instant) -> bool {
+        let since = *self.since.get_or_insert(now);
+        self.pays && now - since < LOOK_MAX
     }
 }
 

@@ -52,6 +52,8 @@ impl Carrier for Rdma {
     const TECHNIQUE: &'static str = "RDMA";
     /// A card writes past the processor.
     const PUTS_WAKE: bool = false;
+    /// The card works alone, and each look keeps another thread from working.
+    const YIELDS_CROWDED: u32 = 10;
     const TARGETS_LOOK: bool = false;
     const NEEDS_SECRET: bool = false;
 

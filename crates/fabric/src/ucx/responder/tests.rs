@@ -148,3 +148,23 @@ fn a_lane_is_known_until_its_last_target_is_dropped() {
     rig.send(3, &put(3, FURTHER, 9));
     assert_eq!(rig.word(), 8);
 }
+
+/// A thread that looks for messages before it sleeps does so while they come soon after each other, and not for long.
+#[test]
+fn it_looks_on_while_messages_come_soon() {
+    let start = Instant::now();
+    let at = |micros| start + Duration::from_micros(micros);
+    let mut looks = Looks::default();
+    // Beats: each comes long after the last.
+    for beat in 0..3 {
+        looks.found(at(5000 * beat));
+        assert!(!looks.go_on(at(5000 * beat + 1)));
+    }
+    // It has slept, and was woken soon.
+    looks.found(at(10_050));
+    assert!(looks.go_on(at(10_060)) && looks.go_on(at(10_150)) && !looks.go_on(at(10_161)));
+    // One of several parts of the same message tells nothing.
+    looks.found(at(11_000));
+    looks.found(at(11_001));
+    assert!(!looks.go_on(at(11_002)));
+}
