@@ -75,8 +75,8 @@
 //! cells, as a sum does, the repair is a recount under the locks of all of them. A transaction that had only read
 //! leaves the same mark.
 //!
-//! *If a cell's home dies*, the cell is lost, and its lock with it. `begin`, `read` and `commit` return an error that
-//! names the node, and the other locks are released. A commit's writes on living nodes stay written.
+//! *If a cell's home dies*, the cell is lost, and so are the locks on that node. `begin`, `read` and `commit` return an
+//! error that names the node, and the other locks are released. A commit's writes on living nodes stay written.
 //!
 //! Source: LOCO, appendix B.1 (transactional locking); the order of the locks, aborts and deaths are ours.
 
